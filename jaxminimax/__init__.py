@@ -1,83 +1,25 @@
-"""Differentially private minimax optimisation, as pure functions on JAX."""
+"""Differentially private minimax optimisation, as pure functions on JAX.
 
-import warnings
-from typing import Any
+The import alone loads nothing else. The first name that needs JAX loads it, and the library.
+"""
 
-from jaxminimax import (
-    accounting,
-    algorithms,
-    audit,
-    mechanism,
-    metrics,
-    noise,
-    placement,
-    problems,
-    solvers,
-    tables,
-    types,
-)
-from jaxminimax.accounting import calibrate, delta, epsilon, profile, statement
-from jaxminimax.algorithms import *  # noqa: F403
-from jaxminimax.algorithms import averaging, schedules
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
 from jaxminimax.base import VERSION
-from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
-from jaxminimax.checkup import check
-from jaxminimax.drivers import fit, run, stack, sweep, tune
-from jaxminimax.gradients import clipped_sum
-from jaxminimax.mechanism import (
-    AdaptiveClip,
-    Disjoint,
-    FixedSize,
-    Full,
-    GroupGradients,
-    GroupLosses,
-    Parallel,
-    Poisson,
-    Query,
-    Repeat,
-    Sequence,
-)
-from jaxminimax.plans import plan
-from jaxminimax.releases.sums import release
+
+if TYPE_CHECKING:
+    from jaxminimax.face import *  # noqa: F403
 
 __version__ = VERSION
 
-# the whole interface at the top level; more stands in the modules that are listed first
-__all__ = [
-    "accounting", "audit", "averaging", "mechanism", "metrics", "noise", "placement", "problems",
-    "schedules", "solvers", "tables", "types",
-    "GroupProblem", "Problem", "Saddle", "clipped_sum", "saddle_operator",
-    "AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "GroupLosses", "Parallel",
-    "Poisson", "Query", "Repeat", "Sequence",
-    "calibrate", "check", "delta", "epsilon", "fit", "plan", "profile", "release", "run", "stack",
-    "statement", "sweep", "tune",
-]
-__all__ += algorithms.__all__
-
-# names that stood at the top level until 0.2, by the module that has them; they go in 0.3
-MOVED = {name: module for module, names in {
-    "accounting": "Ledger LedgerStatement Profile Statement TuningStatement calibrate_iterations "
-                  "calibrate_noise effective_noise_multiplier tuned_delta tuned_epsilon",
-    "averaging": "Averaging TAIL UNIFORM WEIGHTED",
-    "mechanism": "CorrelatedSums Difference GroupSolution RecordLosses Repetitions Resolvent "
-                 "Selection Solution TreeSums Windows budget_split planned_bands",
-    "noise": "secret_key",
-    "placement": "HostData shard",
-    "problems": "by_person",
-    "tables": "Schema defaults",
-    "types": "Algorithm ClippedSum OnlineOptimiser Report Run SaddleOperator Tuned "
-             "pytree_dataclass with_strategy",
-}.items() for name in names.split()}
-
 
 def __getattr__(name: str) -> Any:
-    """Finds a name that has moved, and warns where to."""
-    if name not in MOVED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"jaxminimax.{name} is jaxminimax.{MOVED[name]}.{name} since 0.2, and the old "
-                  "name goes in 0.3.", DeprecationWarning, stacklevel=2)
-    return getattr(globals()[MOVED[name]], name)
+    """Imports a module of the package, or looks a name up in `face`."""
+    if importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        return importlib.import_module(f"{__name__}.{name}")
+    return getattr(importlib.import_module(f"{__name__}.face"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return dir(importlib.import_module(f"{__name__}.face"))

@@ -1,8 +1,8 @@
-"""A look at a run before it begins: what fits, what does not, what it will take.
+"""Checks a run before it begins: its arguments, its settings, its memory and its time.
 
-Nothing of the default report depends on a value of the data: it is made of shapes, dtypes, public
-settings, and of a synthetic batch of the same shapes. `look=True` reads the records, at the initial
-point, and is for development on data that are public.
+Nothing in the default report depends on a value of the data. The report comes from shapes, dtypes,
+public settings, and a synthetic batch of the same shapes. `look=True` reads the records, at the
+initial point, and is for development on public data.
 """
 
 import dataclasses
@@ -37,20 +37,20 @@ _LOSS = 0.01  # share of the noise, charged for rounding of absent numbers, abov
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The report of `check`; `str` for words, `to_json` for a record.
+    """The report of `check`: `str` gives words, and `to_json` a JSON object.
 
     Attributes:
-      records: n, and of each array of a record its name, shape and dtype.
-      parameters: of each leaf of z its name, player, shape and dtype.
+      records: n, and the name, shape and dtype of each array of a record.
+      parameters: the name, player, shape and dtype of each leaf of z.
       players: for each player, whether it descends or ascends, its numbers and its clip norm.
       labels: the set that the problem documents; None if it documents none.
       privacy: delta, 1/n, and whether noise is set.
       rounds: iterations, releases, and records of a release: public batch size and rows read.
-      strategy: how clipped sums are computed, see `ClippedSum.explain`.
-      cost: bytes of per-record gradients as they are kept, bytes of a compiled round, seconds of a
-        round on a synthetic batch; None where it was not measured.
-      warnings: what should be changed before the run.
-      looked: of `look=True`, NOT PRIVATE; None without.
+      strategy: the way to compute clipped sums, see `ClippedSum.explain`.
+      cost: bytes of per-record gradients, bytes of a compiled round, seconds of a round on a
+        synthetic batch; None if it was not measured.
+      warnings: changes to make before the run.
+      looked: the result of `look=True`, NOT PRIVATE; None without.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -113,18 +113,18 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     """Checks a run before it starts, and reports what it will do.
 
     Args:
-      problem: as in `run`.
-      z: as in `run`.
-      data: as in `fit`; arrays alone are looked at for their shapes and dtypes.
-      hyper: as in `run`, calibrated or not.
-      algorithm: as in `run`.
-      delta: of the privacy target.
+      problem: operator, public terms, projection.
+      z: initial point; must not depend on the data.
+      data: leaves `[n, ...]` or `HostData`; of arrays it reads only shapes and dtypes.
+      hyper: the algorithm's `Hyper`, calibrated or not.
+      algorithm: a module such as `sgda`.
+      delta: delta of the privacy target.
       look: whether to evaluate the first 4,096 records at z: the share that is not finite, the
         share that is clipped and the median norm for each player, and the share of labels outside
-        of the documented set. That is NOT PRIVATE: for public data, or synthetic ones.
+        of the documented set. That is NOT PRIVATE: use public or synthetic data.
       measure: whether to compile a round, and to run three on synthetic data of the same shapes,
-        for its memory and its seconds, and to see that no two of their releases have one number.
-        Memory and seconds are the device's; all else is the same on every call.
+        for its memory and its seconds, and to check that no two of their releases have one number.
+        Memory and seconds are the device's; the rest is the same on every call.
 
     Raises:
       TypeError: for arguments of another kind, an operator whose value is not like z, or a loss
@@ -193,7 +193,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
 
 def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
             z: Any) -> tuple[PyTree, int]:
-    """Shapes and dtypes of the data, and how many records there are."""
+    """Returns shapes and dtypes of the data, and the number of records."""
     held = data.rows if isinstance(data, Sharded) else data
     arguments.call(jax.random.key(0), z, hyper, algorithm, problem)
     if isinstance(data, HostData):
@@ -221,7 +221,7 @@ def _arrays(name: str, tree: PyTree) -> list[dict[str, Any]]:
 
 
 def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]]:
-    """Every player's sign: that of a loss is known, an operator of one's own says it itself."""
+    """Returns every player's sign: that of a loss is known, an operator of your own states it."""
     of_loss = isinstance(operator, types.SaddleOperator)
     moves = ("descends the loss", "ascends the loss") if of_loss else (
         "moves against the operator's w", "moves against the operator's v: it must be -grad_v")
@@ -236,7 +236,7 @@ def _queries(described: Any) -> list[Any]:
 
 
 def _noise_is_set(described: Any) -> bool:
-    """Returns whether every leaf has its noise."""
+    """Returns True if every leaf has its noise."""
     return all(query.noise_multiplier is not None for query in _queries(described))
 
 
@@ -354,16 +354,16 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
 
 
 def labels_outside(labels: types.Labels, data: PyTree) -> tuple[int, int]:
-    """How many labels are none of the documented ones, and how many were counted; not private.
+    """Counts labels that are not documented, and all labels; not private.
 
-    A label coded otherwise ({1, 2} where {0, 1} is wanted) trains a model of something else. No run
-    is refused for that, at whatever share of wrong labels: one with all records but one may
-    choose the set so that the others are just below that share, and a refusal would tell of the
-    last one, (epsilon, delta)-private for no delta below 1, without being charged. So `check`
-    names the set, and `check(..., look=True)`, which is not private, counts.
+    Labels in another code ({1, 2} in place of {0, 1}) train a model of something else. No run is
+    refused for that, at any share of wrong labels. An attacker with all records but one may choose
+    the set so that the others are just below that share. A refusal would then reveal the last one.
+    It would be (epsilon, delta)-private for no delta below 1, and not charged. So `check` names the
+    set, and `check(..., look=True)`, which is not private, counts.
 
     Args:
-      labels: of the problem.
+      labels: the labels of the problem.
       data: leaves `[n, ...]`, `People` or rows on the host; not on a mesh, and not traced.
     """
     if isinstance(data, HostData):

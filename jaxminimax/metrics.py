@@ -1,4 +1,4 @@
-"""Gaps and risks. They read the data and are not private: for study, never for release."""
+"""Gaps and risks, which read the data and are not private: for study, never for release."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ def __dir__() -> list[str]:
 
 
 def _needs(problem: Problem, *players: str) -> Callable[[Saddle, PyTree], jax.Array]:
-    """The problem's value function, once everything that a metric needs is there."""
+    """Returns the problem's value function; refuses a problem that lacks what a metric needs."""
     if problem.value is None:
         raise ValueError("The problem has no value: give Problem(value=...) to measure it.")
     for player in players:
@@ -27,11 +27,15 @@ def _needs(problem: Problem, *players: str) -> Callable[[Saddle, PyTree], jax.Ar
 
 
 def strong_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
-    """Reads the data; not private. max_v L(w, v) - min_w L(w, v) at one point z.
+    """Reads the data; not private. The strong gap max_v L(w, v) - min_w L(w, v) at one point z.
 
     L is the mean over `data`: the empirical gap on the training data, the population gap on data
-    that stand for the population. Its expectation over runs is the strong gap. Wants float64 for
-    values near 1e-7.
+    that stand for the population. Its mean over runs is the strong gap. Use float64 near 1e-7.
+
+    Args:
+      problem: a problem with closed-form best responses of both players.
+      z: the point.
+      data: the records, leaves `[n, ...]`.
 
     Raises:
       ValueError: if the problem has no closed-form best responses.
@@ -49,19 +53,19 @@ def strong_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 
 
 def weak_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
-    """Reads the data; not private. max_v E L(w, v) - min_w E L(w, v), E over samples.
+    """Reads the data; not private. The weak gap max_v E L(w, v) - min_w E L(w, v), E over samples.
 
-    The responses do not know the sample that the output came from, so the gap is at most the strong
-    one, and may be 0 where that is as large as it can be: it certifies no single output. The
-    expectation over the algorithm's coins stays outside: give outputs for one key, and average over
+    The responses do not depend on the sample of an output, so the gap is at most the strong one. It
+    may be 0 where the strong gap has its largest value: it certifies no single output. The
+    expectation over the algorithm's coins stays outside: pass outputs for one key, and average over
     keys. (With all runs' coins mixed in one call the value is smaller still.)
 
     Args:
-      problem: its players must be coupled by a bilinear term only: then the best response to the
-        random opponent is the one to its mean. (True of the games of this library.)
+      problem: a problem whose players are coupled by a bilinear term only, as in the games of this
+        library: the best response to the random opponent is then the one to its mean.
       zs: outputs of R runs with one key, each on its own sample; leaves `[R, ...]`. The estimate
         exceeds the weak gap by O(tr Cov / R), or by O((tr Cov / R)^(1/2)) where gaps have kinks.
-      data: stands for the population.
+      data: records that stand for the population.
 
     Raises:
       ValueError: if the problem has no closed-form best responses.
@@ -84,14 +88,14 @@ def weak_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
 def relative_accuracy(problem: Problem, z: Saddle, saddle: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. L(w, v*) - L(w*, v), against one saddle point only.
 
-    What an inner solver promises: at most the distance of its start from (w*, v*) times its
-    relative accuracy. It is at most the empirical gap, with no maximum over responses.
+    An inner solver promises that it is at most the distance of its start from (w*, v*) times its
+    relative accuracy. It is at most the empirical gap, and takes no maximum over responses.
 
     Args:
-      problem: with a value.
+      problem: a problem with a `value`.
       z: the point.
       saddle: (w*, v*), a saddle point on `data`.
-      data: the L is its mean.
+      data: the records, leaves `[n, ...]`; L is their mean.
 
     Raises:
       ValueError: if the problem has no value.
@@ -108,7 +112,12 @@ def relative_accuracy(problem: Problem, z: Saddle, saddle: Saddle, data: PyTree)
 
 
 def primal_risk(problem: Problem, w: PyTree, data: PyTree) -> jax.Array:
-    """Reads the data; not private. R(w) = max_v L(w, v).
+    """Reads the data; not private. The primal risk R(w) = max_v L(w, v).
+
+    Args:
+      problem: a problem with a closed-form best response of v.
+      w: the point of player w.
+      data: the records, leaves `[n, ...]`.
 
     Raises:
       ValueError: if the problem has no closed-form best response of v.
@@ -124,7 +133,7 @@ def primal_risk(problem: Problem, w: PyTree, data: PyTree) -> jax.Array:
 
 
 def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
-    """Reads the data; not private. F(z): the records' mean operator, and the public terms.
+    """Reads the data; not private. F(z) of `problem`: the mean operator, and public terms.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -152,8 +161,13 @@ def vi_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 
     Its expectation over runs is the strong gap of the variational inequality.
 
+    Args:
+      problem: a problem with `furthest`, the maximiser.
+      z: the point.
+      data: the records, leaves `[n, ...]`.
+
     Raises:
-      ValueError: if the problem does not know the maximiser.
+      ValueError: if the problem has no `furthest`.
 
     Examples:
         >>> turn = jmm.problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=0.5,
@@ -172,17 +186,22 @@ def vi_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 def vi_gap_bound(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. max over u in W of <F(z), z - u>.
 
-    At least `vi_gap`, by monotonicity, and equal to it for skew operators such as those of bilinear
-    games, where both are the strong gap.
+    It is at least `vi_gap`, by monotonicity, and equal to it for skew operators such as those of
+    bilinear games, where both are the strong gap.
+
+    Args:
+      problem: a problem with `support`, the linear minimiser.
+      z: the point.
+      data: the records, leaves `[n, ...]`.
 
     Raises:
       ValueError: if the problem has no linear minimiser.
 
     Examples:
-        >>> made = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 2))
+        >>> game = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 2))
         >>> payoffs = jnp.tile(jnp.array([[1.0, -1.0], [-1.0, 1.0]]), (4, 1, 1))
         >>> mixed = jnp.full(2, 0.5)
-        >>> float(jmm.metrics.vi_gap_bound(made.problem, Saddle(mixed, mixed), payoffs))
+        >>> float(jmm.metrics.vi_gap_bound(game.problem, Saddle(mixed, mixed), payoffs))
         0.0
     """
     if problem.support is None:
@@ -195,12 +214,12 @@ def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. max over u in W of <F(u), E z - u>, E over samples.
 
     <F(u), z - u> is affine in z, so the expectation over the samples moves inside. The one over the
-    algorithm's coins stays outside: give outputs for one key, and average over keys.
+    algorithm's coins stays outside: pass outputs for one key, and average over keys.
 
     Args:
-      problem: as in `vi_gap`.
+      problem: a problem with `furthest`, the maximiser.
       zs: outputs of runs with one key, each on its own sample; leaves `[R, ...]`.
-      data: stands for the population.
+      data: records that stand for the population.
 
     Examples:
         >>> turn = jmm.problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=0.5,
@@ -214,7 +233,7 @@ def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
 
 
 def natural_residual(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
-    """Reads the data; not private. ||z - P_W(z - F(z))||, 0 at solutions only, for any operator.
+    """Reads the data; not private. ||z - P_W(z - F(z))|| of `problem`, 0 at solutions only.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -228,7 +247,7 @@ def natural_residual(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 
 
 def _group_means(values: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """Mean of the first n_i of row i, `[p]` from `[p, n_max]`."""
+    """Averages the first n_i entries of row i, `[p]` from `[p, n_max]`."""
     n = jnp.asarray(sizes)[:, None]
     present = jnp.arange(values.shape[1])[None] < n
     return jnp.sum(jnp.where(present, values, 0), 1) / n[:, 0]
@@ -239,10 +258,10 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
     """Reads the data; not private. Every group's mean loss at w, `[p]`.
 
     Args:
-      problem: only its loss is used, and never clipped.
+      problem: a problem, of which only the loss is used, without clipping.
       w: the point.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
-      sizes: records of each group.
+      sizes: the number of records of each group.
 
     Raises:
       ValueError: for a problem whose loss draws.
@@ -263,6 +282,12 @@ def worst_group_risk(problem: GroupProblem, w: PyTree, data: PyTree,
                      sizes: tuple[int, ...]) -> jax.Array:
     """Reads the data; not private. The largest of the groups' mean losses at w.
 
+    Args:
+      problem: a problem, of which only the loss is used, without clipping.
+      w: the point.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      sizes: the number of records of each group.
+
     Examples:
         >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
         >>> data, sizes = jmm.problems.by_group(jnp.array([[1.0], [0.0], [0.0]]),
@@ -278,9 +303,9 @@ def group_accuracies(w: jax.Array, data: tuple[jax.Array, jax.Array],
     """Reads the data; not private. Share of records with <x, w> y > 0 in every group, `[p]`.
 
     Args:
-      w: `[d]`.
+      w: the weights of a linear scorer, `[d]`.
       data: x `[p, n_max, d]` and y `[p, n_max]` in {-1, 1}.
-      sizes: records of each group.
+      sizes: the number of records of each group.
 
     Examples:
         >>> x = jnp.array([[[1.0], [2.0]], [[1.0], [0.0]]])  # two groups, of two records and of one
@@ -293,10 +318,10 @@ def group_accuracies(w: jax.Array, data: tuple[jax.Array, jax.Array],
 
 
 def auc(scores: jax.Array | np.ndarray, y: jax.Array | np.ndarray) -> float:
-    """Reads the data; not private. Area under the ROC curve, by scikit-learn.
+    """Reads the data; not private. The area under the ROC curve, by scikit-learn.
 
     Args:
-      scores: `[n]`, finite.
+      scores: the score of each record, `[n]`, finite.
       y: labels in {0, 1}, `[n]`.
 
     Raises:
@@ -314,14 +339,13 @@ def auc(scores: jax.Array | np.ndarray, y: jax.Array | np.ndarray) -> float:
 
 
 def parity_violation(predicted: np.ndarray, groups: np.ndarray) -> float:
-    """Reads the data; not private. How far hard predictions are from demographic parity.
+    """Reads the data; not private. The largest violation of demographic parity by hard predictions.
 
-    For every class the largest difference between two groups' shares of records that are predicted
-    to be in it; the largest of those.
+    It is the largest difference between two groups' shares of predictions of one class.
 
     Args:
-      predicted: classes, not scores, `[n]`.
-      groups: `[n]`.
+      predicted: predicted classes, not scores, `[n]`.
+      groups: the group of each record, `[n]`.
 
     Raises:
       ValueError: for scores instead of classes, or for lengths that differ.
@@ -335,16 +359,16 @@ def parity_violation(predicted: np.ndarray, groups: np.ndarray) -> float:
 
 
 def odds_violation(predicted: np.ndarray, y: np.ndarray, groups: np.ndarray) -> float:
-    """Reads the data; not private. How far hard predictions are from equalised odds.
+    """Reads the data; not private. The largest violation of equalised odds by hard predictions.
 
-    The largest `parity_violation` among the records of one class y: of two classes the larger one
-    of the differences in true and false positive rates. A group without records of a class takes no
-    part in that class's.
+    It is the largest `parity_violation` among the records of one class y. For two classes it is the
+    larger one of the differences in true and false positive rates. A group without records of a
+    class takes no part in the violation of that class.
 
     Args:
-      predicted: classes, not scores, `[n]`.
+      predicted: predicted classes, not scores, `[n]`.
       y: the records' classes, `[n]`.
-      groups: `[n]`.
+      groups: the group of each record, `[n]`.
 
     Raises:
       ValueError: for scores instead of classes, or for lengths that differ.

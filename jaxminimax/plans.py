@@ -1,4 +1,4 @@
-"""Runs planned from public numbers, and calibrated.
+"""Plans runs from public numbers, and calibrates them.
 
     plan(algorithm, epsilon=..., delta=..., population=..., ...) -> Plan
 
@@ -21,7 +21,7 @@ from jaxminimax.mechanism import Solution
 
 def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: float,
          neighbours: str = "replace_one", **numbers: Any) -> Plan[HyperT]:
-    """Settings from an algorithm's theorem, with the noise that its run needs.
+    """Plans a run by an algorithm's theorem, with the noise that the privacy target needs.
 
         planned = jmm.plan(jmm.proximal, epsilon=1.0, delta=1e-6, population=n, dim=d, bound=M,
                            smooth=L, diameter=D, passes="many")
@@ -29,16 +29,16 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
 
     Args:
       algorithm: a module such as `sgda`.
-      epsilon: of the privacy target; None for no noise and no privacy, where the algorithm's plan
-        does without.
-      delta: of the privacy target.
-      neighbours: of the privacy target.
+      epsilon: epsilon of the privacy target; None for no noise and no privacy, if the algorithm's
+        plan allows that.
+      delta: delta of the privacy target.
+      neighbours: the neighbouring relation of the privacy target.
       **numbers: public numbers, the keywords of `algorithm.plan`.
 
     Raises:
       ValueError: for an algorithm without a plan, numbers that are missing or unknown to it, or out
         of range.
-      TypeError: for what is no algorithm.
+      TypeError: for an object that is no algorithm.
 
     Examples:
         >>> planned = jmm.plan(jmm.gda, population=1000, bound=1.0, smooth=1.0, modulus=0.5,
@@ -69,7 +69,7 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
 
 
 def gaussian_ratio(epsilon: float | None, delta: float) -> float:
-    """r: standard deviation over sensitivity of the Gaussian mechanism, exactly calibrated."""
+    """Returns r, the ratio of noise to sensitivity of the exactly calibrated Gaussian mechanism."""
     if epsilon is None:
         return 0.0
     noisy = calibrate_noise(Solution(sensitivity=1.0, because="-"), epsilon, delta)
@@ -77,7 +77,7 @@ def gaussian_ratio(epsilon: float | None, delta: float) -> float:
 
 
 def _silent(described: Any) -> Any:
-    """A hyper, or a description in one, without noise."""
+    """Returns settings, or a description in them, without noise."""
     changed: dict[str, Any] = {name: _silent(getattr(described, name)) for name in (
         "query", "losses", "anchor", "difference")
         if dataclasses.is_dataclass(getattr(described, name, None))}

@@ -1,4 +1,4 @@
-"""Types for annotations, and makers of types: what runs are made of, and what drivers return."""
+"""Types for annotations: the parts of a run, and the results of drivers."""
 
 from jaxminimax.base.types import (
     Algorithm,

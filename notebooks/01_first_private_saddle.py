@@ -11,8 +11,9 @@
 # %% [markdown]
 # # A first private saddle point
 #
-# A two-player quadratic game whose saddle point is known, solved with differential privacy: how the
-# strong gap falls with the number of records, and what the run may say about its privacy.
+# This notebook solves a two-player quadratic game with differential privacy. The saddle point is
+# known, so it shows how the strong gap falls with the number of records, and how a run states its
+# privacy.
 #
 # `f(w, v; (a, b)) = (mu/2)|w - a|^2 + c <w, v> - (mu/2)|v - b|^2` on two balls; each record is a
 # pair (a, b).
@@ -43,9 +44,9 @@ def records(key: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
 # %% [markdown]
 # ## One run
 #
-# `Query` says what a round does to the data: clip norms (here above every gradient, so that
-# clipping changes nothing) and, after `calibrate`, the noise. The statement is computed from the
-# same object.
+# `Query` describes what a round does to the data: clip norms and, after `calibrate`, the noise. The
+# clip norms here are above every gradient, so clipping changes nothing. The statement is computed
+# from the same object.
 
 # %%
 n = 1000

@@ -9,11 +9,11 @@
 # ---
 
 # %% [markdown]
-# # The AUC table, as printed and as it can be had
+# # The AUC table, as printed and at a true ε
 #
 # Table 2 of Yang et al., *Differentially Private SGDA for Minimax Problems* (UAI 2022), gives the
-# AUC of linear and two-layer scorers at ε between 0.1 and 10. Here is what the noise that the paper
-# prints costs, what honest noise gives, and the paper's Figures 1 and 2 with honest noise.
+# AUC of linear and two-layer scorers at ε between 0.1 and 10. This notebook computes the true ε of
+# the printed noise, the AUC with honest noise, and the paper's Figures 1 and 2 with honest noise.
 #
 # Neighbouring data sets differ in one *replaced* record throughout. The whole table (three data
 # sets, three δ, five seeds) takes a while: `python -m benchmarks.published.table2`, with results in
@@ -47,16 +47,16 @@ delta = 1e-6
 # %% [markdown]
 # ## What the printed noise costs
 #
-# The paper draws batches of $m = 64$ with replacement for 15 epochs and its Remark 1 sets the noise
+# The paper draws batches of $m = 64$ with replacement for 15 epochs. Its Remark 1 sets the noise
 # on a batch's mean gradient to
 #
 # $$\sigma = \frac{8 G \sqrt{T \ln(1/\delta)}}{n\,\varepsilon},$$
 #
 # for either player, with $G$ the largest gradient norm of a run without noise. The remark's proof
 # asks for batches of $m \ge n\sqrt{\varepsilon / 4T}$ records: more than 64 as soon as ε exceeds
-# 0.1. Below is the ε that an explicit pair of data sets has under this noise, computed from the
-# divergence of the two output distributions, as if $G$ were public. (It is not: it is read off the
-# data.)
+# 0.1. The table has the ε that an explicit pair of data sets has under this noise. It is computed
+# from the divergence of the two output distributions, as if $G$ were public. (It is not public: the
+# paper computes it from the data.)
 
 # %%
 claimed = np.array([0.1, 1.0, 10.0]) if quick else np.array([0.1, 0.2, 0.5, 1, 2, 3, 5, 10])
@@ -80,10 +80,10 @@ assert true[-1] > 50, "outside them it is not private in any useful sense"
 # %% [markdown]
 # ## Figures 1 (a) and 2: the noise of NSEG and of DP-SGDA
 #
-# Honest noise for both, at equal batch size, rounds, ε and δ. NSEG (extragradient) asks for two
-# gradients in every round and adds one σ to both players; DP-SGDA asks for one, and gives each
+# Both have honest noise, at equal batch size, rounds, ε and δ. NSEG (extragradient) asks for two
+# gradients in every round and adds one σ to both players. DP-SGDA asks for one, and gives each
 # player the share of the budget that keeps the whole noise smallest. The paper explains the
-# difference by the uniform σ; the dotted line is one release with a uniform σ, which is within 6 %
+# difference by the uniform σ. The dotted line is one release with a uniform σ, which is within 6 %
 # of DP-SGDA's.
 
 # %%
@@ -109,12 +109,12 @@ assert all(r["sigma_nseg"] > r["sigma_w_sgda"] for r in rows), "two releases cos
 assert all(abs(r["sigma_one_release"] / r["sigma_w_sgda"] - 1) < 0.06 for r in rows)
 
 # %% [markdown]
-# ## AUC: the printed protocol beside honest noise
+# ## AUC: the printed protocol and honest noise
 #
-# ijcnn1 if its file is at hand (`JAXMINIMAX_DATA`), else the insurance table that comes with
-# statsmodels. "Printed" is the paper's protocol to the letter, with learning rates and radius of
-# its Table 4; the ε in brackets is what its noise really has. "Honest" is calibrated noise with
-# settings of our own, found on validation splits without paying for it.
+# The data are ijcnn1 if its file is at hand (`JAXMINIMAX_DATA`), and otherwise the insurance table
+# that comes with statsmodels. "Printed" is the paper's protocol to the letter, with learning rates
+# and radius of its Table 4; the ε in brackets is the true ε of its noise. "Honest" is calibrated
+# noise with settings of our own, chosen on validation splits without paying for it.
 
 # %%
 folder = os.environ.get("JAXMINIMAX_DATA")
@@ -175,11 +175,11 @@ assert mine.mean(1)[0] > 60
 # %% [markdown]
 # ## Figures 1 (b) and (c): hidden units and batch size
 #
-# The paper finds that with privacy more hidden units hurt, since the largest gradient norm grows
-# with the width and the noise with it. With clipping that mechanism is gone: what remains is that
-# more weights carry more noise. Small batches have more noise at a fixed number of epochs, and
-# large ones leave few rounds. Bars are standard deviations over the seeds: few seeds decide only
-# the larger differences.
+# The paper reports that with privacy more hidden units hurt, because the largest gradient norm
+# grows with the width and the noise with it. Clipping removes that mechanism. More weights still
+# carry more noise. Small batches have more noise at a fixed number of epochs, and large ones leave
+# few rounds. Bars are standard deviations over the seeds: few seeds decide only the larger
+# differences.
 
 # %%
 widths = (8,) if quick else (4, 16, 64, 256)
@@ -223,5 +223,5 @@ plt.show()
 #
 # `python -m benchmarks.published.table2 --json table2.json --markdown table2.md --plot table2.png`
 # runs three data sets, three δ and five seeds, with a privacy statement for every cell in the JSON
-# file; `benchmarks/published/results/table2.md` is what it wrote.
+# file. Its output is `benchmarks/published/results/table2.md`.
 # `python -m benchmarks.published.table2.figures` draws the figures above for all data sets.

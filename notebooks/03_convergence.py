@@ -11,12 +11,13 @@
 # %% [markdown]
 # # How fast the gap falls
 #
-# Every algorithm of the library on a problem whose gap is known in closed form: the gap against the
-# number of records $n$ and against the rounds of a run, and who wins at which $(n, \varepsilon)$.
+# This notebook runs every algorithm of the library on a problem whose gap has a closed form. It
+# shows the gap against the number of records $n$ and against the rounds of a run, and which
+# algorithm has the smallest gap at which $(n, \varepsilon)$.
 #
-# Noise is calibrated to $(\varepsilon, \delta)$, steps and numbers of rounds are the theorems',
-# data are fresh in every run, gaps are of the population. Nothing is tuned. The cases are those of
-# `python -m benchmarks.utility.rates`, which measures more and larger $n$.
+# Noise is calibrated to $(\varepsilon, \delta)$. Steps and numbers of rounds are the theorems',
+# data are fresh in every run, and gaps are of the population. Nothing is tuned. The cases are those
+# of `python -m benchmarks.utility.rates`, which measures more and larger $n$.
 
 # %%
 import dataclasses
@@ -154,9 +155,9 @@ lines = lines[:1] if quick else lines
 # %% [markdown]
 # ## Runs
 #
-# One program a point: fresh data, a run, and the gap of what it would have put out after each
-# round. A weak gap has the mean over data sets inside and the one over coins outside: `coins`
-# groups of runs share their noise. (Few data sets a group make weak gaps look larger than they
+# Each point is one program: fresh data, a run, and the gap of its output if it had stopped after
+# each round. A weak gap has the mean over data sets inside and the mean over coins outside: `coins`
+# groups of runs share their noise. (Few data sets in a group make weak gaps look larger than they
 # are.)
 
 # %%
@@ -207,11 +208,11 @@ for line, _, _, low, _, theory in results:
 
 # %% [markdown]
 # Intervals are 95 % bootstrap intervals over runs; "theorem" is the slope of its whole rate over
-# the same $n$. Theorems are upper bounds for a whole class of problems. Slopes steeper than theirs
-# are no contradiction and no discovery: on `gda`'s strongly convex-concave game all error is noise,
-# of order $d/(n\varepsilon)^2$; the smallest $n$ of some methods sit near the gap of the start.
-# What is checked above: no slope's interval lies more than 0.15 above its theorem's slope. Rates
-# hide logarithms, and a gap at the smallest $n$ cannot be much larger than that of the start.
+# the same $n$. Theorems are upper bounds for a whole class of problems, so slopes may be steeper.
+# On `gda`'s strongly convex-concave game all error is noise, of order $d/(n\varepsilon)^2$. The
+# smallest $n$ of some methods have gaps near that of the start, which limits them. The cell above
+# checks that no slope's interval lies more than 0.15 above its theorem's slope. Rates hide
+# logarithms.
 #
 # ## Gap against n
 
@@ -241,13 +242,13 @@ plt.show()
 # %% [markdown]
 # ## Gap against rounds
 #
-# At the largest $n$ of each: the gap of the running output, were the run stopped there. The noise
-# is that of the whole run, so stopping early costs less privacy than the title of a panel says.
-# With the theorem's constant step the bound after $t$ of $T$ rounds is proportional
-# to $(1 + T/t)/2$: the start is forgotten like $1/t$ and the noise stays; for `gda` it is $T/t$,
-# and recursive rounds halve the distance, $2^{T-t}$ (`recursive_sgda` puts out something new at the
-# ends of its two rounds only). These shapes are dashed, through the last point, and cut off
-# at three times the largest gap.
+# The figure has the largest $n$ of each case, and the gap of the running output if the run had
+# stopped there. The noise is that of the whole run, so stopping early costs less privacy than the
+# title of a panel says. With the theorem's constant step the bound after $t$ of $T$ rounds is
+# proportional to $(1 + T/t)/2$: the effect of the start falls like $1/t$ and the noise stays. For
+# `gda` it is $T/t$, and recursive rounds halve the distance, $2^{T-t}$ (`recursive_sgda` has a new
+# output at the ends of its two rounds only). These shapes are dashed, through the last point, and
+# cut off at three times the largest gap.
 
 # %%
 figure, axes = plt.subplots(-(-len(results) // 4), min(4, len(results)), squeeze=False,
@@ -274,13 +275,13 @@ figure.suptitle("Bands: two standard errors. Dashed: shape of the theorem's boun
 plt.show()
 
 # %% [markdown]
-# ## Who wins where
+# ## Which algorithm wins where
 #
-# The algorithms for convex-concave games side by side on one of them, $f = \langle a, w \rangle +
-# \langle w, v \rangle - \langle b, v \rangle$ on balls of radius 1/2 in five dimensions each, at
-# equal $n$, $\varepsilon$ and $\delta = 10^{-6}$. A map says the method with the smallest strong
-# gap; in brackets, how much larger the second best is. A star marks a lead of less than two
-# standard errors.
+# The map compares the algorithms for convex-concave games on one of them, $f = \langle a, w \rangle
+# + \langle w, v \rangle - \langle b, v \rangle$ on balls of radius 1/2 in five dimensions each, at
+# equal $n$, $\varepsilon$ and $\delta = 10^{-6}$. Each cell names the method with the smallest
+# strong gap and, in brackets, how much larger the second best gap is. A star marks a lead of less
+# than two standard errors.
 
 # %%
 methods = ["sgda, one pass", "extragradient, one pass"] if quick else [
@@ -338,8 +339,8 @@ axes[1].legend(fontsize=6)
 plt.show()
 
 # %% [markdown]
-# What is checked above: at every $(n, \varepsilon)$ somebody beats the untrained start, and nobody
-# wins who reads a record once. The rate of `recursive` for the strong gap is the best known; how it
-# compares with DP-SGDA and the proximal point, which read the data many times and are only proven
-# to have a small weak gap, the map says. It is a statement about one bilinear game; only the
-# theorems speak of all.
+# The cell above checks two things. At every $(n, \varepsilon)$ some method beats the untrained
+# start, and no method that reads a record once wins. `recursive` has the best known rate for the
+# strong gap. The map compares it with DP-SGDA and the proximal point, which read the data many
+# times and are only proven to have a small weak gap. The comparison is for one bilinear game; only
+# the theorems hold for all.

@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Strong gaps, weak gaps and primal risk
 #
-# Let $F(w, v) = \mathbb{E}_x f(w, v; x)$ and let $(w, v)$ be what a private algorithm puts out,
+# Let $F(w, v) = \mathbb{E}_x f(w, v; x)$ and let $(w, v)$ be the output of a private algorithm,
 # random through its data set $S$ and its coins. Three numbers are in use:
 #
 # $$\text{strong} = \mathbb{E} \Big[ \max_{v'} F(w, v') - \min_{w'} F(w', v) \Big], \qquad
@@ -22,11 +22,11 @@
 # \text{excess} = \mathbb{E} R(w) - \min_{w'} R(w').$$
 #
 # The coins are the algorithm's noise and samples. The paper of DP-SGDA has them inside, like the
-# data, which makes the weak gap smaller still; `metrics.weak_gap` is the one above, and gives the
-# other if all runs are handed to it at once. Always weak ≤ strong and excess primal risk ≤ strong.
+# data, which makes the weak gap smaller still. `metrics.weak_gap` is the gap above, and gives the
+# other if you pass all runs at once. Always weak ≤ strong and excess primal risk ≤ strong.
 # Theorems about stability (those of DP-SGDA and of extragradient with many passes) bound the weak
-# gap. Only the strong gap says that the one output you hold is an approximate saddle point. All
-# metrics read the data: for study, never for release.
+# gap. Only the strong gap shows that the one output you hold is an approximate saddle point. All
+# metrics read the data: use them for study, and never release them.
 
 # %%
 import dataclasses
@@ -53,9 +53,9 @@ DELTA = rate_cases.DELTA
 # %% [markdown]
 # ## Weak is 0 and strong is as large as can be
 #
-# $f = wv$ on $[-1, 1]^2$, records are fair signs. Put out $w$, the majority of the first half of
-# the records, and $v$, that of the second half (of an odd number each). The output is always a
-# corner: its gap is 2, the largest there is. Its mean over data sets is the saddle point, so the
+# $f = wv$ on $[-1, 1]^2$, and records are fair signs. The output $w$ is the majority of the first
+# half of the records, and $v$ that of the second half (of an odd number each). The output is always
+# a corner: its gap is 2, the largest there is. Its mean over data sets is the saddle point, so the
 # weak gap is 0. The plug-in estimate from $R$ data sets is $|\bar w| + |\bar v|$, which is not 0:
 # its mean is $2 \sqrt{2 / (\pi R)}$, dashed. **A weak gap estimated from few data sets is too
 # large**, by $O(R^{-1/2})$ where gaps have kinks.
@@ -89,14 +89,15 @@ plt.show()
 # \|w\|, \|v\| \le 1, \qquad a = \lambda e_1 + u/2, \quad b = \lambda e_d + u'/2,$$
 #
 # with $u, u'$ uniform on the sphere and $\lambda = n^{-1/2} + \sqrt{d \ln(1/\delta)}/(n
-# \varepsilon)$, the lower bound's own size: the start $(0, 0)$ has a gap of $2 \lambda$, and no
+# \varepsilon)$, the size of the lower bound. The start $(0, 0)$ has a gap of $2 \lambda$, and no
 # algorithm beats it by more than a constant factor. With means $A, B$ the strong gap is $\langle A,
 # w\rangle + \|c w - B\| + \|A + c v\| + \langle B, v\rangle$. For $c = 0$ it is linear in the
 # output, so **weak and strong gap are equal**. For $c > 0$ they are not.
 #
-# DP-SGDA with the schedule of its Theorem 2 ($T = n$ rounds, Poisson samples), which bounds the
-# weak gap by $O(n^{-1/2} + \sqrt{d \ln(1/\delta)}/(n \varepsilon))$. The paper shows no figure of
-# this; the noise here is calibrated, where the paper's formula has two to three times as much.
+# The algorithm is DP-SGDA with the schedule of its Theorem 2 ($T = n$ rounds, Poisson samples),
+# which bounds the weak gap by $O(n^{-1/2} + \sqrt{d \ln(1/\delta)}/(n \varepsilon))$. The paper
+# shows no figure of this. The noise here is calibrated; the paper's formula has two to three times
+# as much.
 
 # %%
 def hard(n: int, coupling: float, private: bool, epsilon: float = 1.0):
@@ -212,19 +213,19 @@ figure.suptitle("DP-SGDA by Theorem 2, replace-one; bars: two standard errors", 
 plt.show()
 
 # %% [markdown]
-# For $c = 1/2$ and $n = 250$ the strong gap of the private output is larger than that of doing
-# nothing, $2 \lambda$. The weak gap with coins inside is below three quarters of it at every $n$:
-# noise averages out. With the coins outside only the randomness of the data does. Nobody holds the
-# mean of many runs' outputs: for the one that you hold, the strong gap counts.
+# For $c = 1/2$ and $n = 250$ the strong gap of the private output is larger than that of the start,
+# $2 \lambda$. The weak gap with coins inside is below three quarters of it at every $n$, because
+# noise averages out. With the coins outside only the randomness of the data averages out. You hold
+# one output and not the mean of many runs' outputs, so the strong gap counts.
 #
 # ## Bias of the plug-in estimates
 #
-# Left: the weak gap for $c = 1/2$ estimated from $R$ data sets a coin. One data set gives the
-# strong gap; the bias that is left at $R$ is $O(R^{-1/2})$ at kinks and $O(R^{-1})$ elsewhere.
-# More data sets make the estimate smaller, with and without privacy. Right: the
-# strong gap of one output, on a sample in place of the population. Fresh samples of $m$ records say
-# too much: a maximum over responses is convex in the sample's means, and its bias is at most its
-# noise, $O(m^{-1/2})$. The training sample knows the output, so it may err to either side.
+# Left: the weak gap for $c = 1/2$ estimated from $R$ data sets per coin. One data set gives the
+# strong gap. The bias at $R$ is $O(R^{-1/2})$ at kinks and $O(R^{-1})$ elsewhere. More data sets
+# make the estimate smaller, with and without privacy. Right: the strong gap of one output, on a
+# sample in place of the population. Fresh samples of $m$ records give too large a gap: a maximum
+# over responses is convex in the sample's means, and its bias is at most its noise, $O(m^{-1/2})$.
+# The output depends on the training sample, so that estimate may be too large or too small.
 
 # %%
 n = ns[-1]
@@ -289,7 +290,7 @@ plt.show()
 # %% [markdown]
 # ## Primal risk, and a bilinear game under three algorithms
 #
-# The strong gap splits into what each player loses: for a saddle value $F^*$, $\max_{v'} F(w, v') -
+# The strong gap is the sum of both players' losses. For a saddle value $F^*$, $\max_{v'} F(w, v') -
 # F^*$ is the excess primal risk and $F^* - \min_{w'} F(w', v)$ the excess dual one. On the game of
 # small balls of `benchmarks.utility.gaps` ($f = \langle a, w\rangle + \langle w, v\rangle -
 # \langle b, v\rangle$, radius 1/2) the saddle point is $(B, -A)$ and
@@ -343,4 +344,4 @@ plt.show()
 
 # %% [markdown]
 # Weak gaps here are still plug-in estimates from few data sets: upper bounds, in expectation. A
-# paper that reports a weak gap should say from how many data sets.
+# paper that reports a weak gap should state the number of data sets.

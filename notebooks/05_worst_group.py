@@ -11,23 +11,23 @@
 # %% [markdown]
 # # The worst group
 #
-# One model for several groups, judged by the group where it is worst:
+# This notebook trains one model for several groups and judges it by the group where it is worst:
 #
 # $$\min_w \; \max_{v \in \Delta_p} \; \sum_{i=1}^p v_i L_i(w), \qquad
 # L_i(w) = \frac{1}{n_i} \sum_{j \in \text{group } i} \ln\big(1 + e^{-y_j \langle x_j, w
 # \rangle}\big).$$
 #
 # `balanced_groups` releases the gradients of all groups at once, with weights $v_t$ that were
-# released before, and noise that follows the heaviest record of that round:
+# released before, and noise in proportion to the largest weight of a record in that round:
 #
 # $$g_t = \sum_i \frac{v_{t,i}}{n_i} \sum_{j} \mathrm{clip}_C(\nabla \ell_{ij}) + N(0, (D_t/\mu)^2
 # I), \qquad D_t = 2 C \max_i \frac{v_{t,i}}{n_i}.$$
 #
 # Weights are balanced at first, $v_i = 1/p$, and move towards large noisy losses later. Groups and
-# their sizes are public; what a record of a group contains is protected.
+# their sizes are public; the content of a record is protected.
 #
-# Two things to know first. With groups cut by the label **the label is public**, and the guarantee
-# is about the rest of a record. And where groups have all labels in them, the worst group is just
+# Two facts come first. If groups are cut by the label **the label is public**, and the guarantee
+# is about the rest of a record. If groups have all labels in them, the worst group is
 # the hardest one: the last part is about that.
 
 # %%
@@ -64,9 +64,9 @@ held_out = {(r["case"], r["method"], r["epsilon"]):
 # %% [markdown]
 # ## Groups with labels
 #
-# Worst-group accuracy on held-out records, mean over seeds ± standard error, from
-# `benchmarks/utility/results/worst_group.json`. The methods: the average record; balanced groups;
-# balanced, then minimax; and `group_sgd`, whose release is the gradient of one drawn group.
+# The table has the worst-group accuracy on held-out records, mean over seeds ± standard error, from
+# `benchmarks/utility/results/worst_group.json`. The methods are the average record; balanced
+# groups; balanced, then minimax; and `group_sgd`, whose release is the gradient of one drawn group.
 
 # %%
 methods = ("average", "balanced", "balanced, then minimax", "group_sgd")
@@ -100,13 +100,13 @@ assert all(mean < other for mean, other in compared["group_sgd"]), "one drawn gr
 
 # %% [markdown]
 # Equal weights for all groups give nearly everything. One drawn group's gradient has noise
-# $2C/n_i$ where all groups at once have $2C/(p \min n)$.
+# $2C/n_i$, and all groups at once have $2C/(p \min n)$.
 #
 # ## The weights of the groups
 #
-# One run on the table `randhie` at $\varepsilon = 4$. $v_t$ is private output like the model. It
-# stands still for three tenths of the rounds; then it moves by noisy losses, in steps that are so
-# short that their noise adds up to little. (Features are on their public scale here.)
+# This is one run on the table `randhie` at $\varepsilon = 4$. $v_t$ is private output like the
+# model. It is constant for three tenths of the rounds. Then noisy losses move it, in steps that are
+# so short that their noise adds up to little. (Features are on their public scale here.)
 
 # %%
 task = group_tasks.load("randhie", "health", by_label=True)
@@ -134,8 +134,8 @@ plt.show()
 # %% [markdown]
 # ## The statement
 #
-# For that run and the release of means that `train` pays for beside it. The table above is of
-# many runs on the same data, and they add up: for study, not for release.
+# The statement is for that run and the release of means that `train` also pays for. The table above
+# is of many runs on the same data, and their ε add up: use it for study, and do not release it.
 
 # %%
 print(jmm.statement(jmm.balanced_groups, chosen.hyper, delta=delta, alongside=chosen.extra(),
@@ -144,12 +144,12 @@ print(jmm.statement(jmm.balanced_groups, chosen.hyper, delta=delta, alongside=ch
                                              "key.")))
 
 # %% [markdown]
-# ## Where nothing is gained: groups without labels
+# ## Groups without labels: no gain
 #
-# The worst group of a good average model is the hardest one, and giving it more weight does not
-# make it easier: even without privacy, a logistic regression with balanced groups is no better on
-# its worst group of `randhie` by health than the one of the average record. So the rule trains on
-# the average record, and releases the groups' mean losses under that model.
+# The worst group of a good average model is the hardest one, and more weight does not make it
+# easier. Even without privacy, a logistic regression with balanced groups is no better on its worst
+# group of `randhie` by health than the one of the average record. So the rule trains on the average
+# record, and releases the groups' mean losses under that model.
 
 # %%
 for method in ("logistic regression", "balanced logistic regression"):

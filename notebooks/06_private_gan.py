@@ -11,13 +11,14 @@
 # %% [markdown]
 # # A private GAN
 #
-# Synthetic data under differential privacy, as a saddle problem: a discriminator D that is low on
-# records and high on generated points, against a generator G that makes points on which D is low,
+# This notebook makes synthetic data under differential privacy, by a saddle problem. A
+# discriminator D is low on records and high on generated points. A generator G makes points on
+# which D is low,
 #
 # `min_w max_v  mean_i D_w(z_i) - mean_k D_w(G_v(xi_k)) + (rho / 2) |w|^2`.
 #
 # Only the first term reads records, and it does not contain `v`. So the generator gets no clip norm
-# and no noise, and costs nothing; once trained, it may make as many points as one likes.
+# and no noise, and costs no privacy. Once trained, it may make any number of points.
 
 # %%
 import functools
@@ -41,8 +42,8 @@ records = demo_gan.ring(jax.random.key(0), n)
 # %% [markdown]
 # ## The problem
 #
-# The discriminator has two layers, the first of them random, public and fixed: it is linear in `w`,
-# so the problem is convex in `w`, and no record's gradient is longer than the root of two, so
+# The discriminator has two layers. The first is random, public and fixed, so D is linear in `w` and
+# the problem is convex in `w`. No record's gradient is longer than the root of two, so
 # clipping there changes nothing. The latent points are a public bank: the second mean is a function
 # of the point alone, which the algorithm adds after the release.
 
@@ -89,10 +90,10 @@ first = jax.tree.map(lambda x: x[0], states)
 print(jmm.statement(jmm.sgda, hypers[0], first, delta=delta, unit="one point"))
 
 # %% [markdown]
-# ## What they generate
+# ## Generated points
 #
-# From fresh latent points, by the averaged generator. The sliced Wasserstein distance reads the
-# records and is not private: it is for study.
+# The averaged generator makes these points from fresh latent points. The sliced Wasserstein
+# distance reads the records and is not private: it is for study.
 
 # %%
 xi = jax.random.normal(jax.random.key(3), (2000, latent))
@@ -119,10 +120,10 @@ for ax, title, points in zip(axes, titles, [records[:2000], *made], strict=True)
 plt.show()
 
 # %% [markdown]
-# ## Where the noise went
+# ## The noise of a round and of the average
 #
-# With the whole budget on one player: the noise of the mean gradient in a round, and what is left
-# of it in the mean of half of the rounds.
+# The whole budget goes to one player. This prints the noise of the mean gradient in a round, and
+# the noise of the mean over half of the rounds.
 
 # %%
 for name, hyper in zip(names, hypers, strict=True):

@@ -11,11 +11,11 @@
 # %% [markdown]
 # # What a sampler costs, and how ε goes wrong
 #
-# What the accountant charges for each way of reading the data, the traps on the way to an ε, the
-# formulas that papers print, and what attacks on the real code attain of the claim. Every ε below
-# is computed by the accountant from the description of a mechanism; unless said otherwise
-# neighbours differ in one *replaced* record, and a noise multiplier $z$ is the standard deviation
-# of the noise on the clipped sum over the clip norm.
+# This notebook shows the charge for each way of reading the data, common mistakes on the way to an
+# ε, the formulas that papers print, and how close attacks on the real code come to the claim. The
+# accountant computes every ε below from the description of a mechanism. Unless another relation is
+# named, neighbours differ in one *replaced* record. A noise multiplier $z$ is the standard
+# deviation of the noise on the clipped sum divided by the clip norm.
 
 # %%
 import dataclasses
@@ -64,11 +64,11 @@ def needed(sampling, times: int, epsilon: float) -> float:
 # %% [markdown]
 # ## Noise for ε
 #
-# What a step feels is the noise on the *mean*, $z C / m$ for batches of $m$. For a full batch it is
+# The noise on the *mean*, $z C / m$ for batches of $m$, affects a step. For a full batch it is
 # $2 \sqrt{T} C / (n \mu)$ in every coordinate, with $\mu$ the Gaussian parameter of $(\varepsilon,
-# \delta)$; dashed, and no sampler here needs less: sampling saves work, never noise. Amplification
+# \delta)$ (dashed). No sampler here needs less: sampling saves work, never noise. Amplification
 # stops helping where $z$ comes near 1. Samples of a fixed size then need more noise than Poisson
-# samples, for the record that is replaced takes or leaves a slot that others would fill, and those
+# samples, because the replaced record takes or leaves a slot that others would fill, and those
 # may pull the other way. Disjoint batches are not amplified at all: they suit a single pass.
 
 # %%
@@ -110,9 +110,9 @@ plt.show()
 # %% [markdown]
 # ## ε over δ
 #
-# The same noise, read in five ways. Dotted: what an explicit pair of neighbouring data sets attains
-# (all other records' vectors opposite to the differing one's), a lower bound on any correct
-# accountant.
+# The figure has the ε of the same noise under five descriptions. Dotted is the ε that an explicit
+# pair of neighbouring data sets attains (all other records' vectors opposite to the differing
+# one's). It is a lower bound on any correct accountant.
 
 # %%
 z, m, t = (2.0, 50, 20) if quick else (2.0, 50, 100)
@@ -134,7 +134,7 @@ ax.legend(fontsize=7)
 plt.show()
 
 # %% [markdown]
-# ## Traps
+# ## Common mistakes
 #
 # * **Two players, one sample.** Both players' gradients are taken on one and the same sample.
 #   That is one release, with $z_{\text{eff}} = (z_w^{-2} + z_v^{-2})^{-1/2}$. Composing two
@@ -200,10 +200,10 @@ plt.show()
 # %% [markdown]
 # ## Printed formulas
 #
-# Noise formulas as the papers print them, and the ε they really give: an upper bound by the
-# accountant for what the paper's listing runs, and a lower bound attained by an explicit pair of
+# This compares noise formulas as the papers print them with the ε that they really give: an upper
+# bound by the accountant for the paper's listing, and a lower bound attained by an explicit pair of
 # neighbours. A lower bound above the claim refutes a formula as printed (often a constant that was
-# left open, read as 1, or a range of ε that was not stated); far to the left of the claim, noise is
+# left open, read as 1, or a range of ε that was not stated). Far to the left of the claim, noise is
 # wasted. The full table is `python -m benchmarks.privacy.papers_noise`.
 
 # %%
@@ -238,13 +238,13 @@ ax.legend(fontsize=6)
 plt.show()
 
 # %% [markdown]
-# ## What attacks attain
+# ## How close attacks come
 #
-# Two neighbouring data sets made to be told apart, the real update code run thousands of times on
-# each, a threshold test, and Clopper-Pearson bounds on its hits: a lower bound on the ε of the
-# code, right with probability 0.999 a point. A point above the diagonal would be a bug. To show
-# that it would be seen, one is planted: the cross ran with half of the noise that its claim is
-# for.
+# Each attack runs the real update code thousands of times on two neighbouring data sets that are
+# easy to distinguish. A threshold test and Clopper-Pearson bounds on its hits give a lower bound on
+# the ε of the code, right with probability 0.999 per point. A point above the diagonal would be a
+# bug. One planted bug shows that it would be seen: the cross ran with half of the noise of its
+# claim.
 #
 # Attacks cannot come near the claim everywhere: rare events cannot be counted ($\delta = 0.01$
 # here, so that they need not be), and with thousands of runs the bounds' own errors cost a good
@@ -283,8 +283,8 @@ figure.legend(fontsize=7, loc="outside right upper")
 plt.show()
 
 # %% [markdown]
-# Where everything a sampler can draw is enumerated, no statistics are needed: the divergence of two
-# explicit data sets over the accountant's bound, for one release. A ratio of 1 is attained: the
+# If all draws of a sampler can be enumerated, no statistics are needed. This is the divergence of
+# two explicit data sets divided by the accountant's bound, for one release. At a ratio of 1 the
 # bound cannot be improved there.
 
 # %%

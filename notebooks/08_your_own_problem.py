@@ -76,9 +76,9 @@ start = Saddle({"direction": jnp.zeros(dim, jnp.float32), "bias": jnp.zeros((), 
                jnp.ones((), jnp.float32))
 
 # %% [markdown]
-# Any optax optimiser for either player: only the noisy operator reaches it, so privacy does not
-# depend on it. Build it once, it is hashed by identity. Player w gets 80 % of the budget;
-# `calibrate` keeps the ratio and finds the noise.
+# Either player may take any optax optimiser. Only the noisy operator reaches it, so privacy does
+# not depend on it. Build it once, because it is hashed by identity. Player w gets 80 % of the
+# budget; `calibrate` keeps the ratio and computes the noise.
 
 # %%
 adam = functools.partial(optax.adam, b1=0.5)
@@ -105,7 +105,7 @@ def metric(z, rows):
 # %% [markdown]
 # ## Seeds and budgets in one program
 #
-# `sweep` runs every budget with every seed; a last row has no noise (and no privacy), for
+# `sweep` runs every budget with every seed. A last row has no noise (and no privacy), for
 # reference. `observe` sees the state after each round, which is private output already, and never
 # the data.
 
@@ -172,20 +172,19 @@ axes[1].legend(fontsize=6)
 plt.show()
 
 # %% [markdown]
-# At an interior saddle point the loss on negatives is $\tau + \rho v$: the quadratic term lets the
-# bound give way. The run without clipping is there. Clip norms of 3 and 2 are a good part below the
+# At an interior saddle point the loss on negatives is $\tau + \rho v$: the quadratic term relaxes
+# the bound. The run without clipping reaches it. Clip norms of 3 and 2 are a good part below the
 # longest gradients (a positive's may be 10 long), and **clipping moves the solution**: all runs
 # with them, private or not, let more false alarms through. A bound that must hold needs a smaller
 # $\tau$, or clip norms that bind less and noise that is larger.
 #
-# There is no theorem for Adam's steps: dashed is what the same run does without noise. A game of
-# which the saddle point is known, with its rates, is in `01_first_private_saddle` and
-# `03_convergence`.
+# There is no theorem for Adam's steps; the dashed line is the same run without noise. Games with a
+# known saddle point, and their rates, are in `01_first_private_saddle` and `03_convergence`.
 #
 # ## A long run: stop, resume, statement
 #
 # `fit` is the same run on the host's clock. With `checkpoint` it saves the state, never the key or
-# the data, and goes on from there. Release $k$ is a function of the key and $k$ alone: a resumed
+# the data, and goes on from there. Release $k$ is a function of the key and $k$ alone. So a resumed
 # run ends bit for bit where an uninterrupted one does, and nothing is released twice with other
 # noise. Use `jmm.noise.secret_key()` for a real run; the key here is fixed so that this page can be
 # repeated.
@@ -222,8 +221,8 @@ print(done.statement)
 # %% [markdown]
 # ## Results as JSON
 #
-# The statement goes with the numbers it is about. Infinity has no word in JSON: a statement with
-# `"epsilon": "no guarantee"` is one without; null is for what does not apply.
+# The statement is stored with its numbers. JSON has no infinity: a statement with
+# `"epsilon": "no guarantee"` has no guarantee, and null is for a number that does not apply.
 
 # %%
 on_positives, on_negatives = map(float, metric(done.state.average, test))
@@ -237,9 +236,9 @@ assert json.loads(text)["statement"]["epsilon"] <= epsilons[len(epsilons) // 2],
 # %% [markdown]
 # ## A variational inequality
 #
-# An operator need not be a gradient. Firms with quantities $u$ and an uncertain market: $F(u; x) =
+# An operator need not be a gradient. Firms with quantities $u$ face an uncertain market: $F(u; x) =
 # (D + K) u - x$ with $D$ positive and $K$ skew, on a box. `extragradient` clips the operator and
-# asks nothing of it. The natural residual $\|u - P(u - F(u))\|$ is 0 at solutions only.
+# needs no property of it. The natural residual $\|u - P(u - F(u))\|$ is 0 at solutions only.
 
 # %%
 skew = np.array([[0.0, 1.0, -0.5], [-1.0, 0.0, 0.8], [0.5, -0.8, 0.0]])
@@ -275,9 +274,9 @@ for e, values in zip(epsilons, found, strict=True):
 assert found[-1].mean() < untrained, "the private point is better than the start"
 
 # %% [markdown]
-# ## Mistakes, and what they are told
+# ## Mistakes, and their messages
 #
-# Everything is refused on the host, before data are touched.
+# The host refuses every mistake here before it touches data.
 
 # %%
 def ran(hyper, rows=data, problem=problem):
@@ -313,8 +312,8 @@ for name, mistake in mistakes.items():
         raise AssertionError(f"{name} was not refused")
 
 # %% [markdown]
-# And one that is no error, for it can happen inside a compiled program: a release beyond the
-# allowed number is NaN, whoever asks for it.
+# One mistake raises no error, because it can happen inside a compiled program: a release beyond the
+# allowed number is NaN.
 
 # %%
 update = jit(jmm.sgda.update, static_argnames="problem")

@@ -11,8 +11,7 @@ import tomllib
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, options
-from jaxminimax import __main__ as commands
+from jaxminimax import Saddle, commands, options
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.base import own_files
@@ -318,10 +317,10 @@ def test_people_are_counted_by_every_command(capsys):
     given = ["gda", "--effective-noise-multiplier", "50", "--population", "5000", "--iterations",
              "20", "--people", "3", "--json"]
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(50.0, None), population=5000)
-    told = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6, people=3)
+    expected = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6, people=3)
     for command in ("epsilon", "explain"):
         stated = printed(capsys, command, *given, "--delta", "1e-6")
-        assert (stated["epsilon"], stated["people"]) == (told, 3)
+        assert (stated["epsilon"], stated["people"]) == (expected, 3)
     assert stated["answers"]["advantage"] == printed(capsys, "profile", *given)["advantage"]
     made = printed(capsys, "calibrate", "gda", "--epsilon", "1", "--delta", "1e-6", "--population",
                    "5000", "--iterations", "20", "--people", "3", "--json")
@@ -344,11 +343,11 @@ def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     assert "At delta" not in words
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(50 * 2**0.5, 50 * 2**0.5),
                       population=5000)
-    told = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6)
+    expected = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6)
     at = printed(capsys, *given, "--delta", "1e-6", "--json")["at_delta"]
-    assert at == {"delta": 1e-6, "epsilon": pytest.approx(told, rel=1e-9)}
+    assert at == {"delta": 1e-6, "epsilon": pytest.approx(expected, rel=1e-9)}
     assert main([*given, "--delta", "1e-6"]) == 0
-    assert f"At delta = 1e-06: epsilon = {told:.6g}." in capsys.readouterr().out
+    assert f"At delta = 1e-06: epsilon = {expected:.6g}." in capsys.readouterr().out
     assert printed(capsys, *given, "--spent", "5", "--json")["advantage"] < stated.advantage
     assert main([*given, "--plot", str(tmp_path / "none" / "profile.png")]) == 2
     assert "No such file" in capsys.readouterr().err
@@ -470,9 +469,9 @@ def test_the_console_script_is_the_command():
 def test_a_process_keeps_programs_and_a_call_does_not(monkeypatch, capsys, tmp_path):
     kept = []
     monkeypatch.setattr(own_files, "keep_programs", lambda: kept.append(True))
-    words = ["predict", str(tmp_path), str(tmp_path / "table.csv")]
+    words = ["train", "t.csv", "--schema", str(tmp_path / "s"), "--epsilon", "1", "--delta", "1e-6"]
     assert main(words) == 2
-    assert "no saved scorer" in capsys.readouterr().err
+    assert "cannot be read as TOML" in capsys.readouterr().err
     assert kept == []
     monkeypatch.setattr(sys, "argv", ["jaxminimax", *words])
     assert main() == 2

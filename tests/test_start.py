@@ -22,13 +22,13 @@ HEAVY = {"dp_accounting", "scipy.stats", "scipy.special", "scipy.signal", "scipy
 SESSION = """
 import contextlib, io, json, runpy, sys
 import jaxminimax
-imported, shown = sorted(sys.modules), dir(jaxminimax)
+light, shown, imported = sorted(sys.modules), dir(jaxminimax), sorted(sys.modules)
 sys.argv = ["jaxminimax", "--help"]
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
     runpy.run_module("jaxminimax", run_name="__main__")
 helped = sorted(sys.modules)
 jaxminimax.epsilon(jaxminimax.GroupLosses(sizes=(10, 10), bound=1.0, noise_multiplier=2.0), 1e-3)
-print(json.dumps([imported, shown, helped, sorted(sys.modules)]))
+print(json.dumps([light, imported, shown, helped, sorted(sys.modules)]))
 """
 
 
@@ -36,7 +36,9 @@ print(json.dumps([imported, shown, helped, sorted(sys.modules)]))
 def test_what_the_accountant_and_the_tables_need_is_loaded_when_it_is_asked_for():
     done = subprocess.run([sys.executable, "-c", SESSION], check=True, capture_output=True,
                           text=True)
-    imported, shown, helped, asked = map(set, json.loads(done.stdout))
+    light, imported, shown, helped, asked = map(set, json.loads(done.stdout))
+    assert not {"jax", "numpy"} & light
+    assert {"jax", "numpy"} <= imported
     assert not HEAVY & imported
     assert not HEAVY & helped
     assert {"scipy.special"} <= asked  # the list tells what was loaded
@@ -67,7 +69,7 @@ def test_a_program_is_of_one_size_whatever_the_data_and_the_rounds():
 
 @pytest.fixture
 def kept(monkeypatch):
-    """What JAX is told of programs on disk is forgotten after a test, and no process's is known."""
+    """JAX's settings of programs on disk are reset after a test, which starts without any."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     compilation_cache.reset_cache()
     before = {name: getattr(jax.config, name) for name in names}

@@ -246,8 +246,8 @@ def adaptive_clip(result: dict[str, Any]) -> str:
         return [f"{100 * row[f'{first}stays']:.2f}", *gains]
 
     return report.markdown(
-        ["data", "ε", "given clip norm", "follows 0.5", "follows 0.9",
-         "ten times that", "follows 0.5", "follows 0.9"],
+        ["data", "ε", "chosen clip norm", "follows 0.5", "follows 0.9",
+         "ten times that norm", "follows 0.5", "follows 0.9"],
         [[row["data"], f"{row['epsilon']:g}", *cells(row, ""), *cells(row, "tenfold, ")]
          for row in result["rows"]])
 

@@ -129,11 +129,11 @@ def ended(result: dict[str, Any]) -> str:
 
 
 _WORDS = {
-    "renyi": ('`"renyi"` (default)', "runs chosen on the way: Rényi divergences at one order "
-              "(Feldman and Zrnic, 2021)"),
+    "renyi": ('`"renyi"` (default)', "runs chosen one after another: Rényi divergences at one "
+              "order (Feldman and Zrnic, 2021)"),
     "basic": ('`"basic"`', "the same, by ε and δ of the runs (Rogers et al., 2016)"),
-    "plan": ("`plan={name: description}`", "runs that are all named at opening; their order and "
-             "ends may be chosen by looking: one composition of privacy losses")}
+    "plan": ("`plan={name: description}`", "runs that are all named when the ledger is opened; "
+             "releases may decide their order and ends: one composition of privacy losses")}
 
 
 def ledgers(result: dict[str, Any]) -> str:

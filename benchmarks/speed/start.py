@@ -2,7 +2,7 @@
 
 Processor time, each figure the median over fresh processes that take turns:
 
-* `import jaxminimax` above `import jax, optax`;
+* `from jaxminimax import run`, which loads the library, above `import jax, optax`;
 * tracing, lowering and compiling a first run of `sgda` on the linear scorer of 22 numbers, with
   each sampling, beside the same descent-ascent without privacy, written by hand in one scan, and
   beside that with clipping and JAX's own noise; and once more where the programs are on disk;
@@ -21,7 +21,8 @@ from typing import Any
 
 from benchmarks.common import report
 
-IMPORTS = {"jax and optax": "import jax, jax.numpy, optax", "jaxminimax": "import jaxminimax"}
+IMPORTS = {"jax and optax": "import jax, jax.numpy, optax",
+           "jaxminimax": "from jaxminimax import run"}
 OPEN, BY_HAND = "without privacy", "privacy by hand"
 RUNS = (OPEN, BY_HAND, "with replacement", "disjoint passes", "every record", "Poisson",
         "without replacement")

@@ -29,7 +29,7 @@ from benchmarks.utility import table_sets
 from jaxminimax import Saddle
 from jaxminimax.tables import files, rule
 from jaxminimax.tables.records import by_person, records
-from jaxminimax.tables.scorer import train_records
+from jaxminimax.tables.training import train_records
 
 TABLES = ("fair: an affair", "randhie: ten visits", "randhie: fair or poor health")
 COLUMN = "ijcnn1, MLP"

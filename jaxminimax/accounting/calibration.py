@@ -1,6 +1,6 @@
-"""From a privacy target to noise multipliers, or to a number of releases.
+"""Finds the noise multipliers, or the number of releases, that meet a privacy target.
 
-What is charged falls with the scale of the noise, and `roots` finds the least scale.
+The privacy loss falls with the scale of the noise, and `roots` finds the least scale.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
 
 def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
            alongside: tuple[Mechanism, ...], people: int) -> float:
-    """The factor at which `describe(factor)` with `alongside` is (epsilon, delta)-private."""
+    """Finds the factor at which `describe(factor)` with `alongside` is (epsilon, delta)-private."""
     check_epsilon(epsilon)
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
@@ -50,10 +50,10 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     if question in _CACHE and value(_CACHE[question]) <= epsilon:
         return _CACHE[question]
     if any(map(silent, alone)):
-        raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
-                         "give the ratio between the players, or leave it None.")
+        raise ValueError("noise_multiplier contains a 0, so no common factor makes the run "
+                         "private: state the ratio between the players, or leave it None.")
     if not any(cost.losses or cost.gaussian for cost in alone):
-        raise ValueError("There is nothing to calibrate: the mechanism releases nothing.")
+        raise ValueError("The mechanism makes no release, so there is no noise to calibrate.")
     if alongside:
         _leave_room(alongside, epsilon, delta, neighbours, people)
     limit = limits(Sequence(parts=(fixed, describe(1.0))), delta, neighbours, people)
@@ -71,19 +71,19 @@ def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
     check_delta(delta)
     already = dearest(Sequence(parts=others), float(delta), neighbours, people).epsilon
     if already >= epsilon:
-        raise ValueError(f"The other releases alone cost epsilon = {already:.4g} at delta = "
-                         f"{delta:g}, and the target is {epsilon:g}: give them more noise.")
+        raise ValueError(f"The other releases alone have epsilon = {already:.4g} at delta = "
+                         f"{delta:g}, and the target is {epsilon:g}: add more noise to them.")
 
 
 def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
-    """The run's releases of the kind of `hyper.losses`."""
+    """Returns the run's releases of the kind of `hyper.losses`."""
     return [leaf for leaf in leaves(algorithm.mechanism(hyper))
             if type(leaf) is type(hyper.losses)]
 
 
 def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
                alongside: tuple[Mechanism, ...]) -> Any:
-    """`hyper` with parts of its query that reach the target each: a record is in one of them."""
+    """Calibrates each part of a query to the target: a record is in one of the parts."""
     parts = tuple(_calibrated(part, epsilon, delta, neighbours, alongside)
                   for part in disjoint_parts(hyper.query))
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
@@ -95,36 +95,36 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
 def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, delta: float, *,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
               share: float = 0.2, people: int = 1) -> HyperT:
-    """`hyper` with the noise multipliers that make a whole run (epsilon, delta)-private.
+    """Returns `hyper` with the noise multipliers that make a whole run (epsilon, delta)-private.
 
     The search is on the joint cost of everything the run releases, and the private side of its
-    bracket is returned. The ratio between the players' multipliers is kept: give
+    bracket is returned. The ratio between the players' multipliers is kept: pass
     `Query(noise_multiplier=budget_split(w=...))` for an unequal split; unset means equal. All
-    descriptions of `hyper`, in whatever fields or tuples, are scaled by one factor, so the ratios
+    descriptions of `hyper`, in any fields or tuples, are scaled by one factor, so the ratios
     between their multipliers are kept as well, and unset means 1: two queries with multipliers of
     Saddle(1.0, 1.0) and Saddle(3.0, 3.0) end with ratio 3. Parts on disjoint data, a single query
     that is `Parallel`, each reach the target by themselves.
 
-    A hyper with `losses` releases groups' losses too. Their noise, unless it is set already, is
-    the one at which they alone would cost `share * epsilon`; then `query`'s is found on the joint
-    cost, which is far below the sum.
+    A `Hyper` with `losses` releases groups' losses too. Their noise, unless it is set already, is
+    the noise at which they alone would cost `share * epsilon`. The noise of `query` then follows
+    from the joint cost, which is far below the sum.
 
     Args:
       algorithm: a module such as `sgda`.
       hyper: its `Hyper`.
-      epsilon: target, in (0, 1e6).
-      delta: target, in (0, 1).
-      neighbours: as in `epsilon`.
+      epsilon: the target, in (0, 1e6).
+      delta: the target, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
       alongside: other mechanisms on the same data that the budget must also pay, with their own
         fixed noise (an estimate of the class prior, say).
-      share: of epsilon that groups' losses alone may cost, in (0, 1).
-      people: as in `epsilon`.
+      share: the part of epsilon that groups' losses alone may cost, in (0, 1).
+      people: k, if any k records of one person may differ instead of one.
 
     Raises:
       ValueError: for numbers out of range; for a target that no noise reaches, or that is met with
         next to none; for one that would be missed by more than 0.2 %; for settings without a
         description, or with one that `algorithm.mechanism(hyper)` does not have.
-      TypeError: for what is no algorithm, or settings that are not its own.
+      TypeError: for an object that is no algorithm, or settings of another one.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000)
@@ -172,13 +172,22 @@ def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
 def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
                     neighbours: str = "replace_one",
                     alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
-    """`mechanism` with all its noise multipliers times the factor that reaches the target.
+    """Returns `mechanism` with all its noise multipliers times the factor that reaches the target.
 
-    For descriptions without an algorithm around them. To split a budget between gradients and group
-    losses, calibrate the losses to their share first, then the run with `alongside=(losses,)`: the
-    joint cost is far below the sum.
+    It is for descriptions without an algorithm around them. To split a budget between gradients and
+    group losses, calibrate the losses to their share first, then the run with
+    `alongside=(losses,)`: the joint cost is far below the sum.
 
-    Args and errors as in `calibrate`; a multiplier that is not set counts as 1.
+    Args:
+      mechanism: a description; a multiplier that is not set counts as 1.
+      epsilon: the target, in (0, 1e6).
+      delta: the target, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data that the budget must also pay.
+      people: k, if any k records of one person may differ instead of one.
+
+    Raises:
+      ValueError: for numbers out of range, or a target that no noise reaches.
 
     Examples:
         >>> tree = jmm.accounting.calibrate_noise(jmm.mechanism.TreeSums(clip=1.0, leaves=1000),
@@ -197,7 +206,7 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
 
 def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: str,
                 alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
-    """The release that reaches the target; of several ways to make it, the one with least noise."""
+    """Calibrates a release; of several ways to make it, it takes the one with least noise."""
     choices = mechanism.alternatives() if isinstance(mechanism, Leaf) else ()
     best: Any = None
     for choice in choices if len(choices) > 1 else (mechanism,):
@@ -215,9 +224,19 @@ def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: 
 def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,
                          delta: float, *, neighbours: str = "replace_one",
                          alongside: tuple[Mechanism, ...] = (), people: int = 1) -> HyperT:
-    """`hyper` with the largest number of iterations that stays (epsilon, delta)-private.
+    """Returns `hyper` with the largest number of iterations that stays (epsilon, delta)-private.
 
-    Args and errors as in `calibrate`; the noise multipliers of `hyper` are kept as they are.
+    Args:
+      algorithm: a module such as `sgda`.
+      hyper: its `Hyper`, whose noise multipliers are kept.
+      epsilon: the target, in (0, 1e6).
+      delta: the target, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data that the budget must also pay.
+      people: k, if any k records of one person may differ instead of one.
+
+    Raises:
+      ValueError: for numbers out of range, or settings without iterations to calibrate.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000,
@@ -233,8 +252,9 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
     mechanism, alongside = of_run(algorithm, hyper), extras(alongside)
     if parts_of_data(mechanism) > 1 or not any(
             field.name == "iterations" for field in dataclasses.fields(hyper)):
-        raise ValueError("Rounds on disjoint parts of the data cost no more than one of them, so "
-                         "there is no number of iterations to calibrate: use plan(algorithm, ...).")
+        raise ValueError("Rounds on disjoint parts of the data cost together what one of them "
+                         "costs, so there is no number of iterations to calibrate: use "
+                         "plan(algorithm, ...).")
 
     def private(iterations: int, rough: bool = False) -> bool:
         changed = dataclasses.replace(hyper, iterations=iterations)
@@ -243,11 +263,11 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
         return cost.epsilon <= epsilon
 
     if not private(1):
-        one = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
-        refuse(0.0, delta, limits(Sequence(parts=(*alongside, one)), float(delta), neighbours,
+        shortest = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
+        refuse(0.0, delta, limits(Sequence(parts=(*alongside, shortest)), float(delta), neighbours,
                                   int(people)))
-        raise ValueError(f"Even one iteration costs more than epsilon = {epsilon:g} at delta = "
-                         f"{delta:g}: raise the noise multipliers.")
+        raise ValueError(f"One iteration alone exceeds epsilon = {epsilon:g} at delta = {delta:g}: "
+                         "raise the noise multipliers.")
     about = _last(lambda n: private(n, True), 1, 2)
     step = max(1, about // 1000)
     low = high = about
@@ -261,13 +281,14 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
 
 
 def _last(private: Callable[[int], bool], low: int, high: int) -> int:
-    """The last number that is private, from one that is, or is taken to be, and a larger one."""
+    """Finds the largest private number by bisection, from one that is private and a larger one."""
     step = high - low
     while private(high):
         step *= 2
         low, high = high, high + step
         if high > 2**40:
-            raise ValueError("More than 10^12 iterations would be private: nothing to calibrate.")
+            raise ValueError("More than 10^12 iterations meet the target, so there is no largest "
+                             "number to return: lower the noise multipliers.")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if private(middle) else (low, middle)

@@ -1,4 +1,4 @@
-"""Two Gaussians of unit variance, mu apart: delta, epsilon and mu, exact but for rounding.
+"""Delta, epsilon and mu of two Gaussians of unit variance, mu apart, exact but for rounding.
 
 With s = epsilon / mu - mu / 2, t = epsilon / mu + mu / 2 and a = e^epsilon,
 
@@ -19,17 +19,20 @@ phi(s); ratios, exponentials and the difference are off by a few u of each of it
 
 H lies within `error` of what is computed. For s <= 0 the first term is Phi(-s) itself, which moves
 by |s| phi(s) u < u / 4, and s^2 goes with the second. What is returned is on the private side by
-that error, and no more; both are tested against 60 digits. Below 1e-306 numbers lose digits: there
-a divergence counts as 1e-306, and an epsilon as infinite.
+that error, and no more. Both are tested against 70 digits for mu from 1e-18 to 1e9: a smaller
+positive mu counts as 1e-18, and a larger one as no noise. Below 1e-306 numbers lose digits: there a
+divergence counts as 1e-306, and an epsilon as infinite.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import scipy
 
+from jaxminimax.accounting import roots
+
 _LEAST = 1e-306
+_SMALLEST, _LARGEST = 1e-18, 1e9  # of mu
 _FARTHEST = 39.0  # deviations, beyond which a Gaussian has less than that
 
 
@@ -39,7 +42,8 @@ def _mills(x: np.ndarray | float) -> np.ndarray:
 
 
 def _divergence(mu: float, epsilon: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """H at e^epsilon as computed, and what it may be off by."""
+    """H at e^epsilon as computed, and a bound on its error."""
+    mu = max(mu, _SMALLEST)
     s, t = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     square, near = s * s, s <= 0
     with np.errstate(under="ignore"):
@@ -59,35 +63,26 @@ def delta(mu: float, epsilon: np.ndarray | float) -> np.ndarray:
     """H at e^epsilon, rounded up.
 
     Args:
-      mu: at least 0; infinity: no noise.
+      mu: at least 0; infinity without noise.
       epsilon: at least 0, any shape.
     """
     epsilon = np.asarray(epsilon, np.float64)
     if mu == 0:
         return np.zeros_like(epsilon)
-    if not math.isfinite(mu):
+    if mu > _LARGEST:
         return np.ones_like(epsilon)
     value, error = _divergence(mu, epsilon)
     # the upper end of what is computed: delta is charged, so it is rounded up
     return np.clip(value + error, _LEAST, 1.0)
 
 
-def _last(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Neighbouring numbers, nearly, of which the first one holds and the second does not."""
-    while high - low > 2.0**-52 * high:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low, high
-
-
 def epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon whose divergence is at most delta, rounded up."""
+    """Returns the smallest epsilon whose divergence is at most delta, rounded up."""
     if mu == 0:
         return 0.0
-    if not math.isfinite(mu) or delta <= _LEAST:
+    if mu > _LARGEST or delta <= _LEAST:
         return math.inf
+    mu = max(mu, _SMALLEST)
 
     def exceeds(at: float) -> bool:
         value, error = _divergence(mu, at)
@@ -96,11 +91,11 @@ def epsilon(mu: float, delta: float) -> float:
     if not exceeds(0.0):
         return 0.0
     # s = 39 at the upper end; of two neighbours, the one that does not exceed delta
-    return _last(exceeds, 0.0, mu * (_FARTHEST + mu / 2))[1]
+    return roots.last(exceeds, 0.0, mu * (_FARTHEST + mu / 2))[1]
 
 
 def closest_mu(epsilon: float, divergence: float) -> float:
-    """The smallest mu whose divergence at e^epsilon is at least that, rounded up.
+    """Returns the smallest mu whose divergence at e^epsilon is at least that, rounded up.
 
     Args:
       epsilon: at least 0.
@@ -118,4 +113,4 @@ def closest_mu(epsilon: float, divergence: float) -> float:
         high *= 2
         if high > 1e6:
             return math.inf
-    return _last(short, 0.0, high)[1]
+    return roots.last(short, 0.0, high)[1]

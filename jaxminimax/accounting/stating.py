@@ -33,14 +33,14 @@ ENFORCED = (
 
 
 def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
-    """The assumptions on a "run" or a "search", with its settings and what `also` reads records."""
+    """Returns the assumptions on a "run" or a "search"; `also` names more that reads records."""
     return (
         f"User: The number of records, the initial point, the preprocessing, the projection and "
         f"{settings} are public. Choosing them by looking at these data costs privacy that this "
         "epsilon does not count.",
         f"Operator: The key is secret, drawn with full entropy, and used for this {what} only.",
         f"User: Operators, losses, {also}public terms, projections, optimisers and schedules read "
-        "no data but that one record that they are given. None captures records, or numbers "
+        "no data except the one record that they are given. None captures records, or numbers "
         "computed from records.",
         "Operator: The random generator's words are independent and uniform, floating-point "
         "arithmetic follows IEEE 754, and equal programs on equal numbers give equal results.",
@@ -71,8 +71,8 @@ CAPPED = ("A record is a person, with at most {rows} row(s). The person's other 
 
 def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple[str, ...]:
     """States what the unit of privacy rests on."""
-    one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
-    return ((_SEVERAL if people > 1 else one).format(unit=unit, people=people),)
+    sentence = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
+    return ((_SEVERAL if people > 1 else sentence).format(unit=unit, people=people),)
 
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
@@ -94,18 +94,18 @@ _BOUND = {
 
 
 def accountant_name(bound: str, people: int = 1) -> str:
-    """The bound, the library and its version; `people` if it is by the group lemma."""
+    """Returns the bound, the library and its version; `people` if it is by the group lemma."""
     lemma = "" if people == 1 else f", and the group privacy lemma for {people} records"
     return f"{_BOUND[bound]}{lemma} (jaxminimax {VERSION})"
 
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the guarantees of a mechanism that the code enforces."""
+    """Returns what the code enforces of a mechanism."""
     return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
+    """Returns the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -114,31 +114,32 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
               answers: bool = False, rows_each: int | None = None) -> Statement:
-    """The privacy statement of a run.
+    """Makes the privacy statement of a run.
 
-    Its epsilon is that of all releases that are allowed, however few were made: that holds whatever
-    ended the run. Of a run that ended earlier, `Statement.epsilon_if_stopped_by_looking` holds for
-    every rule that looked at what was released, and `Statement.epsilon_spent_if_fixed`, which is
-    smaller, on the condition that the end was fixed beforehand.
+    Its epsilon is that of all releases that are allowed, however few were made, and holds for any
+    reason that ended the run. For a run that ended earlier,
+    `Statement.epsilon_if_stopped_by_looking` holds for every rule that looked at the releases.
+    `Statement.epsilon_spent_if_fixed`, which is smaller, holds on the condition that the end was
+    fixed beforehand.
 
     Args:
       algorithm: a module such as `sgda`.
       hyper: the `Hyper` that was run.
       state: the state it ended in, for the releases spent; None for all that are allowed.
-      delta: in (0, 1).
-      neighbours: as in `epsilon`.
-      alongside: other mechanisms run on the same data, charged in full.
-      unit: what one record is, e.g. "one patient's visit"; with several `people`, whose they are,
+      delta: delta, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data, charged in full.
+      unit: the unit of privacy, e.g. "one patient's visit"; with several `people`, their owner,
         e.g. "one patient".
       assumed: further assumptions to print, e.g. the public constants of the preprocessing.
-      people: k, the most records that one unit has; epsilon is then for any k records.
+      people: k, the largest number of records of one unit; epsilon is then for any k records.
       answers: whether `Statement.answers` is computed too, which takes up to some seconds.
-      rows_each: of records that are `People`, the most rows of one, `people.most`; the unit is then
-        "one person". `fit` sees it by the data.
+      rows_each: for records that are `People`, the largest number of rows of one, `people.most`;
+        the unit is then "one person". `fit` reads it from the data.
 
     Raises:
       ValueError: for a description that is not valid; for a state of several runs.
-      TypeError: for what is no algorithm, or settings that are not its own.
+      TypeError: for an object that is no algorithm, or settings of another one.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
@@ -168,7 +169,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
              extra: Callable[[int], int] = lambda _: 0) -> Statement:
-    """The privacy statement of a description, for `statement` and the command line.
+    """Makes the privacy statement of a description, for `statement` and the command line.
 
     Args:
       everything: all that is allowed.
@@ -176,12 +177,12 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       delta: in (0, 1).
       spent: releases that the run made.
       allowed: releases that the run may make.
-      neighbours: as in `epsilon`.
-      unit: as in `statement`.
-      assumed: as in `statement`.
-      people: as in `statement`.
-      answers: as in `statement`.
-      rows_each: as in `statement`.
+      neighbours: "replace_one" or "add_or_remove_one".
+      unit: the unit of privacy.
+      assumed: further assumptions to print.
+      people: k, the largest number of records of one unit.
+      answers: whether `Statement.answers` is computed too.
+      rows_each: for records that are `People`, the largest number of rows of one.
       extra: from a number of releases of the run to the number of releases made alongside it.
     """
     check_delta(delta)
@@ -243,7 +244,7 @@ _SEARCH_ENFORCED = (
 _SEARCH_ASSUMED = (
     *assumed_of("search", "the list of candidates", "scores, "),
     "User: This statement covers one search. Other releases of the same data add up. Their "
-    "epsilons and deltas are added as numbers, because the epsilon of a search is of no "
+    "epsilons and deltas are added as numbers, because a search is not a "
     "composition of releases.",
 )
 _TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
@@ -258,7 +259,7 @@ _APART = ("User: The training and the score read different records. Which record
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
                      score_range: tuple[float, float], target: Target, *, unit: str, padded: bool,
                      apart: bool, assumed: tuple[str, ...] = ()) -> TuningStatement:
-    """The statement of a search.
+    """Returns the statement of a search.
 
     Args:
       algorithm: a module such as `sgda`.
@@ -312,6 +313,6 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
 def _score_in_words(score: Repeat, score_range: tuple[float, float], apart: bool) -> str:
     n, z = score.query.population, score.multiplier()
     low, high = score_range
-    return (f"Its score, once: the mean over {n} {'other ' * apart}records, each one's clipped to "
+    return (f"the mean over {n} {'other ' * apart}records, each clipped to "
             f"[{low:g}, {high:g}], with Gaussian noise of standard deviation "
             f"{z * (high - low) / (2 * n):.3g}.")

@@ -1,14 +1,13 @@
-"""One paper's algorithm a file: `Hyper`, `State`, `mechanism`, `init`, `update`, `example`.
+"""Private algorithms, one file each: `Hyper`, `State`, `mechanism`, `init`, `update`, `example`.
 
-A new one is a file here and its name in both lists below. The face of the package, the command line
-and the benchmarks find it in `ALGORITHMS` and ask its `example` how a `Hyper` is made,
+A new algorithm is a file here and its name in both lists below. The package, the command line and
+the benchmarks read `ALGORITHMS`, and call the `example` of each to make a `Hyper`,
 
     example(query, iterations) -> Hyper
 
-the smallest legal settings around a description, which is of the class that `query` is annotated
-with. An algorithm that cuts the data takes the number of `parts` too, and one that also releases
-losses the noise multiplier of these, `laplace`, and, where there is a choice, which noise it is,
-`losses_noise`.
+the smallest legal settings around a description of the class that `query` is annotated with. An
+algorithm that cuts the data also takes the number of `parts`. One that also releases losses takes
+their noise multiplier, `laplace`, and the kind of noise, `losses_noise`, if there is a choice.
 """
 
 import functools
@@ -53,5 +52,5 @@ def described_by(algorithm: typing.Any) -> type:
 
 
 def takes(algorithm: typing.Any, name: str) -> bool:
-    """Returns whether an algorithm's `example` takes the argument `name`."""
+    """Returns True if an algorithm's `example` takes the argument `name`."""
     return name in typing.get_type_hints(algorithm.example)

@@ -52,7 +52,7 @@ from jaxminimax.releases.losses import release_group_index
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: clip norm, noise multiplier, sampling, sizes.
@@ -71,12 +71,12 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
-      z: the model w, and how often each group was active, `[p]`.
+      z: the model w, and the number of rounds in which each group was active, `[p]`.
       mean: running average of the models, the first one included.
-      spent: releases made so far, two a round, int32 `[]`.
+      spent: number of releases so far, two a round, int32 `[]`.
     """
 
     z: Saddle
@@ -108,7 +108,7 @@ def mechanism(hyper: Hyper) -> Sequence:
 
 def example(query: GroupGradients, iterations: int,
             laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     losses: Any = Selection(bound=1.0, noise_multiplier=laplace, sizes=query.sizes)
     if losses_noise is not None:
         losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
@@ -117,14 +117,14 @@ def example(query: GroupGradients, iterations: int,
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: `Saddle(w, ())`: the initial model, which must not depend on the data.
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for a second player, or a step or an average that is not defined.
+      ValueError: for a second player, or an undefined step or average.
     """
     if jax.tree.leaves(z.v):
         raise ValueError("z must be Saddle(w, ()): there are no weights.")
@@ -140,7 +140,11 @@ def _averaged(mean: averaging.Mean, w: PyTree, t: jax.Array, hyper: Hyper) -> av
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
-    """One round; arguments, result and errors as in `group_sgd.update`."""
+    """Makes one round: the index of a group on `data`, its noisy gradient, and a step.
+
+    `key` is the secret root key of the run; `data` has leaves `[p, n_max, ...]`, see
+    `problems.by_group`. The result is NaN once all releases are spent.
+    """
     losses, gradients = mechanism(hyper).parts
     done = state.spent // 2
     t = done + 1
@@ -155,7 +159,19 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None,
          sampling: Full | Poisson | FixedSize | None = None) -> Plan[Hyper]:
-    """The rounds and the step of Theorem 14, for the calibrated noise; as in `group_sgd.plan`."""
+    """Plans the rounds and the step of Theorem 14, for the calibrated noise.
+
+    Args:
+      target: the privacy target.
+      problem: a problem, of which only the constants are used.
+      sizes: the number of records of each group.
+      dim: d, the dimension of w.
+      iterations: T, the number of rounds; None for `rounds`.
+      sampling: sampling of the drawn group; None for all its records.
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `rounds`
     if iterations is None:
         iterations = rounds(sizes=sizes, epsilon=epsilon, delta=target.delta, bound=problem.bound,
@@ -172,7 +188,7 @@ def rounds(*, sizes: tuple[int, ...], epsilon: float, delta: float, diameter: fl
            lipschitz: float, bound: float) -> int:
     """Theorem 14's number of rounds, M L n epsilon / (16 B sqrt(ln(1/delta))), rounded up.
 
-    With n the smallest group's size, which is K / p for equal groups.
+    Here n is the smallest group's size, which is K / p for equal groups.
     """
     planning.check_numbers(epsilon=epsilon, diameter=diameter, lipschitz=lipschitz, bound=bound,
                            delta=delta)
@@ -182,6 +198,6 @@ def rounds(*, sizes: tuple[int, ...], epsilon: float, delta: float, diameter: fl
 
 
 def scheduled(hyper: Hyper, *, dim: int, diameter: float) -> Hyper:
-    """`hyper`, calibrated, with the constant step of `group_sgd.gradient_step`."""
+    """Returns the calibrated `hyper` with the constant step of `group_sgd.gradient_step`."""
     step = gradient_step(hyper.query, hyper.iterations, dim=dim, diameter=diameter)
     return dataclasses.replace(hyper, step=step)

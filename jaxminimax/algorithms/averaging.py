@@ -1,4 +1,4 @@
-"""Running averages of iterates: uniform, tail, polynomially weighted. Post-processing, so free."""
+"""Running averages of iterates: uniform, tail and polynomial weights. They are postprocessing."""
 
 from typing import NamedTuple
 
@@ -19,11 +19,11 @@ def __dir__() -> list[str]:
 
 @pytree_dataclass
 class Averaging:
-    """Weights of z_1 ... z_T in the average: t^power for t > skip * T, 0 before.
+    """The weights of z_1 ... z_T in the average: t^power for t > skip * T, and 0 before.
 
     Attributes:
       power: 0 for equal weights; k for weights t^k.
-      skip: share of the rounds left out at the start, in [0, 1).
+      skip: the share of rounds to leave out at the start, in [0, 1).
 
     Examples:
         >>> last_quarter = jmm.averaging.Averaging(skip=0.75)
@@ -35,7 +35,7 @@ class Averaging:
     skip: float | jax.Array = 0.0
 
     def weight(self, t: jax.Array, rounds: int, dtype: jnp.dtype) -> jax.Array:
-        """Weight of the iterate of round t = 1, 2, ..."""
+        """Returns the weight of the iterate of round t = 1, 2, ..."""
         t = t.astype(dtype)
         kept = t > jnp.asarray(self.skip, dtype) * rounds
         return jnp.where(kept, t ** jnp.asarray(self.power, dtype), 0)
@@ -47,10 +47,10 @@ WEIGHTED = Averaging(power=1.0)
 
 
 class Mean(NamedTuple):
-    """A weighted mean so far.
+    """A running weighted mean of points.
 
     Attributes:
-      value: the mean, in at least float32; the newest iterate while no weight was given.
+      value: the mean, in at least float32; the newest iterate while the weight is 0.
       weight: sum of the weights, `[]`.
     """
 
@@ -63,7 +63,7 @@ def check(averaging: Averaging) -> None:
 
     Raises:
       ValueError: naming the value.
-      TypeError: for what is no `Averaging`.
+      TypeError: for an object that is no `Averaging`.
     """
     if not isinstance(averaging, Averaging):
         raise TypeError("averaging must be UNIFORM, TAIL, WEIGHTED or an Averaging(power, skip), "
@@ -73,18 +73,18 @@ def check(averaging: Averaging) -> None:
 
 
 def start(z: Saddle) -> Mean:
-    """The mean of nothing."""
+    """Returns the mean of no points: weight 0, with z as its value."""
     value = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), z)
     return Mean(value, jnp.zeros((), float_dtype(z)))
 
 
 def include(mean: Mean, z: Saddle, averaging: Averaging, t: jax.Array, rounds: int) -> Mean:
-    """`mean` with the iterate z of round t (from 1) of `rounds`."""
+    """Adds the iterate z of round t (from 1) of `rounds` to a mean."""
     return weigh(mean, z, averaging.weight(t, rounds, mean.weight.dtype))
 
 
 def weigh(mean: Mean, z: Saddle, weight: jax.Array) -> Mean:
-    """`mean` with the point z at the given weight, `[]`, at least 0."""
+    """Adds the point z with a weight `[]`, at least 0, to a mean."""
     new = weight.astype(mean.weight.dtype)
     total = mean.weight + new
     share = jnp.where(total > 0, new / jnp.where(total > 0, total, 1), 1)

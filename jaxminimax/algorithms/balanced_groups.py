@@ -51,17 +51,17 @@ from jaxminimax.releases.losses import release_group_losses
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: clip norm, noise multiplier, sizes; with `groups="all"`.
       losses: bound, noise multiplier, the same sizes; its `times` is replaced by the number of
-        rounds in which weights move. None: they stay balanced.
+        rounds in which weights move. None for weights that stay balanced.
       step: a number or a schedule `t -> step` [parameter units / gradient units].
-      weight_step: of the log weights, a number or a schedule [1 / loss units].
-      iterations: T.
+      weight_step: the step of the log weights, a number or a schedule [1 / loss units].
+      iterations: T, the number of rounds.
       balanced: T_0 over T, in [0, 1), rounded down to whole rounds.
-      cap: the largest noise that moved weights may bring, over that of balanced ones; above 1.
+      cap: the largest noise of moved weights divided by that of balanced ones; above 1.
       averaging: weights of w_1, ..., w_{T+1} in the average.
       optimiser: a factory `step -> optax.GradientTransformation`; it sees released gradients only.
         Keep one function object: it is hashed by identity.
@@ -79,15 +79,15 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
       z: the model w and the logarithms of the weights v, `[p]`.
       mean: running average of w and of v, the first point included.
       memory: the optimiser's state.
       losses: the groups' noisy mean losses of the last round that released them, `[p]`; NaN before.
-      spent: releases made so far, int32 `[]`: one a round, and two from round T_0 + 1 on.
-      rounds: made so far, int32 `[]`.
+      spent: number of releases so far, int32 `[]`: one a round, and two from round T_0 + 1 on.
+      rounds: number of rounds so far, int32 `[]`.
     """
 
     z: Saddle
@@ -104,7 +104,7 @@ class State(NamedTuple):
 
 
 def rounds_balanced(hyper: Hyper) -> int:
-    """T_0; all rounds without losses.
+    """T_0, the number of balanced rounds: all rounds without losses.
 
     Raises:
       ValueError: for a share that leaves no round for weights to move.
@@ -141,9 +141,9 @@ def mechanism(hyper: Hyper) -> Mechanism:
 
 def example(query: GroupGradients, iterations: int,
             laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits.
+    """Returns the smallest legal settings around a description, for accounting and audits.
 
-    Weights move from the first round on.
+    The weights move from the first round on.
     """
     losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
                          noise=losses_noise)
@@ -156,15 +156,15 @@ def _optimiser(hyper: Hyper, t: jax.Array) -> Any:
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
-      z: `Saddle(w, ())`: the initial model, which must not depend on the data but through what was
-        released before; the weights start uniform.
+      z: `Saddle(w, ())`: the initial model, which may depend on the data only through earlier
+        releases; the weights start uniform.
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for weights, or a step, an average or a cap that is not defined.
+      ValueError: for weights, or for an undefined step, average or cap.
     """
     z, first = uniform(z, hyper)
     checks.number("cap", hyper.cap, low=1.0, high=1e6, closed=True)
@@ -174,7 +174,11 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
-    """One round; arguments, result and errors as in `group_sgd.update`."""
+    """Makes one round: all groups' noisy gradients on `data`, from round T_0 on losses, and a step.
+
+    `key` is the secret root key of the run; `data` has leaves `[p, n_max, ...]`, see
+    `problems.by_group`. The result is NaN once all releases are spent.
+    """
     mechanism(hyper)  # refuses what does not go together
     gradients = Repeat(query=hyper.query, times=hyper.iterations)
     first, done = rounds_balanced(hyper), state.rounds
@@ -203,7 +207,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 
 def _most(hyper: Hyper, dtype: jnp.dtype) -> jax.Array:
-    """ln(cap n_i / (p min n)): no record weighs more than `cap` times what a balanced one may."""
+    """ln(cap n_i / (p min n)): the largest log weights, `cap` times those of balanced groups."""
     sizes = hyper.query.sizes
     share = jnp.asarray([n / (len(sizes) * min(sizes)) for n in sizes], dtype)
     return jnp.log(jnp.asarray(hyper.cap, dtype) * share)

@@ -5,7 +5,7 @@
     z_{t+1}               = P_{W x V}(z_t + change_t),                     t = 1, ..., T,
 
 and the state keeps the weighted mean of z_1, ..., z_t, the points at which the operator was taken.
-A rule sees what was released and nothing else, so a run costs its T releases for any rule.
+A rule reads released values and nothing else, so a run costs its T releases for any rule.
 
 A player whose set is the simplex may take entropic steps, geometry "entropy" in place of
 "euclidean": with D the Kullback-Leibler divergence,
@@ -41,14 +41,14 @@ _LEAST = 1e-30  # a probability below it counts as this much: what became 0 may 
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
       z: the iterate.
-      memory: what the rule keeps from one round to the next.
+      memory: values that the rule keeps from one round to the next.
       mean: running average of the iterates.
-      spent: releases made so far, int32 `[]`.
-      clip: per player, the clip norm of the next round, float32 `[]`; None where it stays.
+      spent: number of releases so far, int32 `[]`.
+      clip: per player, the clip norm of the next round, float32 `[]`; None if it is fixed.
     """
 
     z: Saddle
@@ -68,7 +68,7 @@ Rule = Callable[[Any, jax.Array, Saddle, State], tuple[Saddle, Any]]
 
 
 def init(z: Saddle, hyper: Any, memory: Callable[[Saddle], Any] = lambda z: ()) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: initial point; must not depend on the data. Leaves of any shape and float dtype.
@@ -76,7 +76,7 @@ def init(z: Saddle, hyper: Any, memory: Callable[[Saddle], Any] = lambda z: ()) 
       memory: `z -> memory_0` of the rule.
 
     Raises:
-      ValueError: for a step, an average or a geometry that is not defined.
+      ValueError: for an undefined step, average or geometry.
     """
     z, clip = started(z, hyper), None
     if hyper.query.adaptive is not None:
@@ -85,7 +85,7 @@ def init(z: Saddle, hyper: Any, memory: Callable[[Saddle], Any] = lambda z: ()) 
 
 
 def fixed_clip(query: Query) -> Query:
-    """The query, for an algorithm whose clip norms stay.
+    """Returns the query, for an algorithm with fixed clip norms.
 
     Raises:
       ValueError: for clip norms that follow a quantile.
@@ -98,10 +98,10 @@ def fixed_clip(query: Query) -> Query:
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Any, problem: Problem,
            described: Repeat, rule: Rule) -> State:
-    """One round.
+    """Makes one round and returns the next state.
 
     Args:
-      key: root key of the run. A secret, so never part of the state.
+      key: secret root key of the run, which is never part of the state.
       state: from `init` or the previous round.
       data: leaves `[n, ...]`, with n = `hyper.query.population`.
       hyper: with `iterations`, `averaging` and, if it has it, `geometry`.
@@ -125,7 +125,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Any, problem: Prob
 
 
 def started(z: Saddle, hyper: Any) -> Saddle:
-    """The initial point as arrays, once the settings that it goes with are defined.
+    """Checks the settings of a run and returns the initial point as arrays.
 
     Args:
       z: initial point; leaves of any shape and float dtype.
@@ -134,8 +134,8 @@ def started(z: Saddle, hyper: Any) -> Saddle:
         player; `geometry`, if it has it, is one of `GEOMETRIES` for each player.
 
     Raises:
-      ValueError: for a count, a step, an average or a geometry that is not defined; for a player
-        with entropic steps who does not start inside the simplex.
+      ValueError: for an undefined count, step, average or geometry; for a player with entropic
+        steps that does not start inside the simplex.
       TypeError: for a point, a step or optimisers of another kind.
     """
     if not hasattr(hyper, "iterations") or isinstance(hyper, type):
@@ -162,7 +162,7 @@ def started(z: Saddle, hyper: Any) -> Saddle:
 
 
 def _check_optimisers(optimiser: Any) -> None:
-    """Refuses what is no pair of factories."""
+    """Refuses an object that is no pair of factories."""
     factories = "a factory step -> optax.GradientTransformation for each player"
     if hasattr(optimiser, "update") and not isinstance(optimiser, Saddle):
         raise TypeError(f"optimiser must be a Saddle, {factories}, got an optax transformation: "
@@ -177,7 +177,7 @@ def _check_optimisers(optimiser: Any) -> None:
 
 
 def check_geometry(geometry: Saddle, z: Saddle) -> None:
-    """Refuses a geometry that is none, and entropic steps from outside of the simplex.
+    """Refuses an unknown geometry, and entropic steps from outside of the simplex.
 
     Raises:
       ValueError: naming the player and the fix.
@@ -200,7 +200,7 @@ def check_geometry(geometry: Saddle, z: Saddle) -> None:
 
 
 def along(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array) -> PyTree:
-    """-step_t g, in the dtypes of z; a `Saddle` of steps has one for each player."""
+    """Returns -step_t g in the dtypes of z; a `Saddle` of steps has one for each player."""
     if isinstance(step, Saddle):
         return Saddle(*(along(*player, t) for player in zip(z, g, step, strict=True)))
     length = schedules.at(step, t)
@@ -209,27 +209,27 @@ def along(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array) -> 
 
 def stepped(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array,
             problem: AnyProblem, geometry: Saddle = EUCLIDEAN) -> PyTree:
-    """P(z - step_t g), in the dtypes of z; entropic steps for the players that take them.
+    """Returns P(z - step_t g) in the dtypes of z, with entropic steps for players that take them.
 
     Args:
       z: the point, or the w of a `GroupProblem`.
-      g: what to descend along, like z.
+      g: the direction to descend along, like z.
       step: a number or a schedule; for a `Saddle` z, also one for each player.
       t: the round, from 1, int32 `[]`.
       problem: `project` is used, for players with Euclidean steps.
-      geometry: of a `Saddle` z.
+      geometry: the geometry of each player of a `Saddle` z.
     """
     return moved(z, along(z, g, step, t), problem, geometry)
 
 
 def projected(new: PyTree, z: PyTree, problem: AnyProblem) -> PyTree:
-    """P(new), in the dtypes of z."""
+    """Returns P(new) in the dtypes of z."""
     return tree.cast_like(problem.project(new), z)
 
 
 def moved(z: PyTree, change: PyTree, problem: AnyProblem,
           geometry: Saddle = EUCLIDEAN) -> PyTree:
-    """P(z + change), in the dtypes of z; softmax(log z + change) for entropic players.
+    """Returns P(z + change) in the dtypes of z; softmax(log z + change) for entropic players.
 
     An entropic step stays inside the simplex by itself. Projecting it as well would set the
     smallest probabilities to 0, which the next steps multiply.

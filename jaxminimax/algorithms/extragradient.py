@@ -2,13 +2,13 @@
 
     find z* in W with <F(z*), z - z*> >= 0 for all z in W,      F(z) = (1/n) sum_i F(z; x_i) + r(z).
 
-A round asks for the operator twice, at the point and at the point ahead of it, and steps from the
-point along the second answer; each answer is a private release with its own sample and noise:
+A round releases the operator twice, at the point and at a point ahead of it, and steps from the
+point along the second release. Each release has its own sample and noise:
 
     g_t  = release at z_t,      w_t     = P_W(z_t - step_t g_t)
     h_t  = release at w_t,      z_{t+1} = P_W(z_t - step_t h_t),           t = 1, ..., T,
 
-output sum_t step_t w_t / sum_t step_t. Private for any operator whatsoever: each record's operator
+output sum_t step_t w_t / sum_t step_t. It is private for any operator: each record's operator
 is clipped, and nothing else about it is assumed.
 
 Source: Boob and Guzman, "Optimal algorithms for differentially private stochastic monotone
@@ -47,7 +47,7 @@ from jaxminimax.releases.sums import noisy_operator
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: clip norms, noise multipliers, sampling, population. With `Disjoint(batch=B)` the two
@@ -67,13 +67,13 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
       z: the point that the next round starts from.
       ahead: w_t of the last round.
       mean: running average of the points ahead, weighted by the steps.
-      spent: releases made so far, int32 `[]`.
+      spent: number of releases so far, int32 `[]`.
     """
 
     z: Saddle
@@ -93,26 +93,29 @@ def mechanism(hyper: Hyper) -> Repeat:
 
 
 def example(query: Query, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: initial point in W; must not depend on the data. Leaves of any shape and float dtype.
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for a step, an average or a geometry that is not defined.
+      ValueError: for an undefined step, average or geometry.
     """
     z = descent.started(z, hyper)
     return State(z, z, averaging.start(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round; arguments, result and errors as in `sgda.update`."""
+    """Makes one round: two releases on `data`, leaves `[n, ...]`, and a step.
+
+    `key` is the secret root key of the run. The result is NaN once all releases are spent.
+    """
     t = state.spent // 2 + 1
     described = mechanism(hyper)
     g = noisy_operator(key, described, state.spent, problem, state.z, data)  # g_t
@@ -126,18 +129,18 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one") -> Plan[Hyper]:
-    """Corollary 1's one pass, Theorem 4's single records, or full batches.
+    """Plans one pass by Corollary 1, single records by Theorem 4, or full batches.
 
     See `single_pass`, whose step is then that of the calibrated noise (`calibrated_step`),
     `sampled` for "many" and `full_batch` for "full".
 
     Args:
-      target: of privacy.
-      population: n.
-      dim: d, of both players together.
-      bound: M, on the norm of a record's operator, players together: the joint clip.
+      target: the privacy target.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together.
+      bound: M, the largest norm of a record's operator, players together: the joint clip.
       smooth: L, the operator's Lipschitz constant.
-      diameter: D, of W.
+      diameter: D, the diameter of W.
       passes: "one", "many" or "full".
 
     Raises:
@@ -165,12 +168,12 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
 
 
 class Schedule(NamedTuple):
-    """The parameters that a corollary prescribes.
+    """The parameters that a corollary or a theorem prescribes.
 
     Attributes:
-      batch: B, records a release.
-      iterations: T.
-      step: for both players.
+      batch: B, the number of records of a release.
+      iterations: T, the number of rounds.
+      step: the step of both players.
     """
 
     batch: int
@@ -179,14 +182,14 @@ class Schedule(NamedTuple):
 
 
 def _checked_term(**numbers: Any) -> float:
-    """The privacy term sqrt(d ln(1/delta)) / epsilon, once all numbers are in range."""
+    """Checks the ranges of the numbers and returns sqrt(d ln(1/delta)) / epsilon."""
     planning.check_numbers(**numbers)
     return planning.privacy_term(numbers["dim"], numbers["epsilon"], numbers["delta"])
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
                 epsilon: float, delta: float) -> Schedule:
-    """One pass over disjoint batches, Corollary 1: strong gap of optimal order.
+    """Sets one pass over disjoint batches by Corollary 1: a strong gap of optimal order.
 
         B = min{sqrt(d ln(1/delta)) / epsilon, n / 2},      T = n / (2 B),
         step = min{1 / (sqrt(3) L), D / (M (7 T (1 + 8 d ln(1/delta) / (B epsilon)^2))^(1/2))}.
@@ -195,13 +198,13 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
     corollary leaves both out, and allows B = n, which is half a round.
 
     Args:
-      population: n.
-      dim: d, of both players together.
-      bound: M, on the norm of a record's operator, players together.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together.
+      bound: M, the largest norm of a record's operator, players together.
       smooth: L, the operator's Lipschitz constant.
-      diameter: D, of W.
-      epsilon: of the privacy target.
-      delta: of the privacy target.
+      diameter: D, the diameter of W.
+      epsilon: epsilon of the privacy target.
+      delta: delta of the privacy target.
     """
     spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter, epsilon=epsilon, delta=delta)
@@ -213,18 +216,18 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
 
 def calibrated_step(*, dim: int, bound: float, smooth: float, diameter: float, iterations: int,
                     query: Query) -> float:
-    """The step of Corollary 1 for the noise that is really added.
+    """The step of Corollary 1 for the calibrated noise.
 
-    min{1 / (sqrt(3) L), D / (7 T (M^2 + d sigma^2))^(1/2)}, with sigma the standard deviation on
-    the mean operator, the larger of the players'.
+    It is min{1 / (sqrt(3) L), D / (7 T (M^2 + d sigma^2))^(1/2)}, with sigma the standard deviation
+    on the mean operator, the larger of the players'.
 
     Args:
-      dim: d, of both players together.
-      bound: M.
-      smooth: L.
-      diameter: D.
-      iterations: T.
-      query: calibrated.
+      dim: d, the number of coordinates of both players together.
+      bound: M, the largest norm of a record's operator, players together.
+      smooth: L, the operator's Lipschitz constant.
+      diameter: D, the diameter of W.
+      iterations: T, the number of rounds.
+      query: a calibrated query.
     """
     planning.check_numbers(dim=dim, bound=bound, smooth=smooth, diameter=diameter,
                            iterations=iterations)
@@ -237,13 +240,13 @@ def calibrated_step(*, dim: int, bound: float, smooth: float, diameter: float, i
 
 def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
             epsilon: float, delta: float) -> Schedule:
-    """Single records drawn n^2 times, Theorem 4: weak gap of optimal order.
+    """Sets n^2 draws of single records by Theorem 4: a weak gap of optimal order.
 
         B = 1,   T = n^2,   step = min{D / M, 1 / L} / (n max{sqrt n, sqrt(d ln(1/delta))/epsilon}).
 
     The step is also capped at 1 / (sqrt(3) L), which binds for n = 1 only. Use
-    `FixedSize(batch=1)`; 2 n^2 operators are evaluated, and as many releases charged. Arguments as
-    in `single_pass`.
+    `FixedSize(batch=1)`; 2 n^2 operators are evaluated, and as many releases are charged. The
+    arguments are those of `single_pass`.
     """
     spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter, epsilon=epsilon, delta=delta)
@@ -257,12 +260,12 @@ def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter:
 
 def full_batch(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
                epsilon: float, delta: float) -> Schedule:
-    """All records in both releases of n^(3/2) rounds; the paper analyses its stability only.
+    """Sets n^(3/2) rounds on all records; the paper analyses only their stability.
 
         step T = (D / M) min{sqrt n, n epsilon / sqrt(d ln(1/delta))} min{1, M / (L D)},
 
     which balances the optimisation error with the stability terms of Theorem 4, as derived here.
-    Arguments as in `single_pass`.
+    The arguments are those of `single_pass`.
     """
     spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter, epsilon=epsilon, delta=delta)

@@ -1,17 +1,18 @@
 """Private online optimisation by follow-the-regularised-leader on noisy prefix sums of gradients.
 
-One record a round, each read once. With G_t the noisy sum of the clipped operators so far,
+It reads one record a round, each record once. With G_t the noisy sum of the clipped operators so
+far,
 
     z_{t+1} = P(z_1 - step G_t),   G_t = G_{t-1} + release_leaf(t),                t = 1, ..., T,
 
 the minimiser of <G_t, z> + ||z - z_1||^2 / (2 step). The sums' noise is that of a binary tree
 (`TreeSums`: O(log t) nodes instead of t) or of a matrix factorisation (`CorrelatedSums`: less by
-half); no sampling, and so no assumption on the order of the records. Output the average of
-z_1 ... z_T.
+half); there is no sampling, and so no assumption on the order of the records. The output is the
+average of z_1 ... z_T.
 
-An `OnlineOptimiser`: `update` feeds it the records of a data set in their order, `observe_record`
-any record that its caller has not used before. It holds two vectors; a round draws two vectors of
-noise on average from a tree, and as many as there are bands of correlated noise.
+It is an `OnlineOptimiser`: `update` reads the records of a data set in their order, and
+`observe_record` any record that its caller has not used before. It holds two vectors; a round draws
+two vectors of noise on average from a tree, and as many as there are bands of correlated noise.
 
 Source: Kairouz, McMahan, Song, Thakkar, Thakurta and Xu, "Practical and private (deep) learning
 without sampling or shuffling", arXiv:2103.00039, as the optimiser that Zhou and Bassily,
@@ -46,7 +47,7 @@ from jaxminimax.releases.stream import release_leaf
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: clip norm of both players together, noise multiplier, number of leaves T.
@@ -63,7 +64,7 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
       z: the current point.
@@ -91,12 +92,12 @@ def mechanism(hyper: Hyper) -> PrefixSums:
 
 
 def example(query: TreeSums, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=dataclasses.replace(query, leaves=iterations), step=1.0)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: initial point in the feasible set; must not depend on the data.
@@ -112,10 +113,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round, on record t of the data set; beyond the last record leaves are empty.
+    """Makes one round on record t of the data set; beyond the last record leaves are empty.
 
     Args:
-      key: root key of the run. A secret, so never part of the state.
+      key: secret root key of the run, which is never part of the state.
       state: from `init` or the previous round.
       data: leaves `[n, ...]`; their order must be public.
       hyper: see `Hyper`.
@@ -132,7 +133,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.Array, ...],
                    present: jax.Array, hyper: Hyper, problem: Problem) -> State:
-    """One round on the record at `place`, which no other round may read; the rest as in `update`.
+    """Makes one round on the record at `place`, which no other round may read.
 
     Args:
       key: root key of the run.
@@ -153,14 +154,14 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
 
 def plan(target: Target, *, population: int, dim: int, bound: float,
          diameter: float) -> Plan[Hyper]:
-    """One pass over n records, with the step that minimises the bound on the regret.
+    """Plans one pass over n records, with the step that minimises the bound on the regret.
 
     Args:
-      target: of privacy; without epsilon there is no noise.
+      target: the privacy target; without epsilon there is no noise.
       population: n, the number of rounds.
-      dim: d, of both players together.
-      bound: C, on the norm of a record's operator, players together: the clip norm.
-      diameter: M, of the feasible set.
+      dim: d, the number of coordinates of both players together.
+      bound: C, the largest norm of a record's operator, players together: the clip norm.
+      diameter: M, the diameter of the feasible set.
 
     Raises:
       ValueError: for numbers out of range.
@@ -174,7 +175,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float,
     return Plan(dataclasses.replace(hyper, step=step), regret, regret >= trivial, (
         "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
         "Kairouz et al. (2021), with the deviation of their noise.",
-        planning.beside_trivial(regret, trivial),
+        planning.with_trivial(regret, trivial),
         "The noise is that of a replaced record, twice the published sensitivity."), trivial)
 
 
@@ -182,17 +183,18 @@ def theorem_step(query: PrefixSums, *, dim: int, diameter: float,
                  noise_multiplier: Any = None) -> float:
     """The step that minimises the bound on the regret; see `regret_bound`.
 
-    M / (2 T (C^2 / 2 + C sigma (d h)^(1/2)))^(1/2), sigma = C noise_multiplier and sigma h^(1/2)
-    above the deviation of every prefix sum's noise: h = ceil(log2(T + 1)) for a tree's nodes.
+    It is M / (2 T (C^2 / 2 + C sigma (d h)^(1/2)))^(1/2), sigma = C noise_multiplier and sigma
+    h^(1/2) above the deviation of every prefix sum's noise: h = ceil(log2(T + 1)) for a tree's
+    nodes.
 
     Args:
       query: clip norm C and leaves T.
-      dim: d, of z.
-      diameter: M, of the feasible set.
-      noise_multiplier: None for that of the query.
+      dim: d, the number of coordinates of z.
+      diameter: M, the diameter of the feasible set.
+      noise_multiplier: the noise multiplier; None for that of the query.
 
     Raises:
-      ValueError: for numbers out of range, or noise that was never set.
+      ValueError: for numbers out of range, or a noise multiplier that was not set.
     """
     planning.check_numbers(dim=dim, diameter=diameter)
     z = query.noise_multiplier if noise_multiplier is None else noise_multiplier
@@ -202,10 +204,10 @@ def theorem_step(query: PrefixSums, *, dim: int, diameter: float,
 
 
 def regret_bound(query: PrefixSums, *, dim: int, diameter: float) -> float:
-    """Bound on the average regret of `theorem_step`, for convex losses with gradients up to C.
+    """The bound on the average regret of `theorem_step`, for convex losses with gradients up to C.
 
-    M C ((1 + 2 z (d h)^(1/2)) / T)^(1/2), z the noise multiplier: follow-the-leader without noise
-    pays M^2 / (2 step) + step T C^2 / 2, and the noise of a prefix, of expected norm at most
+    It is M C ((1 + 2 z (d h)^(1/2)) / T)^(1/2), z the noise multiplier: follow-the-leader without
+    noise pays M^2 / (2 step) + step T C^2 / 2, and the noise of a prefix, of expected norm at most
     sigma (d h)^(1/2), moves a point by step times it and the regret by C times that.
     """
     z = concrete(query.noise_multiplier)

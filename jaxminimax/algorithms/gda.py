@@ -37,7 +37,7 @@ State = descent.State
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: clip norms, noise multipliers, population; the sampling must be `Full()`.
@@ -68,21 +68,23 @@ def mechanism(hyper: Hyper) -> Repeat:
 
 
 def example(query: Query, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=query, modulus=1.0, iterations=iterations)
 
 
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, tuple[()]]:
-    """-g_t / (rho (t + phi))."""
+    """Returns the change -g_t / (rho (t + phi))."""
     step = schedules.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)
     return descent.along(state.z, g, step, t), ()
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round, see `descent.init`; the paper starts at the origin.
+    """Returns the state before the first round, at z, which must not depend on the data.
+
+    The paper starts at the origin.
 
     Raises:
-      ValueError: for a modulus, an offset or an average that is not defined.
+      ValueError: for an undefined modulus, offset or average.
     """
     checks.number("modulus", hyper.modulus, low=0.0)
     checks.number("offset", hyper.offset, low=0.0, high=1e30, closed=True)
@@ -90,26 +92,29 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round; see `descent.update`."""
+    """Makes one round: a release on `data`, leaves `[n, ...]`, and a step from the last state.
+
+    `key` is the secret root key of the run. The result is NaN once all releases are spent.
+    """
     return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
 def safe_offset(lipschitz: float, modulus: float) -> float:
-    """Phi = max{0, l^2 / (2 rho^2) - 1}: the first step is then at most 2 rho / l^2."""
+    """Returns phi = max{0, l^2 / (2 rho^2) - 1}: the first step is then at most 2 rho / l^2."""
     planning.check_numbers(lipschitz=lipschitz, modulus=modulus)
     return max(0.0, lipschitz**2 / (2 * modulus**2) - 1)
 
 
 def plan(target: Target, *, population: int, bound: float, smooth: float, modulus: float,
          iterations: int | None = None) -> Plan[Hyper]:
-    """T = n^(2/3) rounds, as the paper's Remarks prescribe, with steps that are safe from 1 on.
+    """Plans T = n^(2/3) rounds, as the paper's Remarks prescribe, with safe steps from round 1 on.
 
     Args:
-      target: of privacy.
-      population: n.
-      bound: on the norm of a record's operator, players together: the joint clip.
+      target: the privacy target.
+      population: n, the number of records.
+      bound: the largest norm of a record's operator, players together: the joint clip.
       smooth: l, the operator's Lipschitz constant.
-      modulus: rho.
+      modulus: rho, of strong convexity and concavity.
       iterations: T; None for n^(2/3), rounded up.
 
     Raises:

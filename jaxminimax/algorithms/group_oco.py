@@ -2,8 +2,8 @@
 
     min over w in W of max over groups i of E loss(w, z_i).
 
-A round draws one group by the weights v_t, and reads its next two records, the first for a step in
-w, the second for the weights:
+A round draws one group by the weights v_t, and reads the group's next two records, the first for a
+step in w, the second for the weights:
 
     i ~ v_t;     w_{t+1} = one round of a private online optimiser on (i's next record)
     l = U - (loss(w_t, i's record after that) + Laplace),       U = B + 2 b ln T,
@@ -11,12 +11,11 @@ w, the second for the weights:
 
 b the scale of the Laplace noise. Output the averages of w_1 ... w_T and v_1 ... v_T. A record is
 read once, in one of two roles that its place in its group fixes, so the run costs as much as the
-dearer of the optimiser and one noisy loss. What is read next depends on records read before through
-what was released of them.
+larger of the optimiser's cost and that of one noisy loss. The choice of the next records depends on
+earlier records only through releases.
 
-A group whose records are used up ends the run, for what would be read instead of it would no longer
-follow the weights: rounds from then on change nothing. When that happens is decided by released
-numbers.
+A group whose records are used up ends the run, because other records would not follow the weights.
+Rounds from then on change nothing. Released numbers decide when that happens.
 
 Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437,
 Algorithm 2, with `ftrl` for the optimiser that it leaves open. Departures: records of finite groups
@@ -54,14 +53,14 @@ _DRAW = 0x647261  # what a run's key is folded with for the draws of groups
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
-      query: of `mechanism.Parallel`, what the optimiser releases and the losses, in turn; from
+      query: a `mechanism.Parallel` of the optimiser's releases and the losses, in turn; made by
         `releases`.
-      step: of the optimiser [parameter units / gradient units].
-      weight_step: eta, of the weights [1 / loss units].
-      sizes: records of each group; public.
+      step: the step of the optimiser [parameter units / gradient units].
+      weight_step: eta, the step of the weights [1 / loss units].
+      sizes: the public number of records of each group.
       optimiser: an `OnlineOptimiser`.
     """
 
@@ -78,15 +77,15 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
       online: the optimiser's state, with the point w_t as online.z.w.
       log_weights: ln v_t `[p]`.
       mean: running average of (w_t, v_t) over the rounds that read records.
-      turns: pairs that each group gave, int32 `[p]`.
+      turns: the number of pairs read from each group, int32 `[p]`.
       over: whether a group that was drawn had no records left, bool `[]`.
-      spent: releases made so far, two a round, int32 `[]`.
+      spent: number of releases so far, two a round, int32 `[]`.
     """
 
     online: Any
@@ -114,13 +113,13 @@ def mechanism(hyper: Hyper) -> Parallel:
 
 def releases(*, clip: float, bound: float, iterations: int,
              sums: PrefixSums | None = None) -> Parallel:
-    """The description of a run: prefix sums of clipped gradients, and single losses.
+    """Makes the description of a run: prefix sums of clipped gradients, and single losses.
 
     Args:
-      clip: C, on the norm of a record's gradient.
-      bound: B, losses are clipped to [0, B].
-      iterations: T.
-      sums: of T leaves with that clip norm; None for a tree.
+      clip: C, the clip norm of a record's gradient.
+      bound: B; losses are clipped to [0, B].
+      iterations: T, the number of rounds.
+      sums: prefix sums of T leaves with that clip norm; None for a tree.
     """
     return Parallel(parts=(sums or TreeSums(clip=clip, leaves=iterations),
                            RecordLosses(bound=bound, times=iterations)), in_turn=True)
@@ -128,7 +127,7 @@ def releases(*, clip: float, bound: float, iterations: int,
 
 def example(query: TreeSums, iterations: int,
             laplace: float | None = None) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     losses = RecordLosses(bound=1.0, noise_multiplier=laplace, times=iterations)
     parts = (dataclasses.replace(query, leaves=iterations), losses)
     return Hyper(query=Parallel(parts=parts, in_turn=True), step=1.0, weight_step=1.0,
@@ -136,7 +135,7 @@ def example(query: TreeSums, iterations: int,
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: `Saddle(w, ())`, w in W: the initial model, which must not depend on the data; the weights
@@ -144,7 +143,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for weights, or steps or sizes that are not defined.
+      ValueError: for weights, or undefined steps or sizes.
     """
     if jax.tree.leaves(z.v):
         raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
@@ -160,10 +159,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
-    """One round.
+    """Makes one round and returns the next state.
 
     Args:
-      key: root key of the run. A secret, so never part of the state.
+      key: secret root key of the run, which is never part of the state.
       state: from `init` or the previous round.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`; their order must be public.
       hyper: see `Hyper`.
@@ -198,18 +197,18 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 
 def _online(hyper: Hyper) -> Any:
-    """The optimiser's own hyper."""
+    """Returns the optimiser's own settings."""
     return hyper.optimiser.Hyper(query=hyper.query.parts[0], step=hyper.step)
 
 
 def _alone(problem: GroupProblem) -> Problem:
-    """The problem of one player that the optimiser sees."""
+    """Returns the problem of one player that the optimiser solves."""
     return Problem(operator=problem.operator, random=problem.random,
                    project=lambda z: Saddle(problem.project(z.w), z.v))
 
 
 def offset(losses: RecordLosses) -> Any:
-    """U = B + 2 b ln T, above all noisy losses but with probability of order 1 / T."""
+    """U = B + 2 b ln T, above all noisy losses except with probability of order 1 / T."""
     return losses.bound * (1 + 2 * check_noise(losses) * math.log(losses.times))
 
 
@@ -221,16 +220,16 @@ def weight_step(losses: RecordLosses, groups: int) -> float:
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None, tree: bool = False) -> Plan[Hyper]:
-    """One pass with the paper's steps, for a problem with known constants.
+    """Plans one pass with the paper's steps, for a problem with known constants.
 
     Args:
-      target: of privacy.
-      problem: its constants are used, and nothing else.
-      sizes: records of each group.
-      dim: d, of w.
+      target: the privacy target.
+      problem: a problem, of which only the constants are used.
+      sizes: the number of records of each group.
+      dim: d, the dimension of w.
       iterations: T; None for half of all records, as in the paper.
-      tree: whether sums have the paper's tree of noise where correlated noise would be less, too; a
-        round then draws two numbers for each of its own instead of one for each band.
+      tree: whether sums always have the paper's tree of noise, even if correlated noise would be
+        less; a round then draws two numbers for each of its own instead of one for each band.
 
     Raises:
       ValueError: for numbers out of range.

@@ -59,13 +59,13 @@ _CHOICE = 0x6D6763
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: clip norm, noise multiplier, sampling, sizes.
       losses: bound, noise multiplier, the same sizes; its `times` is replaced by `iterations`.
       step: a number or a schedule `t -> step` [parameter units / gradient units].
-      weight_step: of the log weights, a number or a schedule [1 / loss units].
+      weight_step: the step of the log weights, a number or a schedule [1 / loss units].
       iterations: T, rounds of two releases.
       averaging: weights of w_1, ..., w_{T+1} in the average.
     """
@@ -90,14 +90,14 @@ def check_same_groups(hyper: Any) -> None:
 
 
 def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, averaging.Mean]:
-    """The model with uniform weights, and the average that has this point.
+    """Returns the model with uniform weights, and the average of this point alone.
 
     Args:
       z: `Saddle(w, ())`.
-      hyper: `query`, `averaging` and `iterations` are used, and what `started` checks.
+      hyper: settings with `query`, `averaging` and `iterations`; `started` checks the others.
 
     Raises:
-      ValueError: for weights, or a step or an average that is not defined.
+      ValueError: for weights, or an undefined step or average.
     """
     if jax.tree.leaves(z.v):
         raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
@@ -112,7 +112,7 @@ def _point(z: Saddle) -> Saddle:
 
 
 def averaged(mean: averaging.Mean, z: Saddle, t: jax.Array, hyper: Any) -> averaging.Mean:
-    """The mean with the model and the weights of round t = 1, ..., iterations + 1."""
+    """Adds the model and the weights of round t = 1, ..., iterations + 1 to the mean."""
     return averaging.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
 
 
@@ -134,14 +134,14 @@ def mechanism(hyper: Hyper) -> Sequence:
 
 def example(query: GroupGradients, iterations: int,
             laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
                          noise=losses_noise)
     return Hyper(query=query, losses=losses, step=1.0, weight_step=1.0, iterations=iterations)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: `Saddle(w, ())`: the initial model, which must not depend on the data; the weights start
@@ -149,7 +149,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for weights, or a step or an average that is not defined.
+      ValueError: for weights, or an undefined step or average.
     """
     z, first = uniform(z, hyper)
     return State(z, (), first, jnp.int32(0))
@@ -157,10 +157,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
-    """One round.
+    """Makes one round and returns the next state.
 
     Args:
-      key: root key of the run. A secret, so never part of the state.
+      key: secret root key of the run, which is never part of the state.
       state: from `init` or the previous round.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
       hyper: see `Hyper`.
@@ -191,15 +191,15 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None,
          sampling: Full | Poisson | FixedSize | None = None) -> Plan[Hyper]:
-    """Rounds that leave the privacy term, and the steps of Theorem 10 for the calibrated noise.
+    """Plans enough rounds for the privacy term, and Theorem 10's steps for the calibrated noise.
 
     Args:
-      target: of privacy.
-      problem: its constants are used, and nothing else.
-      sizes: records of each group.
-      dim: d, of w.
-      iterations: T; None for `rounds`.
-      sampling: of the drawn group; None: all its records.
+      target: the privacy target.
+      problem: a problem, of which only the constants are used.
+      sizes: the number of records of each group.
+      dim: d, the dimension of w.
+      iterations: T, the number of rounds; None for `rounds`.
+      sampling: sampling of the drawn group; None for all its records.
 
     Raises:
       ValueError: for numbers out of range.
@@ -217,9 +217,9 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
 
 
 def rounds(*, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float) -> int:
-    """A number of rounds that leaves the privacy term: ceil((n epsilon)^2 / (d ln(1/delta))).
+    """Rounds until the privacy term dominates: ceil((n epsilon)^2 / (d ln(1/delta))).
 
-    With n the smallest group's size. More rounds do not hurt the rate. Theorem 10's T has another
+    n is the smallest group's size. More rounds do not hurt the rate. Theorem 10's T has another
     factor, whose units do not cancel.
     """
     planning.check_numbers(dim=dim, epsilon=epsilon, delta=delta)
@@ -227,13 +227,13 @@ def rounds(*, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float) ->
 
 
 def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter: float) -> float:
-    """M / sqrt(T (C^2 + d sigma^2)), which minimises the bound on the regret of w.
+    """The step M / sqrt(T (C^2 + d sigma^2)), which minimises the bound on the regret of w.
 
     Args:
-      query: calibrated; sigma is the noise of the smallest group's mean gradient.
-      iterations: T.
-      dim: d, of w.
-      diameter: M, of W.
+      query: a calibrated query; sigma is the noise of the smallest group's mean gradient.
+      iterations: T, the number of rounds.
+      dim: d, the dimension of w.
+      diameter: M, the diameter of W.
 
     Raises:
       ValueError: for numbers that are not positive, or a noise multiplier that was not set.
@@ -246,10 +246,10 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
 
 
 def weight_step(losses: GroupLosses, iterations: int) -> float:
-    """sqrt(2 ln p / T) / U with U = B + tau ln(p n T), a bound on all noisy losses but seldom.
+    """The step sqrt(2 ln p / T) / U, with U = B + tau ln(p n T) above nearly all noisy losses.
 
-    (2 ln(p n T))^(1/2) in the place of the logarithm if tau is the deviation of Gaussian noise.
-    tau and n are those of the smallest group. One group counts as two: its weight stays 1.
+    If tau is the deviation of Gaussian noise, (2 ln(p n T))^(1/2) replaces the logarithm. tau and n
+    are those of the smallest group. One group counts as two: its weight stays 1.
 
     Raises:
       ValueError: for a noise multiplier that was not set.
@@ -263,7 +263,7 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
 
 
 def scheduled(hyper: Hyper, *, dim: int, diameter: float) -> Hyper:
-    """`hyper`, calibrated, with the constant steps of `gradient_step` and `weight_step`."""
+    """Returns a calibrated `hyper` with the steps of `gradient_step` and `weight_step`."""
     return dataclasses.replace(
         hyper, step=gradient_step(hyper.query, hyper.iterations, dim=dim, diameter=diameter),
         weight_step=weight_step(hyper.losses, hyper.iterations))

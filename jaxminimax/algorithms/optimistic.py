@@ -9,8 +9,8 @@ Each step extrapolates from the last two operators, the released ones with their
 
 On a bilinear game, where the last iterate of plain descent-ascent spirals outwards, this one comes
 in to the saddle. The noise of a step is that of 2 g_t - g_{t-1}, five times the variance of one
-release; the sum over rounds has each release once. A run is charged what one of `sgda` is, for it
-sees the same answers: extrapolating and stepping are functions of them.
+release; the sum over rounds has each release once. A run has the charge of a run of `sgda`, because
+it makes the same releases: extrapolating and stepping are functions of them.
 
 **Theorem.** Let F be monotone and L-Lipschitz, F the mean of the operators as clipped (where a clip
 binds the mean need not be monotone), E[xi_t | past] = 0 and E||xi_t||^2 <= V for xi_t = g_t -
@@ -57,7 +57,7 @@ GAMES = ("monotone", "bilinear", "strongly_monotone")
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: clip norms, noise multipliers, sampling, population.
@@ -76,7 +76,7 @@ class Hyper:
 
 
 def mechanism(hyper: Hyper) -> Repeat:
-    """What a run does to the data: one release a round. The accountant reads nothing else.
+    """Describes a run: one release a round. The accountant reads nothing else.
 
     Raises:
       ValueError: for clip norms that follow a quantile.
@@ -85,24 +85,27 @@ def mechanism(hyper: Hyper) -> Repeat:
 
 
 def example(query: Query, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
 
 
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, Saddle]:
-    """-step_t (2 g_t - g_{t-1}), g_0 = g_1."""
+    """Returns the change -step_t (2 g_t - g_{t-1}), with g_0 = g_1, and the memory g_t."""
     before = jax.tree.map(lambda a, b: jnp.where(t == 1, a, b), g, state.memory)  # g_{t-1}
     ahead = jax.tree.map(lambda a, b: 2 * a - b, g, before)
     return descent.along(state.z, ahead, hyper.step, t), g
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round; see `descent.init`."""
+    """Returns the state before the first round, at z, which must not depend on the data."""
     return descent.init(z, hyper, lambda z: jax.tree.map(jnp.zeros_like, z))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round; see `descent.update`."""
+    """Makes one round: a release on `data`, leaves `[n, ...]`, and a step from the last state.
+
+    `key` is the secret root key of the run. The result is NaN once all releases are spent.
+    """
     return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
@@ -111,19 +114,19 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
          proved: bool = False, kappa: float = 1.0, iterations: int = 300,
          geometry: Saddle = EUCLIDEAN,
          sampling: Full | Poisson | FixedSize = Full()) -> Plan[Hyper]:  # noqa: B008
-    """Settings for a smooth game, from public numbers: those that did best, or those proved.
+    """Plans a smooth game from public numbers: by measured settings, or by the theorem.
 
-    With V from the noise as calibrated (`release_variance`),
+    With V the variance of the calibrated noise (`release_variance`),
 
         step = min{1 / (2 L), kappa R / (T V)^(1/2)}.
 
     A monotone game gets weights t in the average, a bilinear one equal weights, from z_2 on; a
     strongly monotone one a step that falls linearly to 0, and its last iterate for the average
-    (say so only of games that hardly turn: with a modulus well below L and a skew part, averages
-    are closer). These rest on measurement: beyond 1 / (4 L), and for other weights, nothing is
-    proved here. With `proved` the cap is 1 / (4 L), weights are equal, and kappa = (2/5)^(1/2)
-    minimises the bound. Wherever the theorem covers the settings, the plan has its
-    guarantee.
+    (choose that only for games that hardly turn: with a modulus well below L and a skew part,
+    averages are closer). These settings rest on measurement: beyond 1 / (4 L), and for other
+    weights, nothing is proved here. With `proved` the cap is 1 / (4 L), weights are
+    equal, and kappa = (2/5)^(1/2) minimises the bound. If the theorem covers the settings, the plan
+    has its guarantee.
 
     In the entropic geometry norms are l1 for points and l-infinity for operators, so R^2 = 2 (ln
     d_w + ln d_v), V = 2 sigma^2 (ln 2 d_w + ln 2 d_v), and L is with respect to these: the largest
@@ -131,15 +134,16 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
     noise is Gaussian and independent, the theorem holds as it stands.
 
     Args:
-      target: of privacy.
-      population: n.
-      dim: d, coordinates of both players together; of each one, a `Saddle`, for entropic steps.
-      bound: M, on the norm of a record's operator, players together: the joint clip.
+      target: the privacy target.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together; for entropic steps a `Saddle` of
+        each player's number.
+      bound: M, the largest norm of a record's operator, players together: the joint clip.
       smooth: L, the Lipschitz constant of the mean operator, public terms included.
-      diameter: D, of W x V; not for entropic steps.
-      radius: R, the largest distance of a point of W x V from the start; None: D.
+      diameter: D, the diameter of W x V; not for entropic steps.
+      radius: R, the largest distance of a point of W x V from the start; None for D.
       game: "monotone", "bilinear" or "strongly_monotone".
-      proved: whether to keep to what the theorem covers.
+      proved: whether to keep to settings that the theorem covers.
       kappa: factor of the noise-limited step; ignored with `proved`.
       iterations: T, at least 2.
       geometry: Euclidean or entropic, the same for both players; the latter starts at equal
@@ -179,12 +183,12 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
         "The strong gap by the theorem on forward-reflected-backward steps with noise, "
         "docs/variational_inequalities.md.",
         "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
-        planning.beside_trivial(gap, trivial)), trivial)
+        planning.with_trivial(gap, trivial)), trivial)
 
 
 def _reach(dim: int | Saddle, diameter: float | None, radius: float | None,
            geometry: Saddle) -> tuple[float, float]:
-    """D in l2, and R in the norm of the geometry."""
+    """Returns D in l2, and R in the norm of the geometry."""
     if geometry == ENTROPIC:
         if not isinstance(dim, Saddle) or diameter is not None or radius is not None:
             raise ValueError("entropic steps take dim=Saddle(d_w, d_v), and neither diameter nor "

@@ -51,7 +51,7 @@ from jaxminimax.releases.solutions import release_group_solution
 
 @pytree_dataclass
 class Hyper:
-    """All of it is in the description.
+    """The settings of a run, all of which are in its description.
 
     Attributes:
       query: constants of the loss, weights of the regularisers, accuracy, noise, sizes, phases.
@@ -66,10 +66,10 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
-      z: (w_t, whatever v it was started with).
+      z: (w_t, v), with the v of the start.
       spent: phases released so far, int32 `[]`.
     """
 
@@ -78,7 +78,7 @@ class State(NamedTuple):
 
     @property
     def average(self) -> Saddle:
-        """The output: the last point. Nothing is averaged."""
+        """The output, which is the last point and no average."""
         return self.z
 
 
@@ -88,15 +88,15 @@ def mechanism(hyper: Hyper) -> GroupSolution:
 
 
 def example(query: GroupSolution, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=dataclasses.replace(query, phases=iterations))
 
 
 def certified(query: GroupSolution) -> GroupSolution:
-    """`query` with the steps of the inner solver after which its certificate cannot fail.
+    """Returns `query` with the steps of the inner solver after which its certificate cannot fail.
 
     Args:
-      query: with plain numbers; the noise multiplier is not used.
+      query: a description with plain numbers; the noise multiplier is not used.
 
     Raises:
       ValueError: for numbers out of range, or an accuracy that float64 cannot reach.
@@ -106,7 +106,7 @@ def certified(query: GroupSolution) -> GroupSolution:
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first phase.
+    """Returns the state before the first phase.
 
     Args:
       z: (w_0, ()), w_0 in W; must not depend on the data.
@@ -121,10 +121,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
-    """One phase.
+    """Makes one phase and returns the next state.
 
     Args:
-      key: root key of the run. A secret, so never part of the state.
+      key: secret root key of the run, which is never part of the state.
       state: from `init` or the previous phase.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`; their order must be public.
       hyper: see `Hyper`.
@@ -150,9 +150,9 @@ def theorem2_eta(*, sizes: tuple[int, ...], dim: int, lipschitz: float, bound: f
                  diameter: float, epsilon: float, delta: float) -> float:
     """The step size eta of Theorem 2, for the paper's noise.
 
-    (M / D) min{epsilon / (72 d ln(n) ln(1/delta))^(1/2), (p / K)^(1/2) / ln(K)^(3/4)},
+    It is (M / D) min{epsilon / (72 d ln(n) ln(1/delta))^(1/2), (p / K)^(1/2) / ln(K)^(3/4)},
 
-    n records in the smallest of p groups, K in all, D = max(L, B / M).
+    with n records in the smallest of p groups, K in all, and D = max(L, B / M).
     """
     _check_public(sizes, dim, lipschitz, bound, diameter, epsilon, delta)
     private = epsilon / math.sqrt(72 * dim * math.log(min(sizes)) * math.log(1 / delta))
@@ -164,8 +164,8 @@ def calibrated_eta(*, sizes: tuple[int, ...], dim: int, lipschitz: float, bound:
     """The largest step size eta with E||noise of phase t||^2 <= 2^-t M^2 for all t, or Theorem 2's.
 
     The sensitivity is proportional to eta, so the first term of `theorem2_eta` becomes the smallest
-    over t of 2^(-t/2) M eta / (d^(1/2) sigma_t(eta)), with the calibrated sigma_t. Arguments as
-    there.
+    over t of 2^(-t/2) M eta / (d^(1/2) sigma_t(eta)), with the calibrated sigma_t. The
+    arguments are those of `theorem2_eta`.
     """
     _check_public(sizes, dim, lipschitz, bound, diameter, epsilon, delta)
     unit = regularised(1.0, sizes=sizes, lipschitz=lipschitz, bound=bound, diameter=diameter,
@@ -180,7 +180,7 @@ def calibrated_eta(*, sizes: tuple[int, ...], dim: int, lipschitz: float, bound:
 def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: float,
                 diameter: float, smooth: float | None = None, slack: float = 0.01,
                 phases: int | None = None) -> GroupSolution:
-    """The description of a run with step size eta, its inner steps not set yet.
+    """Makes the description of a run with step size eta, without its inner steps.
 
     T = floor(log2 n) phases unless given, mu_1 = 2 / (eta n_t) and mu_v = M^2 / (eta n), n records
     in the smallest group and n_t = floor(n / T).
@@ -195,17 +195,17 @@ def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          slack: float = 0.01, eta: float | None = None, phases: int | None = None) -> Plan[Hyper]:
-    """All phases of a problem with known constants, by Theorem 2.
+    """Plans all phases of a problem with known constants, by Theorem 2.
 
     Args:
-      target: of privacy.
-      problem: its constants are used, and nothing else.
-      sizes: records of each group.
-      dim: d, of w.
+      target: the privacy target.
+      problem: a problem, of which only the constants are used.
+      sizes: the number of records of each group.
+      dim: d, the dimension of w.
       slack: see `GroupSolution`; around 1 for losses that are not smooth, whose inner solver needs
         a number of steps that grows like its inverse square.
-      eta: step size; None for `calibrated_eta`.
-      phases: T; None for floor(log2 n).
+      eta: the step size; None for `calibrated_eta`.
+      phases: T, the number of phases; None for floor(log2 n).
 
     Raises:
       ValueError: for numbers out of range.
@@ -231,7 +231,7 @@ def _check_public(sizes: tuple[int, ...], dim: int, lipschitz: float, bound: flo
 
 
 def _scale(lipschitz: float, bound: float, diameter: float) -> float:
-    """M / D."""
+    """Returns M / D, with D = max(L, B / M)."""
     return diameter / max(lipschitz, bound / diameter)
 
 

@@ -2,12 +2,12 @@
 
     algorithm.plan(target, *, population, ...) -> Plan
 
-in each module that has a theorem. Users call `jaxminimax.plan(algorithm, epsilon=..., delta=...,
-population=..., ...)`, which makes the target: a plan may need to know its noise, and the accountant
-that sets it stands above the algorithms.
+is in each module that has a theorem. Users call `jaxminimax.plan(algorithm, epsilon=..., delta=...,
+population=..., ...)`, which makes the target. A plan may need its noise, and the accountant that
+sets the noise is in a layer above the algorithms.
 
-Privacy never rests on a plan: whatever it says, the noise is calibrated to the description that the
-run executes. Utility does.
+Privacy never rests on a plan, because the noise is calibrated to the description that the run
+executes. Utility does.
 """
 
 import math
@@ -25,18 +25,17 @@ _COUNTS = ("population", "dim", "iterations")
 
 
 class Plan(NamedTuple, Generic[HyperT]):
-    """Settings from a theorem.
+    """Settings from a theorem, with its guarantee and its reasons.
 
     Attributes:
       hyper: the algorithm's `Hyper`, calibrated.
-      guarantee: the theorem's bound on its measure with all constants, for this noise; None where
+      guarantee: the theorem's bound on its measure with all constants, for this noise; None if
         the theorem is a rate.
       vacuous: whether the theorem promises nothing here: one of its conditions fails, or its bound
         is no better than the trivial one. The run is as private as any other.
-      why: sentences: which theorem, what its measure is, the bound and the trivial one, and
-        which departures from it.
-      trivial: the bound that every point of the feasible set keeps, L B; None where the theorem is
-        a rate.
+      why: sentences on the theorem, its measure, the bound and the trivial one, and departures.
+      trivial: the bound that every point of the feasible set keeps, L B; None if the theorem is a
+        rate.
     """
 
     hyper: HyperT
@@ -46,22 +45,22 @@ class Plan(NamedTuple, Generic[HyperT]):
     trivial: float | None = None
 
 
-def beside_trivial(bound: float, trivial: float) -> str:
-    """A sentence: what a bound says, vacuous or not."""
+def with_trivial(bound: float, trivial: float) -> str:
+    """Returns a sentence that compares a bound with the trivial one."""
     verdict = ("so it says nothing here" if bound >= trivial
                else "so it says something, of the worst problem with these constants")
     return f"The bound is {bound:.3g}; any point at all has one of L B = {trivial:.3g}, {verdict}."
 
 
 class Target(NamedTuple):
-    """The privacy that a plan is for.
+    """The privacy target of a plan.
 
     Attributes:
-      epsilon: of the target; None for no noise and no privacy.
-      delta: of the target.
+      epsilon: epsilon of the target; None for no noise and no privacy.
+      delta: delta of the target.
       noise: `hyper -> hyper`, with noise multipliers calibrated to the target.
-      gaussian: `() ->` ratio of noise to sensitivity of one Gaussian release that meets the target;
-        0 without privacy.
+      gaussian: returns the ratio of noise to sensitivity of one Gaussian release that meets the
+        target; 0 without privacy.
     """
 
     epsilon: float | None
@@ -84,18 +83,18 @@ def check_numbers(**numbers: Any) -> None:
 
 
 def privacy_term(dim: int, epsilon: float, delta: float) -> float:
-    """sqrt(d ln(1/delta)) / epsilon: n times the privacy term of most rates."""
+    """Returns sqrt(d ln(1/delta)) / epsilon, n times the privacy term of most rates."""
     return math.sqrt(dim * math.log(1 / delta)) / epsilon
 
 
 def joint_query(bound: float, population: int, sampling: Any) -> Query:
-    """Operators clipped at `bound`, players together, without noise yet."""
+    """Makes a query of operators clipped at `bound`, players together, without noise."""
     return Query(clip=Saddle(bound, bound), joint=True, population=population, sampling=sampling)
 
 
 def release_variance(query: Query, dim: int | Saddle,
                      geometry: Saddle = descent.EUCLIDEAN) -> float:
-    """V: a bound on E||xi||^2, xi the released mean operator less the mean of all clipped ones.
+    """Returns V, a bound on E||xi||^2, xi the released operator less the mean of all clipped ones.
 
     Noise of deviation sigma = z C / m on each of d coordinates, and the sample's own error, in l2
     at most (1 - q) C^2 / (q n) for Poisson samples and C^2 / m for those of a fixed size:
@@ -109,9 +108,9 @@ def release_variance(query: Query, dim: int | Saddle,
     counted: it is below the noise by many bits.
 
     Args:
-      query: calibrated, of full batches or of samples drawn anew in every release.
-      dim: d of both players together, for one noise; or of each, a `Saddle`.
-      geometry: whose norm it is, the same for both players.
+      query: a calibrated query of full batches or of samples drawn anew in every release.
+      dim: d of both players together, for one noise; or a `Saddle` of each player's.
+      geometry: the geometry of the norm, the same for both players.
 
     Raises:
       ValueError: for disjoint batches, whose errors are not independent of the past; for different

@@ -55,7 +55,7 @@ from jaxminimax.releases.solutions import release_resolvent
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: bound, proximal weight, Lipschitz constant, diameter, noise multiplier, sampling,
@@ -68,13 +68,13 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
       z: the last release, noisy and possibly outside W.
       mean: running average of the releases, not projected.
       average: the projected average, the algorithm's output, in the dtypes of z.
-      spent: releases made so far, int32 `[]`.
+      spent: number of releases so far, int32 `[]`.
     """
 
     z: Saddle
@@ -89,15 +89,15 @@ def mechanism(hyper: Hyper) -> Repeat:
 
 
 def example(query: Resolvent, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=query, iterations=iterations)
 
 
 def certified(query: Resolvent) -> Resolvent:
-    """`query` with the steps of the inner solver after which its certificate cannot fail.
+    """Returns `query` with the steps of the inner solver after which its certificate cannot fail.
 
     Args:
-      query: with plain numbers; the noise multiplier is not used.
+      query: a description with plain numbers; the noise multiplier is not used.
 
     Raises:
       ValueError: for numbers out of range, or a modulus that is not positive.
@@ -110,7 +110,7 @@ def certified(query: Resolvent) -> Resolvent:
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: initial point in W; must not depend on the data. Leaves of any shape and float dtype.
@@ -126,10 +126,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round.
+    """Makes one round and returns the next state.
 
     Args:
-      key: root key of the run. A secret, so never part of the state.
+      key: secret root key of the run, which is never part of the state.
       state: from `init` or the previous round.
       data: leaves `[n, ...]`, with n = `hyper.query.population`.
       hyper: see `Hyper`.
@@ -154,23 +154,23 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one", modulus: float = 0.0, slack: float = 0.01,
          solver: Any = None) -> Plan[Hyper]:
-    """Corollary 2's one pass over disjoint batches, or Theorem 7's uniform subsets.
+    """Plans Corollary 2's one pass over disjoint batches, or Theorem 7's uniform subsets.
 
-    See `single_pass` and `multi_pass`. Privacy rests on the constants given here: every record's
-    operator must be monotone, bounded and Lipschitz with them, whatever the record contains.
+    See `single_pass` and `multi_pass`. Privacy rests on the constants of this call: the operator of
+    a record of any content must be monotone, bounded and Lipschitz with them.
 
     Args:
-      target: of privacy.
-      population: n.
-      dim: d, of both players together.
-      bound: M, on the norm of a record's operator, players together.
+      target: the privacy target.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together.
+      bound: M, the largest norm of a record's operator, players together.
       smooth: L, the operator's Lipschitz constant.
-      diameter: D, of W.
+      diameter: D, the diameter of W.
       passes: "one" or "many".
-      modulus: mu_0, of strong monotonicity of every record's operator; see `mechanism.Resolvent`.
-        The schedule does not change with it, the noise falls.
-      slack: of certificates, see `mechanism.Resolvent`.
-      solver: see `mechanism.Resolvent`.
+      modulus: mu_0, the modulus of strong monotonicity of every record's operator; see
+        `mechanism.Resolvent`. The noise falls with it, and the schedule does not change.
+      slack: the slack of certificates, see `mechanism.Resolvent`.
+      solver: `(key, problem, residual) -> point`, see `mechanism.Resolvent`.
 
     Raises:
       ValueError: for numbers out of range.
@@ -195,9 +195,9 @@ class Schedule(NamedTuple):
     """The parameters that a theorem prescribes.
 
     Attributes:
-      batch: B, records a release.
-      iterations: T.
-      prox: lambda.
+      batch: B, the number of records of a release.
+      iterations: T, the number of rounds.
+      prox: lambda, the proximal weight.
     """
 
     batch: int
@@ -215,20 +215,20 @@ def _prox(power: float, population: int, dim: int, bound: float, smooth: float, 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
                 epsilon: float, delta: float) -> Schedule:
-    """One pass over disjoint batches, Corollary 2: strong gap of order n^(-1/3).
+    """Sets one pass over disjoint batches by Corollary 2: a strong gap of order n^(-1/3).
 
         B = n^(1/3),   T = n / B,   lambda = max{M / D, L} max{n^(1/3), sqrt(d ln(1/delta))/epsilon}
 
     with B and T rounded to integers. Use `Disjoint(batch=B)`.
 
     Args:
-      population: n.
-      dim: d, of both players together.
-      bound: M, on the norm of a record's operator, players together.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together.
+      bound: M, the largest norm of a record's operator, players together.
       smooth: L, the operator's Lipschitz constant.
-      diameter: D, of W.
-      epsilon: of the privacy target.
-      delta: of the privacy target.
+      diameter: D, the diameter of W.
+      epsilon: epsilon of the privacy target.
+      delta: delta of the privacy target.
     """
     prox = _prox(1 / 3, population, dim, bound, smooth, diameter, epsilon, delta)
     batch = max(1, round(population ** (1 / 3)))
@@ -237,12 +237,12 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
 
 def multi_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
                epsilon: float, delta: float) -> Schedule:
-    """Uniform subsets, Theorem 7: weak gap of optimal order in n^(3/2) log n evaluations.
+    """Sets uniform subsets by Theorem 7: a weak gap of optimal order in n^(3/2) log n evaluations.
 
         B = sqrt n,   T = n,   lambda = max{M / D, L} max{sqrt n, sqrt(d ln(1/delta)) / epsilon}
 
-    with B rounded. Use `FixedSize(batch=B)` or `Poisson(rate=B / n)`. Arguments as in
-    `single_pass`.
+    with B rounded. Use `FixedSize(batch=B)` or `Poisson(rate=B / n)`. The arguments
+    are those of `single_pass`.
     """
     prox = _prox(1 / 2, population, dim, bound, smooth, diameter, epsilon, delta)
     return Schedule(max(1, round(math.sqrt(population))), population, prox)

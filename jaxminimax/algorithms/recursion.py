@@ -1,6 +1,6 @@
-"""How many rounds recursive regularisation makes, and how heavily the first one regularises.
+"""The number of rounds of recursive regularisation, and the weight of its first regulariser.
 
-Recursive regularisation on n records wants lambda large enough for stability and 2^T <= L / (B
+Recursive regularisation on n records needs lambda large enough for stability and 2^T <= L / (B
 lambda) for the last round, B the diameter. With m = floor(n / T) records a round, r the Gaussian's
 ratio of noise to sensitivity and rho the slack of certificates, the induction behind the theorem
 goes through for
@@ -13,7 +13,7 @@ and for descent-ascent with the smallest lambda at which 8 e + 8 phi + gamma <= 
     c = lambda B sqrt(m) / L,  phi = 1 / c^2,  gamma = sqrt(2) / c^2,
 
 e B^2 / 4^t bounding the squared distance of a round's output from the solution on its part. With
-V the sampling variance of one answer and K iterates a round,
+V the sampling variance of one release and K iterates a round,
 
     e = (1 + ln K / K) H^2 / (4 (lambda B)^2 (K + 1)) + 2 s^2 / (K (K + 1)),
     H^2 = 4 L^2 + d sigma^2 + V,   s = 2 + (1 + 2^(1/4)) / c              (decaying steps),
@@ -26,8 +26,8 @@ The bound is about saddle points of convex-concave losses. Both algorithms solve
 variational inequalities too, for which this theorem promises nothing.
 
 The first e is proved as follows. Decaying steps are z_{k+1} = argmin <g_k, z> + (mu/2) ||z - c||^2
-+ (mu k / 2) ||z - z_k||^2, with g_k = G(z_k) + noise and z* the solution. Strong convexity of what
-is minimised, monotonicity of G and <G(z*) + mu (z* - c), z_k - z*> >= 0 give, for a_k = E ||z_k -
++ (mu k / 2) ||z - z_k||^2, with g_k = G(z_k) + noise and z* the solution. Strong convexity of the
+objective, monotonicity of G and <G(z*) + mu (z* - c), z_k - z*> >= 0 give, for a_k = E ||z_k -
 z*||^2,
 
     (k + 2) a_{k+1} <= k a_k + E ||g_k + mu (z* - c)||^2 / (mu^2 k),
@@ -57,9 +57,9 @@ class Schedule(NamedTuple):
     """The parameters that the theorem prescribes.
 
     Attributes:
-      rounds: T.
-      population: m, records of a round.
-      base: lambda.
+      rounds: T, the number of rounds.
+      population: m, the number of records of a round.
+      base: lambda, the first regularisation.
       gap_bound: the theorem's bound on the strong gap.
       vacuous: whether 2^T > L / (B lambda), or the bound is above the trivial L B.
       why: sentences.
@@ -75,20 +75,20 @@ class Schedule(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Public:
-    """The numbers that a plan may depend on.
+    """The public numbers that a plan may depend on.
 
     Attributes:
-      dim: d, coordinates of both players together.
-      bound: L.
-      diameter: B.
-      epsilon: of the privacy target; None without privacy.
-      delta: of the privacy target.
-      ratio: r.
-      slack: rho of certificates; None for descent-ascent.
-      inner: K, iterates a round of descent-ascent; None for `iterates`.
-      sampling: of a round of descent-ascent; None for `drawn`.
-      decaying: the steps of descent-ascent; see `recursive_sgda`.
-      excess: deviation of the calibrated noise over that of full batches, of descent-ascent.
+      dim: d, the number of coordinates of both players together.
+      bound: L, the largest norm of a record's operator.
+      diameter: B, the diameter of W x V.
+      epsilon: epsilon of the privacy target; None without privacy.
+      delta: delta of the privacy target.
+      ratio: r, the Gaussian's ratio of noise to sensitivity.
+      slack: rho, the slack of certificates; None for descent-ascent.
+      inner: K, the iterates of a round of descent-ascent; None for `iterates`.
+      sampling: the sampling of a round of descent-ascent; None for `drawn`.
+      decaying: whether the steps of descent-ascent decay; see `recursive_sgda`.
+      excess: deviation of descent-ascent's calibrated noise divided by that of full batches.
     """
 
     dim: int
@@ -113,7 +113,7 @@ class Public:
             checks.count("inner", self.inner, low=2)
 
     def iterates(self, m: int) -> int:
-        """K for m records a round: min{m, m^2 / (d r^2)}, beyond which the error is not the steps'.
+        """K for m records a round: min{m, m^2 / (d r^2)}, beyond which steps limit no error.
 
         That is no less than Theorem 21's min{m / 8, m^2 epsilon^2 / (32 d ln(1/delta))}.
         """
@@ -140,7 +140,7 @@ class Public:
         return self.bound / self.diameter * math.sqrt(9.5 / m + 8 * noise / m**2)
 
     def _variance(self, m: int) -> float:
-        """The variance d sigma^2 + V of one answer on a part of m records."""
+        """The variance d sigma^2 + V of one release on a part of m records."""
         k = self.iterates(m)
         noise = self.dim * (2 * self.bound * self.ratio * self.excess / m) ** 2 * (k - 1)
         match self.drawn(m):
@@ -151,11 +151,11 @@ class Public:
         return noise
 
     def _accuracy(self, m: int) -> float:
-        """alpha, relative accuracy of K iterates of the paper's steps on 5 L-Lipschitz losses."""
+        """The accuracy alpha of K iterates of the paper's steps on 5 L-Lipschitz losses."""
         return math.sqrt(((5 * self.bound) ** 2 + self._variance(m)) / self.iterates(m))
 
     def _error(self, base: float, m: int) -> float:
-        """e: squared distance of a round's output from its solution, over B^2 / 4^t."""
+        """The bound e on a round's squared distance from its solution, divided by B^2 / 4^t."""
         reach, k = base * self.diameter, self.iterates(m)
         start = 2 + (1 + 2**0.25) * self.bound / (reach * math.sqrt(m))
         if not self.decaying:
@@ -194,14 +194,14 @@ class Public:
 
 def schedule(public: Public, population: int, *, mode: str = "tight", kappa: float = 1.0,
              rounds: int | str = "largest") -> Schedule:
-    """The rounds, their records and lambda.
+    """Sets the rounds, their records and lambda.
 
     Args:
-      public: the numbers that it may depend on.
-      population: n.
+      public: the public numbers that it may depend on.
+      population: n, the number of records.
       mode: "tight", "paper", or "manual", lambda = kappa times the tight one (for descent-ascent:
         times (L / B) (1/m + 4 d r^2 / m^2)^(1/2)).
-      kappa: for "manual".
+      kappa: the factor of "manual".
       rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
 
     Raises:
@@ -230,7 +230,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
         count = int(rounds)
     why = ["The strong gap, for saddle points, by Theorems 5, 12, 18 and 21 of Bassily, Guzman and "
            "Menart (2023), with the constants of their induction worked out anew.",
-           planning.beside_trivial(gap(count), bound * diameter)]
+           planning.with_trivial(gap(count), bound * diameter)]
     if public.slack is None:
         why.append("It is for losses of which nothing is clipped: L bounds the norm of every "
                    "record's operator, public terms included.")

@@ -55,11 +55,11 @@ from jaxminimax.releases.solutions import release_resolvent
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
-      query: of the first round: population m, prox = 4 lambda, doubling; its inner steps are set by
-        `certified`.
+      query: the description of the first round: population m, prox = 4 lambda, doubling;
+        `certified` sets its inner steps.
       iterations: T, the number of rounds and of releases.
     """
 
@@ -68,12 +68,12 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
       z: the last round's output; the algorithm's output in the end.
       centre: c_t of the last round.
-      spent: releases made so far, int32 `[]`.
+      spent: number of releases so far, int32 `[]`.
     """
 
     z: Saddle
@@ -82,17 +82,17 @@ class State(NamedTuple):
 
     @property
     def average(self) -> Saddle:
-        """The output: the last round's, not an average."""
+        """The output, which is that of the last round and no average."""
         return self.z
 
 
 def modulus(base: Any, t: Any) -> Any:
-    """mu_t = 4 lambda (2^t - 1) of round t = 1, 2, ..."""
+    """Returns mu_t = 4 lambda (2^t - 1) of round t = 1, 2, ..."""
     return 4.0 * base * (2.0**t - 1)
 
 
 def recentred(centre: Saddle, z: Saddle, t: jax.Array) -> Saddle:
-    """c_t from c_{t-1} and z_{t-1}; the initial point for t = 1."""
+    """Returns c_t from c_{t-1} and z_{t-1}; the initial point for t = 1."""
     def leaf(c: jax.Array, x: jax.Array) -> jax.Array:
         new = 2.0 ** (jnp.asarray(t, c.dtype) - 1)  # 2^(t-1)
         return ((new - 1) * c + new * x) / (2 * new - 1)
@@ -106,16 +106,16 @@ def mechanism(hyper: Hyper) -> Repeat:
 
 
 def example(query: Resolvent, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=dataclasses.replace(query, doubling=True), iterations=iterations)
 
 
 def certified(query: Resolvent, iterations: int) -> Resolvent:
-    """`query` with the inner steps, a number a round, after which certificates cannot fail.
+    """Returns `query` with the inner steps of each round, after which certificates cannot fail.
 
     Args:
-      query: with plain numbers and `doubling=True`; the noise multiplier is not used.
-      iterations: T.
+      query: a description with plain numbers and `doubling=True`; the noise multiplier is not used.
+      iterations: T, the number of rounds.
 
     Raises:
       ValueError: for numbers out of range.
@@ -130,26 +130,26 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> Plan[Hyper]:
-    """Rounds and lambda by the theorem, see `recursion`.
+    """Plans rounds and lambda by the theorem, see `recursion`.
 
-    Privacy rests on the constants given here: every record's operator must be monotone, bounded and
-    Lipschitz with them, whatever the record contains. `recursive_sgda` clips and rests on nothing.
+    Privacy rests on the constants of this call: the operator of a record of any content must be
+    monotone, bounded and Lipschitz with them. `recursive_sgda` clips, and its privacy needs none.
 
     Args:
-      target: of privacy; without epsilon there is no noise.
-      population: n.
-      dim: d, coordinates of both players together.
-      bound: L, on the norm of a record's operator, players together.
-      diameter: B, of W x V.
-      smooth: Lipschitz constant of a record's operator.
+      target: the privacy target; without epsilon there is no noise.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together.
+      bound: L, the largest norm of a record's operator, players together.
+      diameter: B, the diameter of W x V.
+      smooth: the Lipschitz constant of a record's operator.
       mode: "tight", "paper", or "manual", lambda = kappa times the tight one.
-      kappa: for "manual".
+      kappa: the factor of "manual".
       rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
-      modulus: mu_0, of strong monotonicity of every record's operator; see `mechanism.Resolvent`.
-        The noise falls with it; rounds and bound are those without it.
-      slack: rho, of certificates, relative to half of the sensitivity.
-      solver: see `mechanism.Resolvent`; `solvers.near_linear` pays where the condition number is
-        large.
+      modulus: mu_0, the modulus of strong monotonicity of every record's operator; see
+        `mechanism.Resolvent`. The noise falls with it; rounds and bound are those without it.
+      slack: rho, the slack of certificates, relative to half of the sensitivity.
+      solver: `(key, problem, residual) -> point`, see `mechanism.Resolvent`;
+        `solvers.near_linear` is faster if the condition number is large.
 
     Raises:
       ValueError: for numbers out of range.
@@ -165,7 +165,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: initial point in W x V; must not depend on the data. Leaves of any shape and float dtype.
@@ -183,10 +183,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round.
+    """Makes one round and returns the next state.
 
     Args:
-      key: root key of the run. A secret, so never part of the state.
+      key: secret root key of the run, which is never part of the state.
       state: from `init` or the previous round.
       data: leaves `[n, ...]` with n >= T m; round t reads rows [(t - 1) m, t m). Their order must
         not depend on their values.

@@ -56,17 +56,18 @@ from jaxminimax.releases.sums import noisy_operator
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
-      query: clip norms, noise multipliers, sampling of a part; population n', records of a part.
+      query: clip norms, noise multipliers, sampling of a part; population n', the number of
+        records of a part.
         One joint clip has half the noise of two.
-      base: lambda.
-      diameter: D, of W x V.
-      rounds: T.
-      inner: K >= 2, iterates of a round; it makes K - 1 releases.
-      composite: of constant steps, whether the quadratic is handled in the projection.
-      decaying: steps 1 / (mu_t k), and the last iterate as a round's output.
+      base: lambda, the first regularisation.
+      diameter: D, the diameter of W x V.
+      rounds: T, the number of rounds.
+      inner: K >= 2, the iterates of a round, which makes K - 1 releases.
+      composite: whether constant steps handle the quadratic in the projection.
+      decaying: whether steps are 1 / (mu_t k), with the last iterate as a round's output.
     """
 
     query: Query
@@ -79,19 +80,19 @@ class Hyper:
 
     @property
     def iterations(self) -> int:
-        """Steps in all, T (K - 1): one release each."""
+        """The number of steps, T (K - 1), with one release each."""
         return self.rounds * (self.inner - 1)
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
-      z: the iterate.
+      z: the current iterate.
       mean: running average of this round's iterates.
-      centre: c_t.
+      centre: c_t, the centre of the round's quadratic.
       average: the last round's output; the initial point before the first round ends.
-      spent: releases made so far, int32 `[]`.
+      spent: number of releases so far, int32 `[]`.
     """
 
     z: Saddle
@@ -107,7 +108,7 @@ def mechanism(hyper: Hyper) -> Repeat:
 
 
 def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=query, base=0.1, diameter=10.0, rounds=parts, inner=iterations + 1)
 
 
@@ -115,21 +116,22 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
          composite: bool = False, decaying: bool | None = None) -> Plan[Hyper]:
-    """Rounds and lambda by the theorem, see `recursion`.
+    """Plans rounds and lambda by the theorem, see `recursion`.
 
     Args:
-      target: of privacy; without epsilon there is no noise.
-      population: n.
-      dim: d, coordinates of both players together.
-      bound: L, the joint clip.
-      diameter: B, of W x V.
+      target: the privacy target; without epsilon there is no noise.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together.
+      bound: L, the joint clip norm.
+      diameter: B, the diameter of W x V.
       mode: "tight", "paper", or "manual", lambda = kappa (L / B) (1/m + 4 d r^2 / m^2)^(1/2).
-      kappa: for "manual".
+      kappa: the factor of "manual".
       rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
-      inner: K, iterates a round; None for the module's formula.
-      sampling: of a round; None: Poisson's, of m sqrt(epsilon / (4 K)) records.
-      composite: see `Hyper`.
-      decaying: see `Hyper`; None: where mode is "tight".
+      inner: K, the iterates of a round; None for the module's formula.
+      sampling: the sampling of a round; None for Poisson samples of m sqrt(epsilon / (4 K))
+        records.
+      composite: whether constant steps handle the quadratic in the projection.
+      decaying: whether steps decay; None for True if mode is "tight".
 
     Raises:
       ValueError: for numbers out of range.
@@ -153,7 +155,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
 
 
 def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
-    """The constant step_t of round t = 1, 2, ...; of z only the shapes matter."""
+    """The constant step_t of round t = 1, 2, ...; it reads only the shapes of z."""
     query, reach = hyper.query, hyper.diameter
     clips = [0.0 if c is None else c for c in query.clip]
     bound = jnp.maximum(*clips) if query.joint else jnp.hypot(*clips)
@@ -169,7 +171,7 @@ def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
+    """Returns the state before the first round.
 
     Args:
       z: initial point in W x V; must not depend on the data. Leaves of any shape and float dtype.
@@ -187,10 +189,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One step; the last one of a round averages, recentres and starts the next round.
+    """Makes one step; the last one of a round averages, recentres and starts the next round.
 
     Args:
-      key: root key of the run. A secret, so never part of the state.
+      key: secret root key of the run, which is never part of the state.
       state: from `init` or the previous step.
       data: leaves `[n, ...]` with n >= T m; round t reads rows [(t - 1) m, t m). Their order must
         not depend on their values.

@@ -1,4 +1,4 @@
-"""Step sizes that depend on the round: a number, or any `t -> step` record with t = 1, 2, ..."""
+"""Step sizes that depend on the round: a number, or any schedule `t -> step` with t = 1, 2, ..."""
 
 import math
 from collections.abc import Callable
@@ -22,13 +22,13 @@ def __dir__() -> list[str]:
 
 @pytree_dataclass
 class Decay:
-    """min(scale / (t + offset)^power, cap).
+    """The step min(scale / (t + offset)^power, cap) of round t.
 
     Attributes:
-      scale: step at t + offset = 1 [parameter units / gradient units].
-      power: how fast it falls.
-      offset: rounds that the schedule is ahead.
-      cap: largest step allowed.
+      scale: the step at t + offset = 1 [parameter units / gradient units].
+      power: the power at which the step falls.
+      offset: the number of rounds that the schedule is ahead.
+      cap: the largest step.
 
     Examples:
         >>> falling = jmm.schedules.Decay(scale=1.0, power=0.5, cap=0.4)
@@ -50,7 +50,7 @@ class Decay:
 
 @pytree_dataclass
 class Cosine:
-    """scale (1 + cos(pi (t - 1) / rounds)) / 2: from `scale` down to nearly 0.
+    """The step scale (1 + cos(pi (t - 1) / rounds)) / 2 of round t, down to nearly 0.
 
     Attributes:
       scale: step of the first round [parameter units / gradient units].
@@ -73,7 +73,7 @@ class Cosine:
 
 @pytree_dataclass
 class Linear:
-    """scale (1 - (t - 1) / rounds): from `scale` down to scale / rounds, along a line.
+    """The step scale (1 - (t - 1) / rounds) of round t, down to scale / rounds along a line.
 
     Attributes:
       scale: step of the first round [parameter units / gradient units].
@@ -89,12 +89,12 @@ class Linear:
 
 
 def at(step: Step, t: jax.Array) -> jax.Array:
-    """The step of round t = 1, 2, ..., whichever way it was given."""
+    """The step of round t = 1, 2, ..., from a number or a schedule."""
     return step(t) if callable(step) else jnp.asarray(step)
 
 
 def check(name: str, step: Step) -> None:
-    """Refuses a step that is no positive number, or a schedule out of range.
+    """Refuses a step that is no positive number, or a schedule with numbers out of range.
 
     Raises:
       ValueError: naming the value.
@@ -112,10 +112,10 @@ def check(name: str, step: Step) -> None:
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Noise over sensitivity of one Gaussian release that is (epsilon, delta)-private.
+    """The ratio of noise to sensitivity of one Gaussian release that is (epsilon, delta)-private.
 
-    For step sizes that ask how large the noise will be, never for the noise itself: that is set by
-    `calibrate`.
+    It is for step sizes that depend on the size of the noise, and never for the noise itself, which
+    `calibrate` sets.
     """
     checks.number("epsilon", epsilon, low=0.0)
     checks.number("delta", delta, low=0.0, high=1.0)

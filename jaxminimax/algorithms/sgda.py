@@ -44,7 +44,7 @@ State = descent.State  # its memory: both players' optimisers
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: clip norms, noise multipliers, sampling, population.
@@ -71,7 +71,7 @@ def mechanism(hyper: Hyper) -> Repeat:
 
 
 def example(query: Query, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
 
 
@@ -81,7 +81,7 @@ def _optimisers(hyper: Hyper, t: jax.Array) -> Saddle:
 
 
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, Saddle]:
-    """-step_t g_t, or what each player's optimiser makes of g_t and of its memory."""
+    """Returns -step_t g_t, or each player's optimiser applied to g_t and its memory."""
     moves = [tx.update(*x)
              for tx, *x in zip(_optimisers(hyper, t), g, state.memory, state.z, strict=True)]
     change, memory = (Saddle(*x) for x in zip(*moves, strict=True))
@@ -89,7 +89,7 @@ def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, S
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round; see `descent.init`."""
+    """Returns the state before the first round, at z, which must not depend on the data."""
     def memory(z: Saddle) -> Saddle:
         return Saddle(*(tx.init(x) for tx, x in zip(
             _optimisers(hyper, jnp.int32(1)), z, strict=True)))
@@ -98,14 +98,17 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round; see `descent.update`."""
+    """Makes one round: a release on `data`, leaves `[n, ...]`, and a step from the last state.
+
+    `key` is the secret root key of the run. The result is NaN once all releases are spent.
+    """
     return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float | None = None,
          diameter: float | None = None, passes: str = "many",
          batch: int | None = None) -> Plan[Hyper]:
-    """Many passes by Theorem 2, or one pass over disjoint batches.
+    """Plans many passes by Theorem 2, or one pass over disjoint batches.
 
     Many passes take Poisson samples of m = max{1, n sqrt(epsilon / (4 T))} records in T = n rounds
     with the steps of `theorem2_step`, or without `smooth` in T = n^2 rounds with those of
@@ -116,18 +119,19 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
 
     whose strong gap is at most 2 B ((L^2 + d sigma^2) / T)^(1/2). With batches of one record each
     release is private for the owner of the record, without a trusted server (local privacy);
-    larger ones want a server and have less noise.
+    larger batches need a server and have less noise.
 
     Args:
-      target: of privacy.
-      population: n.
-      dim: d, coordinates of both players together; of the larger one for many passes.
-      bound: L, on the norm of a record's operator, players together: the joint clip. The
+      target: the privacy target.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together; of the larger player for many
+        passes.
+      bound: L, the largest norm of a record's operator, players together: the joint clip. The
         guarantee of one pass is for an L that includes the public terms.
-      smooth: of many passes, the operator's Lipschitz constant; None: not known.
-      diameter: B, of W x V; for one pass.
+      smooth: the operator's Lipschitz constant, for many passes; None if unknown.
+      diameter: B, the diameter of W x V, for one pass.
       passes: "many" or "one".
-      batch: of one pass; None for the best, 2 r sqrt(d).
+      batch: the batch size of one pass; None for the best, 2 r sqrt(d).
 
     Raises:
       ValueError: for numbers that are out of range or missing.
@@ -172,7 +176,7 @@ def _one_pass(target: Target, population: int, dim: int, bound: float, diameter:
     trivial = bound * diameter
     return Plan(hyper, gap, gap >= trivial, (
         "The strong gap of one pass, for saddle points, Appendix A.2 of Bassily, Guzman and Menart "
-        "(2023).", planning.beside_trivial(gap, trivial),
+        "(2023).", planning.with_trivial(gap, trivial),
         "It is for losses of which nothing is clipped: L bounds the norm of every record's "
         "operator, public terms included.",
         "The published noise forgets that replacing a record moves its operator by 2 L, and the "
@@ -183,7 +187,7 @@ def theorem2_step(*, population: int, dim: int, smooth: float, epsilon: float,
                   delta: float) -> Saddle:
     """Constant steps of Theorem 2(a), convex-concave and smooth, for T = n rounds.
 
-    step = 1 / (L max{sqrt(n), sqrt(d ln(1/delta)) / epsilon}), the same for both players;
+    They are step = 1 / (L max{sqrt(n), sqrt(d ln(1/delta)) / epsilon}), the same for both players;
     d is the larger of their dimensions and L = `smooth` the Lipschitz constant of the
     operator. (The statement in the paper's main text omits L; its proof has it.)
     """

@@ -12,7 +12,7 @@ point, clipped at L times the distance and with noise in proportion to it:
 
 The differences are of both players together: one clip, one noise, one sample for both points. Each
 release is charged as one on clipped operators (`mechanism.difference` has the proof), and u_t is
-post-processing.
+postprocessing.
 
 **When it helps.** With a share a of the budget for anchors and rho = l_t / C_1, the clip of a
 difference over that of an anchor, the noise of u_t at the end of a window has 1 / (a q) +
@@ -56,7 +56,7 @@ from jaxminimax.releases.sums import public_term
 
 @pytree_dataclass
 class Hyper:
-    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+    """The settings of a run; its numbers are leaves, which may be traced and vmapped over.
 
     Attributes:
       query: anchors, differences and the length of a window; its `rounds` is replaced by
@@ -74,14 +74,14 @@ class Hyper:
 
 
 class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
+    """The state of a run, all of it private output, which may be published and stored.
 
     Attributes:
       z: the iterate.
-      before: z_{t-1}, that of the round before.
+      before: z_{t-1}, the iterate of the round before.
       estimate: u_{t-1}, in at least float32.
       mean: running average of the iterates at which the operator was taken.
-      spent: releases made so far, int32 `[]`.
+      spent: number of releases so far, int32 `[]`.
     """
 
     z: Saddle
@@ -102,12 +102,12 @@ def mechanism(hyper: Hyper) -> Windows:
 
 
 def example(query: Windows, iterations: int) -> Hyper:
-    """The smallest legal settings around a description: for accounting and audits."""
+    """Returns the smallest legal settings around a description, for accounting and audits."""
     return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round; arguments and errors as in `sgda.init`."""
+    """Returns the state before the first round, at z, which must not depend on the data."""
     z = descent.started(z, hyper)
     hyper.query.check_own()
     mean = averaging.start(z)
@@ -115,7 +115,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round; arguments, result and errors as in `sgda.update`."""
+    """Makes one round: a release on `data`, leaves `[n, ...]`, and a step from the last state.
+
+    `key` is the secret root key of the run. The result is NaN once all releases are spent.
+    """
     t = state.spent + 1
     g, opens = release_in_window(key, mechanism(hyper), state.spent, problem, state.z, state.before,
                                  data)
@@ -131,23 +134,23 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
          iterations: int = 300, step: float | None = None, anchors: float = 0.5,
          sampling: Full | Poisson | FixedSize = Full()) -> Plan[Hyper]:  # noqa: B008
-    """Settings by the rule above, from public numbers: q = 1 / rho, half of the budget for anchors.
+    """Plans by the rule above, from public numbers: q = 1 / rho, half of the budget for anchors.
 
     rho = step L V^(1/2) / C_1, with V the variance of a release of `sgda` in as many rounds.
 
     Args:
-      target: of privacy.
-      population: n.
-      dim: d, coordinates of both players together.
-      bound: C_1, on the norm of a record's operator, players together: the joint clip.
-      smooth: L, of a record's operator.
-      iterations: T.
-      step: at most 1 / L; None: 1 / L.
-      anchors: the share of the budget that they have, in (0, 1).
+      target: the privacy target.
+      population: n, the number of records.
+      dim: d, the number of coordinates of both players together.
+      bound: C_1, the largest norm of a record's operator, players together: the joint clip.
+      smooth: L, the Lipschitz constant of a record's operator.
+      iterations: T, the number of rounds.
+      step: the step, at most 1 / L; None for 1 / L.
+      anchors: the share of the budget for anchors, in (0, 1).
       sampling: full batches, or samples drawn anew in every round.
 
     Raises:
-      ValueError: for numbers out of range; where rho is 1/4 or more, and `sgda` has less noise.
+      ValueError: for numbers out of range, or if rho is 1/4 or more, where `sgda` has less noise.
     """
     planning.check_numbers(bound=bound, smooth=smooth)
     checks.number("anchors", anchors, low=0.0, high=1.0)

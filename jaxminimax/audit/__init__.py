@@ -1,7 +1,7 @@
-"""Privacy audit: how much of the claimed epsilon an attack on the real update code attains.
+"""Privacy audit: the share of the claimed epsilon that an attack on the real update code attains.
 
 A whole run of an algorithm is repeated on two neighbouring data sets, and a threshold test guesses
-from what the runs released which one they read. For every event S an (epsilon, delta)-private run
+from the releases which one a run read. For every event S an (epsilon, delta)-private run
 has P[S] <= e^epsilon Q[S] + delta, so with Clopper-Pearson bounds on both probabilities
 
     epsilon >= ln((P_low[S] - delta) / Q_up[S])
@@ -10,17 +10,17 @@ at the stated confidence, whatever the two distributions are. Statistic, thresho
 the pair are chosen on one half of the runs, the bound is computed on the other. A lower bound above
 the claimed epsilon proves a bug; one below it proves nothing.
 
-The bound looks at the points that runs publish. The `Signal` is no proof for all events but much
-sharper, and looks at the values that the release functions return: how far a record moves them, in
+The bound reads the points that runs publish. The `Signal` is no proof for all events but much
+sharper. It reads the values that the release functions return: how far a record moves them, in
 units of their noise, measured and as charged; how often samples hold the record; and whether two of
-their numbers share noise. A part of ten per cent that is missing from a noise scale or a
-sensitivity shows in a few thousand runs.
+their numbers share noise. An error of ten per cent in a noise scale or a sensitivity shows in a few
+thousand runs.
 
 The pair "worst" is the one that attains the theory's bound for one release (and, without fixed-size
 samples, for all of them): every operator is far above its clip norm, along one axis, opposite for
 the two players and, from the second round on, for the rounds, so that noise shared by players or
 rounds cancels and shows. The other records contribute nothing, or the opposite where samples have a
-fixed size. A problem, a point and a pair of one's own are attacked in the same way:
+fixed size. You can attack a problem, a point and a pair of your own in the same way:
 
     jmm.audit.audit(key, sgda, hyper, delta, problem=problem, z=z, pair=(data, neighbour))
 """
@@ -91,28 +91,28 @@ class Audit:
 
     Attributes:
       epsilon_lower: lower bound on the epsilon of the code, at `confidence`.
-      epsilon_claimed: what the accountant says.
+      epsilon_claimed: the epsilon of the accountant.
       delta: the delta of both.
-      confidence: probability that `epsilon_lower` is a lower bound.
-      neighbours: the relation.
+      confidence: the probability that `epsilon_lower` is a lower bound.
+      neighbours: the neighbouring relation.
       pair: "worst", "random" or "own".
-      statistic: what separated the runs: "likelihood ratio" of the described mechanism, "linear"
-        fitted on the first half, "failures", the number of rounds that released NaN, or one of
-        those of `coarse`, of what the first round released less the first data set's sum.
-      runs: on each data set.
+      statistic: the statistic that separated the runs: "likelihood ratio" of the described
+        mechanism, "linear" fitted on the first half, "failures", the number of rounds that released
+        NaN, or one of `coarse`, for the first round's release less the first data set's sum.
+      runs: the number of runs on each data set.
       hits: on how many of the `trials` of each data set the event was seen.
-      trials: runs on each data set that the bound is computed from.
-      signal: how far a record moves the releases in units of their noise, and what is charged;
-        None where that was not measured.
+      trials: the number of runs on each data set that the bound is computed from.
+      signal: how far a record moves the releases in units of their noise, measured and charged;
+        None if it was not measured.
       shared: lower bound on the largest correlation between the noise of two releases of a run, if
         a round makes several; 0 if chance explains it. The difference of correlated releases has
         less noise than that of independent ones.
 
     Examples:
-        >>> found = jmm.audit.Audit(epsilon_lower=0.8, epsilon_claimed=1.0, delta=1e-2,
-        ...                         confidence=0.999, neighbours="replace_one", pair="own",
-        ...                         statistic="linear", runs=4000, hits=(900, 400), trials=2000)
-        >>> found.violated
+        >>> result = jmm.audit.Audit(epsilon_lower=0.8, epsilon_claimed=1.0, delta=1e-2,
+        ...                          confidence=0.999, neighbours="replace_one", pair="own",
+        ...                          statistic="linear", runs=4000, hits=(900, 400), trials=2000)
+        >>> result.violated
         False
     """
 
@@ -131,7 +131,7 @@ class Audit:
 
     @property
     def violated(self) -> bool:
-        """Returns whether the claim, or what it charges, is refuted."""
+        """Returns True if the claim, or its charge, is refuted."""
         return (not self.epsilon_lower <= self.epsilon_claimed or self.shared > 0
                 or (self.signal is not None and self.signal.violated))
 
@@ -140,40 +140,40 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
           runs: int = 100_000, neighbours: str = "replace_one", pair: Any = "worst",
           confidence: float = 0.999, problem: Problem | GroupProblem | None = None,
           z: Saddle | None = None, strategy: str = "auto", microbatch: int = 32) -> Audit:
-    """Attacks whole runs of `algorithm.update` and compares with what the accountant claims.
+    """Attacks whole runs of `algorithm.update` and compares with the accountant's claim.
 
-    The bound sees most of the claimed epsilon only where events of probability near delta can be
+    The bound reaches most of the claimed epsilon only if events of probability near delta can be
     counted: use a delta like 1e-2 here, with noise calibrated to it. Keep the rounds, the
     population and the optimiser simple; the code under audit is the same for others.
 
     Args:
-      key: for all the runs.
+      key: the key of all runs.
       algorithm: a module such as `sgda`.
       hyper: its `Hyper`, with noise multipliers. Entropic steps are taken as Euclidean ones: like
-        a projection, they only hide what was released.
-      delta: of the bound and of the claim.
-      runs: on each of the two data sets.
+        a projection, they only hide released values.
+      delta: delta of the bound and of the claim.
+      runs: the number of runs on each of the two data sets.
       neighbours: "replace_one" or "add_or_remove_one".
-      pair: "worst", "random", or two data sets of one's own, (data, neighbour), that differ in one
-        record; a record that is absent is one of NaN.
-      confidence: of the lower bound.
-      problem: of a pair of one's own. The projection is left out where it only hides what was
-        released.
-      z: the initial point of a pair of one's own.
-      strategy: how clipped sums of the "worst" and the "random" pair are computed, see
-        `clipped_sum`; a problem of one's own says it by its operator.
-      microbatch: as `strategy`.
+      pair: "worst", "random", or two data sets of your own, (data, neighbour), that differ in one
+        record; an absent record is one of NaN.
+      confidence: the confidence of the lower bound.
+      problem: the problem of a pair of your own. The projection is left out if it only hides
+        released values.
+      z: the initial point of a pair of your own.
+      strategy: the way to compute clipped sums of the "worst" and the "random" pair, see
+        `clipped_sum`; a problem of your own sets it by its operator.
+      microbatch: the number of examples in a slice of the "microbatch" strategy.
 
     Raises:
-      ValueError: for numbers out of range, a relation the mechanism has no guarantee for, or a pair
-        that is not one of neighbours, or without its problem and point.
+      ValueError: for numbers out of range, a relation that the mechanism has no guarantee for, or a
+        pair that is no pair of neighbours, or without its problem and point.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=10)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
         >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=0.01)
-        >>> found = jmm.audit.audit(jax.random.key(0), jmm.sgda, hyper, 0.01, runs=500)
-        >>> found.violated, found.epsilon_lower <= found.epsilon_claimed
+        >>> result = jmm.audit.audit(jax.random.key(0), jmm.sgda, hyper, 0.01, runs=500)
+        >>> result.violated, result.epsilon_lower <= result.epsilon_claimed
         (False, True)
     """
     checks.count("runs", runs, low=4)
@@ -227,12 +227,12 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
 
 
 def _moving(query: Any, mechanism: Any) -> bool:
-    """Returns whether the noise of a release differs from run to run, as the clip norms do."""
+    """Returns True if the noise of a release differs from run to run, as the clip norms do."""
     return getattr(query, "adaptive", None) is not None and mechanism.releases() > 1
 
 
 def _public(mechanism: Any) -> bool:
-    """Returns whether everybody knows which records a release reads."""
+    """Returns True if it is public which records a release reads."""
     samplings = (getattr(getattr(leaf, "query", None), "sampling", None)
                  for leaf in leaves(mechanism))
     return not any(sampling is not None and sampling.secret for sampling in samplings)
@@ -241,7 +241,7 @@ def _public(mechanism: Any) -> bool:
 def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
          neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
          z: Saddle) -> Audit:
-    """The audit of a user's pair, round by round: of the points, and of what was released."""
+    """Audits a user's pair, round by round: the points, and the released values."""
     data = check_pair(pair, problem)
     mechanism = algorithm.mechanism(hyper)
     claimed = epsilon(mechanism, delta, neighbours=neighbours)
@@ -276,7 +276,7 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
 
 
 def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Statistics of points `[runs, rounds, k]` on each data set."""
+    """Computes statistics of points `[runs, rounds, k]` on each data set."""
     one, two = (np.diff(x, axis=1, prepend=0.0) for x in paths)
     return [{"linear": x, "failures": np.isnan(moves).any(2).sum(1).astype(float)}
             for x, moves in zip(linear(one, two, len(one) // 2), (one, two), strict=True)]
@@ -288,7 +288,7 @@ def _joined(scores: list[dict[str, np.ndarray]],
 
 
 def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
-    """Likelihood ratios of releases of public samples, by the exact sums of both data sets."""
+    """Computes likelihood ratios of releases of public samples, by the sums of both data sets."""
     half = len(sides[0].noisy) // 2
     variance = np.maximum(np.nanvar(sides[0].noise[:half], 0), 1e-300)
     scores = []

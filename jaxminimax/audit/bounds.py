@@ -1,4 +1,4 @@
-"""Confidence bounds from runs on two data sets: on epsilon, on distances, and on shared noise."""
+"""Confidence bounds on epsilon, on distances and on shared noise, from runs on two data sets."""
 
 import itertools
 import math
@@ -13,17 +13,17 @@ _COLUMNS = 256  # numbers of a run that the linear statistic weighs one by one
 
 
 def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
-    """The linear statistic that separates the first `half` runs best (Fisher's), each `[runs]`.
+    """Returns Fisher's linear statistic, which separates the first `half` runs best, `[runs]`.
 
-    Noise that several numbers share cancels in it, wherever they are in the path. Where a run has
+    Noise that several numbers share cancels in it, wherever they are in the path. If a run has
     many numbers, each round's part of a leaf is first replaced by its component along the two
-    means' difference. Either half of the first runs is weighed by what the other one shows, so that
-    a choice among statistics is not taken in by one that fits chance.
+    means' difference. Each half of the first runs gets its weights from the other half, so that a
+    choice among statistics prefers none that fits chance.
 
     Args:
-      one: what the runs on one data set showed, a tree of leaves `[runs, rounds, ...]`.
-      two: on the other.
-      half: runs that the weights are chosen by.
+      one: the observations of the runs on one data set, leaves `[runs, rounds, ...]`.
+      two: those on the other data set.
+      half: the number of runs that the weights are chosen by.
     """
     def table(x: Any) -> np.ndarray:
         x = np.nan_to_num(np.asarray(x, np.float64), posinf=0.0, neginf=0.0)
@@ -41,7 +41,7 @@ def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weighed(pairs: list[tuple[np.ndarray, np.ndarray]], by: slice, shown: slice) -> np.ndarray:
-    """The statistic of the runs `shown` whose weights separate the runs `by`, `[2, runs]`."""
+    """Returns the statistic of the runs `shown` whose weights separate the runs `by`."""
     sides: list[list[np.ndarray]] = [[], []]
     many = sum(a.shape[1] * a.shape[2] for a, _ in pairs) > _COLUMNS
     for pair in pairs:
@@ -60,7 +60,12 @@ def _weighed(pairs: list[tuple[np.ndarray, np.ndarray]], by: slice, shown: slice
 
 
 def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper confidence bounds on a probability, each wrong with at most `error`.
+    """Returns lower and upper confidence bounds on a probability.
+
+    Args:
+      hits: how often the event was seen, any shape.
+      trials: the number of independent trials.
+      error: the largest probability that either bound is wrong.
 
     Examples:
         >>> low, high = jmm.audit.clopper_pearson(5, 10, 0.025)
@@ -74,7 +79,7 @@ def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, n
 
 
 def _bound(hits: Any, other: Any, trials: int, delta: float, confidence: float) -> np.ndarray:
-    """The lower bound on epsilon from how often an event was seen on each side."""
+    """Returns the lower bound on epsilon from the counts of an event on each side."""
     error = (1 - confidence) / 2
     low, _ = clopper_pearson(hits, trials, error)
     _, high = clopper_pearson(other, trials, error)
@@ -83,16 +88,16 @@ def _bound(hits: Any, other: Any, trials: int, delta: float, confidence: float) 
 
 def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: float,
                 confidence: float = 0.999) -> tuple[float, str, tuple[int, int], int]:
-    """A lower bound on epsilon from statistics of independent runs on two data sets.
+    """Computes a lower bound on epsilon from statistics of independent runs on two data sets.
 
     The first half of the runs chooses the statistic, its sign, the order of the pair and the
     threshold; only the second half enters the bound. Nothing is assumed about the distributions.
 
     Args:
       one: statistics of the runs on one data set, each `[runs]`, by name.
-      two: of the runs on the other, as many.
-      delta: in (0, 1).
-      confidence: of the bound.
+      two: statistics of as many runs on the other.
+      delta: delta of the bound, in (0, 1).
+      confidence: the confidence of the bound.
 
     Returns:
       The bound, the statistic's name, how often its event was seen on each side, and among how
@@ -100,7 +105,7 @@ def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: f
 
     Examples:
         >>> rng = np.random.default_rng(0)
-        >>> one, two = rng.normal(0, 1, 4000), rng.normal(1, 1, 4000)  # of runs on either data set
+        >>> one, two = rng.normal(0, 1, 4000), rng.normal(1, 1, 4000)  # of either data set
         >>> epsilon, *_ = jmm.audit.lower_bound({"mean": one}, {"mean": two}, 1e-2)
         >>> bool(0.5 < epsilon < 4)
         True
@@ -125,7 +130,7 @@ def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: f
 
 def gaussian_signal(noise: np.ndarray, move: np.ndarray,
                     confidence: float) -> tuple[float, float, float]:
-    """The distance of `move`, `[k]`, from 0 in the metric of the noise `[runs, k]`, with bounds.
+    """The distance of `move`, `[k]`, from 0 in the metric of noise `[runs, k]`, with bounds.
 
     For Gaussian noise with sample covariance S of nu degrees of freedom and true covariance V,
     nu (move' V^-1 move) / (move' S^-1 move) has the chi-squared law of nu - k + 1 degrees.
@@ -156,7 +161,7 @@ def gaussian_signal(noise: np.ndarray, move: np.ndarray,
 
 def laplace_signal(noise: np.ndarray, move: np.ndarray,
                    confidence: float) -> tuple[float, float, float]:
-    """The sum of |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
+    """Sums |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
     each = np.abs(noise - np.median(noise, 0)).mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / each)))
@@ -166,10 +171,10 @@ def laplace_signal(noise: np.ndarray, move: np.ndarray,
 
 
 def shared_noise(noise: np.ndarray, signals: np.ndarray, confidence: float) -> float:
-    """The largest |correlation| that noise has, from below; 0 if it may be chance.
+    """Returns a lower bound on the largest |correlation| of noise; 0 if it may be chance.
 
-    Of noise, `[runs, k]`, and its size, with those of other numbers, and with whether a sample
-    holds the record, `[runs, releases]`. By Fisher's transformation, for all pairs together.
+    It correlates noise, `[runs, k]`, and its size with those of other numbers, and with whether a
+    sample holds the record, `[runs, releases]`, by Fisher's transformation, for all pairs together.
     """
     noise, signals = (x[:, x.std(0) > 0] for x in (noise, signals))
     runs, k = noise.shape

@@ -1,4 +1,4 @@
-"""Neighbouring data sets to attack, and rounds of runs on both, one by one, with and without noise.
+"""Neighbouring data sets to attack, and rounds of runs on both, with and without noise.
 
 From the state that a run has reached, a round is taken four times with the run's key: on each data
 set of a pair, as described and with noise multipliers of 0. The key decides sample and noise, so
@@ -37,7 +37,7 @@ GIANT = 1e3  # norm of the records' operators in clip norms
 
 
 def _loss(w: jax.Array, v: jax.Array, x: Saddle) -> jax.Array:
-    """Its saddle operator is the record, negated in the first round, which starts at 0."""
+    """A loss whose saddle operator is the record, negated in the first round, which starts at 0."""
     first = jnp.all(w == 0) & jnp.all(v == 0)
     return jnp.where(first, -1.0, 1.0).astype(w.dtype) * (jnp.sum(w * x.w) - jnp.sum(v * x.v))
 
@@ -51,7 +51,7 @@ def worst_case(query: Query | Resolvent) -> WorstCase:
     """Describes how a release reads the worst pair.
 
     Raises:
-      ValueError: where none is known.
+      ValueError: if no worst pair is known.
     """
     case = query.sampling.worst_case(query.population)
     if case is None:
@@ -61,24 +61,24 @@ def worst_case(query: Query | Resolvent) -> WorstCase:
 
 
 def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
-    """`problem`, with clipped sums computed as said."""
+    """Returns `problem` with this way to compute clipped sums."""
     return problem._replace(operator=with_strategy(problem.operator, strategy, microbatch))
 
 
 def rest_of(query: Query | Resolvent) -> float:
-    """The sum of all other records in the worst pair, in clip norms."""
+    """Returns the sum of all other records in the worst pair, in clip norms."""
     return -1.0 if worst_case(query).slots else 0.0
 
 
 def clip_norms(query: Query | Resolvent) -> Saddle:
-    """The clip norms of both players; a Resolvent has one bound for both."""
+    """Returns the clip norms of both players; a Resolvent has one bound for both."""
     return Saddle(query.bound, query.bound) if isinstance(query, Resolvent) else query.clip
 
 
 def share_of(query: Query | Resolvent) -> tuple[float, float]:
-    """Clip norms that each player's operator has left in the worst pair, once it is clipped.
+    """The norm of each player's clipped operator in the worst pair, in clip norms.
 
-    All of it under two clips. One joint clip spends it on the player with less noise.
+    It is 1 for each player under two clips. One joint clip gives it to the player with less noise.
     """
     if isinstance(query, Resolvent):
         return math.sqrt(0.5), math.sqrt(0.5)
@@ -91,7 +91,7 @@ def share_of(query: Query | Resolvent) -> tuple[float, float]:
 
 
 def worst_pair(query: Query | Resolvent, neighbours: str, record: int = 0) -> Saddle:
-    """Two data sets of operators, leaves `[2, n, 1]`, that differ in one record."""
+    """Makes two data sets of operators, leaves `[2, n, 1]`, that differ in one record."""
     n, away = query.population, -1.0 if neighbours == "replace_one" else math.nan
     sign = np.full((2, n, 1), rest_of(query))
     sign[:, record, 0] = (1.0, away)
@@ -127,7 +127,7 @@ def _records(x: np.ndarray, axes: int) -> np.ndarray:
 
 
 def check_pair(pair: Any, problem: Problem | GroupProblem) -> PyTree:
-    """A user's pair as leaves `[2, n, ...]` (of groups `[2, p, n_max, ...]`).
+    """Returns a user's pair as leaves `[2, n, ...]` (of groups `[2, p, n_max, ...]`).
 
     Raises:
       ValueError: unless it is two data sets of one shape that differ in one record.
@@ -157,13 +157,13 @@ Observe = Callable[[Any, list[Any]], PyTree]
 
 
 class Rounds(NamedTuple):
-    """Runs on one data set of a pair.
+    """The observations of runs on one data set of a pair.
 
     Attributes:
-      noisy: what is observed of each round on the two data sets, `[runs, rounds, 2, k]`; the run
+      noisy: the observations of each round on the two data sets, `[runs, rounds, 2, k]`; the run
         goes on from one of them.
-      quiet: without noise.
-      leaves: numbers of each leaf of what is observed, for each release of a round; they sum to k.
+      quiet: the same without noise.
+      leaves: the numbers of each observed leaf, for each release of a round; they sum to k.
     """
 
     noisy: np.ndarray
@@ -171,13 +171,13 @@ class Rounds(NamedTuple):
     leaves: tuple[tuple[int, ...], ...]
 
     def spans(self) -> list[list[slice]]:
-        """Where the numbers of each leaf are, for each release of a round."""
+        """The places of the numbers of each leaf, for each release of a round."""
         ends = iter(np.cumsum([size for release in self.leaves for size in release]))
         return [[slice(int(end) - size, int(end)) for size, end in zip(release, ends, strict=False)]
                 for release in self.leaves]
 
     def release(self, i: int) -> "Rounds":
-        """The i-th release of every round alone."""
+        """Returns the i-th release of every round alone."""
         leaves = self.spans()[i]
         columns = slice(leaves[0].start, leaves[-1].stop)
         return Rounds(self.noisy[..., columns], self.quiet[..., columns], (self.leaves[i],))
@@ -189,7 +189,7 @@ class Rounds(NamedTuple):
 
 
 def silenced(described: Any) -> Any:
-    """A `Hyper`, or a description, with noise multipliers of 0 throughout."""
+    """Returns a `Hyper`, or a description, with all noise multipliers 0."""
     if isinstance(described, tuple) and not hasattr(described, "_fields"):
         return tuple(map(silenced, described))
     if not dataclasses.is_dataclass(described) or isinstance(described, type):
@@ -205,7 +205,7 @@ def silenced(described: Any) -> Any:
 
 
 def first_release(state: Any, released: list[Any]) -> PyTree:
-    """The first value that a round released.
+    """Returns the first value that a round released.
 
     The noise of later values is known only if operators do not depend on the point, since the noise
     of the first value moves the point.
@@ -214,31 +214,31 @@ def first_release(state: Any, released: list[Any]) -> PyTree:
       ValueError: if there is none.
     """
     if not released:
-        raise ValueError("An update called no release function of jaxminimax, so that no noise can "
-                         "be told from data: release by jmm.release, see "
+        raise ValueError("An update called no release function of jaxminimax, so the audit cannot "
+                         "separate noise from data: release by jmm.release, see "
                          "docs/adding_an_algorithm.md.")
     return released[0]
 
 
 def all_releases(state: Any, released: list[Any]) -> PyTree:
-    """All that a round released."""
+    """Returns all values that a round released."""
     return tuple(released)
 
 
 def first_points(state: Any) -> PyTree:
-    """The points that the first release of a round led to."""
+    """Returns the points after the first release of a round."""
     return getattr(state, "ahead", state.z)
 
 
 def unprojected(problem: Problem | GroupProblem, hyper: Any) -> Problem | GroupProblem:
-    """`problem` without its projection, where that only hides what was released."""
+    """Returns `problem` without its projection, if that only hides released values."""
     if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
         return problem._replace(project=lambda z: z)
     return problem
 
 
 def straightened(hyper: Any) -> Any:
-    """`hyper` with Euclidean steps, where others only hide what was released."""
+    """Returns `hyper` with Euclidean steps, if others only hide released values."""
     if hasattr(hyper, "geometry"):
         return dataclasses.replace(hyper, geometry=EUCLIDEAN)
     return hyper
@@ -246,33 +246,33 @@ def straightened(hyper: Any) -> Any:
 
 def rounds(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle, data: PyTree,
            problem: Any, observe: Observe, runs: int) -> Rounds:
-    """Runs on the first data set of a pair.
+    """Makes runs on the first data set of a pair.
 
     Args:
-      key: for all the runs.
+      key: the key of all runs.
       algorithm: a module such as `sgda`.
       hyper: its `Hyper`, with noise multipliers.
       z: the initial point.
       data: leaves `[2, ...]`.
-      problem: what the algorithm takes.
-      observe: what is looked at.
-      runs: how many.
+      problem: a problem that the algorithm takes.
+      observe: `(state, released) -> tree`, the observed values of a round.
+      runs: the number of runs.
 
     Raises:
-      ValueError: if what is looked at was released in a branch or a loop of the algorithm's own.
+      ValueError: if the observed values were released in a branch or a loop of the algorithm's own.
     """
     return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
 
 
 def rounds_of_both(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
                    data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
-    """Runs on each data set of a pair; arguments as in `rounds`."""
+    """Makes runs on each data set of a pair; the arguments are those of `rounds`."""
     return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
 
 
 def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
            data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
-    """`rounds` for a key for each data set."""
+    """Simulates the runs of `rounds`, with a key for each data set."""
     quiet = silenced(hyper)
     (numbers, structure), silent = jax.tree.flatten(hyper), jax.tree.leaves(quiet)
     # only what differs is mapped over: every other number stays the one that is described

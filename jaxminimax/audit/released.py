@@ -1,10 +1,10 @@
-"""What whole runs released, and statistics of it that tell data sets, grids and shared noise apart.
+"""The releases of whole runs, and statistics that reveal the data set, grids and shared noise.
 
-Releases are read off a run's iterates. An adversary who knows all records but one subtracts either
-candidate's sum from what was released. Under the right candidate the rest is the sampler's own
-number, whatever it cannot be is never seen there; under the wrong one it is shifted. So every
-property of a sampler's numbers that a shift destroys tells the two apart, however little of the
-noise's law it is.
+Releases are computed from a run's iterates. An adversary who knows all records but one subtracts
+each candidate's sum from a release. Under the right candidate the rest is the sampler's own number,
+and impossible numbers never occur; under the wrong one it is shifted. So every property of a
+sampler's numbers that a shift destroys distinguishes the two, however small a part of the noise's
+law it is.
 
 Two releases that share noise have a difference with too little of it. The states of a run mix its
 releases, and later releases depend on earlier ones. The test therefore compares the releases
@@ -34,14 +34,14 @@ from jaxminimax.releases.watch import Seen, update_and_releases
 
 
 def observed(state: Any) -> Saddle:
-    """The points that a round's releases led to, leaves `[releases, dim]`."""
+    """Returns the points after each of a round's releases, leaves `[releases, dim]`."""
     points = [state.ahead, state.z] if hasattr(state, "ahead") else [state.z]
     return Saddle(*(jnp.stack(x) for x in zip(*points, strict=True)))
 
 
 def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle,
            problem: Problem) -> Saddle:
-    """How far each release moves one run from where its round began, leaves `[releases, dim]`."""
+    """Returns how far each release moves one run from its round's start, `[releases, dim]`."""
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
     if getattr(hyper.query, "doubling", False):  # a solution moves away from its centre
         return run(key, start, data, hyper, algorithm, problem,
@@ -57,19 +57,19 @@ def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
 
 def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle, runs: int,
              problem: Problem = PROBLEM, together: int = 1024) -> np.ndarray:
-    """Reads the releases of runs on each of several data sets off the iterates.
+    """Computes the releases of runs on each of several data sets from the iterates.
 
-    Iterates move by a step times what was released; the steps are measured on a run without noise.
-    Optimisers with a memory leave a mixture, on which only the attack is weaker.
+    Iterates move by a step times the release; the steps are measured on a run without noise.
+    Optimisers with a memory leave a mixture, on which the attack is weaker.
 
     Args:
-      key: for all the runs.
+      key: the key of all runs.
       algorithm: a module such as `sgda`.
       hyper: its `Hyper`.
       data: leaves `[sets, n, dim]`.
-      runs: on each data set.
-      problem: whose operator is the record, and how its clipped sums are computed.
-      together: runs at a time.
+      runs: the number of runs on each data set.
+      problem: a problem whose operator is the record.
+      together: the number of runs at a time.
 
     Returns:
       Noisy sums over clip norms (proximal points: over displacements), sign of the first release
@@ -104,7 +104,7 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
 
 
 def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle) -> Saddle:
-    """Moves per clip norm released, from a run without noise on one record, `[releases, 1]`."""
+    """The moves per released clip norm, from a run without noise on one record, `[releases, 1]`."""
     query = hyper.query
     zero = jax.tree.map(lambda _: 0.0, query.noise_multiplier)
     plain = dataclasses.replace(hyper, query=dataclasses.replace(
@@ -120,13 +120,13 @@ def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
 
 def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours: str,
                      times: int | None = None) -> np.ndarray:
-    """Log-likelihood ratio of the described mechanism on the two data sets of `worst_pair`.
+    """The log-likelihood ratio of the described mechanism on the data sets of `worst_pair`.
 
     Args:
       released: from `releases`, `[runs, releases, players, 1]`.
       query: the description.
-      neighbours: the relation.
-      times: releases on the part of the data that the record is in; None: all of them.
+      neighbours: the neighbouring relation.
+      times: the number of releases on the part of the data with the record; None for all.
     """
     noise, clips = mechanism.description.check_noise(query), clip_norms(query)
     noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
@@ -153,11 +153,11 @@ _NEAR = 2000  # steps of a grid from 0 that are looked at
 
 
 def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
-    """Statistics of released numbers less a candidate's sum, over the noise's scale.
+    """Computes statistics of released numbers less a candidate's sum, over the noise's scale.
 
     Args:
-      noise: `[runs, d]`, float64.
-      bits: digits of the type that they were drawn in, 24 or 53.
+      noise: the numbers, `[runs, d]`, float64.
+      bits: the digits of the type that they were drawn in, 24 or 53.
 
     Returns:
       Each `[runs]`: the share of small pairs (i, i + d / 2) whose 1 - exp(-r^2 / 2) is a multiple
@@ -190,11 +190,11 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
 
 
 def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
-    """The described standard deviation of the noise in a release's numbers, `[k]`.
+    """Returns the described standard deviation of the noise in a release's numbers, `[k]`.
 
     Returns:
       NaN for a player without a clip norm. None if the mechanism is not a `Query`, has no noise, or
-      reads a secret sample, whose sum nobody knows.
+      reads a secret sample, whose sum is unknown.
     """
     query = getattr(hyper, "query", None)
     if not isinstance(query, Query) or query.sampling.secret:
@@ -208,18 +208,18 @@ def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
 
 def coarse_scores(sides: list[Rounds], unit: np.ndarray | float,
                   bits: int) -> list[dict[str, np.ndarray]]:
-    """`coarse` of the first round's releases on each data set, less the first data set's sum.
+    """Computes `coarse` of the first round's releases, less the first data set's sum.
 
     Args:
-      sides: what runs on each data set released.
+      sides: the releases of runs on each data set.
       unit: the described standard deviation of their noise, `[k]` or one for all; NaN where there
         is none.
       bits: as in `coarse`.
     """
     unit = np.broadcast_to(unit, sides[0].noisy.shape[-1:])
     noisy = np.isfinite(unit)
-    louder = unit[noisy] * ROUNDING_MARGIN
-    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, noisy] / louder,
+    scale = unit[noisy] * ROUNDING_MARGIN
+    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, noisy] / scale,
                    bits) for i, seen in enumerate(sides)]
 
 
@@ -228,14 +228,14 @@ _ROUNDS = 16
 
 
 def _independent(described: Any) -> bool:
-    """Returns whether a description's releases are sums with noise of their own each."""
+    """Returns True if each release of a description is a sum with noise of its own."""
     query = getattr(described, "query", None)
     return (isinstance(described, Repeat) and isinstance(query, Query | GroupGradients)
             and getattr(query, "bands", 1) == 1)
 
 
 def _zero(problem: Problem | GroupProblem) -> Any:
-    """The problem of the same signature whose operator, or loss, is 0."""
+    """Returns a problem of the same signature whose operator, or loss, is 0."""
     def operator(z: Saddle, *_: Any) -> Saddle:
         return jax.tree.map(jnp.zeros_like, z)
 
@@ -249,7 +249,7 @@ def _zero(problem: Problem | GroupProblem) -> Any:
 def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
                             data: PyTree, problem: Problem | GroupProblem, runs: int,
                             confidence: float) -> float:
-    """A lower bound on the largest |correlation| of two releases of a run; 0 if it is chance.
+    """Bounds the largest |correlation| of two releases of a run from below; 0 if it is chance.
 
     It compares the first numbers of each release in the first rounds, and only for an algorithm
     that makes several releases of sums a round: `signals` tests all others. It does not see a
@@ -261,9 +261,9 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
       hyper: its `Hyper`, with noise multipliers.
       z: the initial point.
       data: one data set; only its shapes matter.
-      problem: only its kind matters.
-      runs: how many.
-      confidence: of the bound.
+      problem: a problem, of which only the kind matters.
+      runs: the number of runs.
+      confidence: the confidence of the bound.
     """
     sums = [one for one in algorithm.mechanism(hyper).answered() if _independent(one)]
     if sum(one.releases() for one in sums) <= hyper.iterations:

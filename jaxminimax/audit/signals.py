@@ -1,11 +1,11 @@
-"""How far apart neighbours' releases are, in units of their noise, against what is charged.
+"""The distance of neighbours' releases in units of their noise, measured and charged.
 
-An attack's lower bound on epsilon is proof against any mistake, but a mistake must raise epsilon by
-a good part to be seen. What the accountant charges rests on two numbers that can be measured
-directly: how far a record moves what is released, and how much noise is on it. A few thousand runs
-tell their ratio to a few hundredths.
+An attack's lower bound on epsilon detects any kind of mistake, but only one that raises epsilon by
+a good part. The accountant's charge rests on two numbers that can be measured directly: how far a
+record moves a release, and the size of the noise. A few thousand runs measure their ratio to a few
+hundredths.
 
-The same is measured of a released index: how far a record moves its odds.
+The same is measured for a released index: how far a record moves its odds.
 """
 
 import dataclasses
@@ -30,32 +30,32 @@ LAWS = ("gaussian", "laplace")
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
-    """How far a record moves the releases of a run, in units of their noise.
+    """The distance that a record moves the releases of a run, in units of their noise.
 
-    For Gaussian noise the distance of the two means in the metric of the noise's covariance, over
-    all rounds that are looked at, given samples that hold the record; a run is the Gaussian
-    mechanism of this parameter. For Laplace noise the sum of distances over scales. For the index
-    of the largest of scores with Gumbel noise the change of its log odds, see `index_signal`.
+    For Gaussian noise it is the distance of the two means in the metric of the noise's covariance,
+    over all observed rounds, given samples that hold the record; a run is the Gaussian mechanism of
+    this parameter. For Laplace noise it is the sum of distances over scales. For the index of the
+    largest of scores with Gumbel noise it is the change of its log odds, see `index_signal`.
 
     Attributes:
       attained: the estimate.
-      low: lower confidence bound on it.
-      high: upper confidence bound.
-      charged: what the accountant takes it for.
-      read: share of the releases that read the record, from below; 0 where samples are public.
-      read_charged: the share that the description says; 1 where samples are public.
-      shared: largest correlation of two released numbers' noise, or of noise with whether a sample
-        holds the record, from below; 0 unless it is there beyond doubt. Of a tree the nodes' noise,
-        of correlated noise what it is made of.
+      low: a lower confidence bound on it.
+      high: an upper confidence bound on it.
+      charged: the value that the accountant charges.
+      read: a lower bound on the share of releases that read the record; 0 if samples are public.
+      read_charged: the share in the description; 1 if samples are public.
+      shared: a lower bound on the largest correlation of two released numbers' noise, or of noise
+        with whether a sample holds the record; 0 if it may be chance. For a tree it is about the
+        nodes' noise, for correlated noise about its independent parts.
       law: "gaussian", "laplace" or "gumbel".
-      confidence: of each bound.
-      runs: that it was measured on.
+      confidence: the confidence of each bound.
+      runs: the number of runs.
 
     Examples:
-        >>> found = jmm.audit.Signal(attained=0.9, low=0.8, high=1.1, charged=1.0, read=1.0,
-        ...                          read_charged=1.0, shared=0.0, law="gaussian", confidence=0.999,
-        ...                          runs=4000)
-        >>> found.violated
+        >>> result = jmm.audit.Signal(attained=0.9, low=0.8, high=1.1, charged=1.0, read=1.0,
+        ...                           read_charged=1.0, shared=0.0, law="gaussian",
+        ...                           confidence=0.999, runs=4000)
+        >>> result.violated
         False
     """
 
@@ -72,13 +72,13 @@ class Signal:
 
     @property
     def violated(self) -> bool:
-        """Returns whether what is charged is refuted."""
+        """Returns True if the charge is refuted."""
         return not (self.low <= self.charged and self.read <= self.read_charged
                     and self.shared <= 0)
 
 
 def _unsampled(described: Any) -> Any:
-    """A description in which every sample holds the record, disjoint batches apart."""
+    """Returns a description in which every sample holds the record, except disjoint batches."""
     if isinstance(described, tuple) and not hasattr(described, "_fields"):
         return tuple(map(_unsampled, described))
     if not dataclasses.is_dataclass(described) or isinstance(described, type):
@@ -91,10 +91,15 @@ def _unsampled(described: Any) -> Any:
 
 
 def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
-    """The signal that the accountant charges, given samples that hold the record.
+    """Returns the signal that the accountant charges, given samples that hold the record.
 
-    A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z, and
-    for Gumbel noise ("gumbel") too, of the indices that it decides.
+    For Gaussian noise it is mu, (1 or 2) (sum of 1 / z^2)^(1/2). For Laplace noise it is the sum of
+    1 / z, and for Gumbel noise too, over the indices that it decides.
+
+    Args:
+      mechanism: the description of the run.
+      neighbours: the neighbouring relation.
+      law: the law of the noise, "gaussian", "laplace" or "gumbel".
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(4.0, None),
@@ -114,7 +119,7 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
 
 
 def _reduced(seen: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each round's part of a leaf as its component along the record's move."""
+    """Replaces each round's part of a leaf by its component along the record's move."""
     columns = []
     for span in (span for release in seen.spans() for span in release):
         move = gap[:, span]  # [rounds, k]
@@ -130,9 +135,9 @@ def _release_spans(seen: Rounds) -> list[slice]:
 
 
 def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
-    """Each release's move of the run in which it is largest over the noise, `[rounds, k]`.
+    """Returns each release's largest move over the noise, of all runs, `[rounds, k]`.
 
-    Of samples that may hold the record several times, the smallest that is not 0.
+    If samples may hold the record several times, it is the smallest move that is not 0.
     """
     scale = noise.std(0)
     square, every = np.square(gap / np.where(scale > 0, scale, 1.0)), np.arange(gap.shape[1])
@@ -146,7 +151,7 @@ def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -
 
 
 def _nodes(steps: np.ndarray) -> np.ndarray:
-    """Values of a tree's nodes, `[runs, rounds, k]`, from the growth of its sums with each leaf.
+    """Computes a tree's nodes, `[runs, rounds, k]`, from the growth of its sums with each leaf.
 
     With leaf t = 1, 2, ... one node comes, and those at the bits of t - 1 below it go.
     """
@@ -159,7 +164,7 @@ def _nodes(steps: np.ndarray) -> np.ndarray:
 
 
 def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
-    """The innovations of correlated noise, `[runs, rounds, k]`, and how far a record moves them."""
+    """Returns the innovations of correlated noise, `[runs, rounds, k]`, and a record's moves."""
     if bands == 1:
         return steps
     a = coefficients(bands)
@@ -167,13 +172,13 @@ def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
 
 
 def _reads(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
-    """Returns whether each release of a round read the record, `[runs, rounds]` each."""
+    """Returns True for each release of a round that read the record, `[runs, rounds]` each."""
     sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(seen)]
     return [size > 1e-9 * size.max() for size in sizes]
 
 
 def _read(reads: list[np.ndarray], confidence: float) -> float:
-    """How often a release reads the record, from below, where it reads it at all."""
+    """Bounds from below how often a release reads the record, if it reads it at all."""
     read = 0.0
     for one in reads:
         one = one[:, one.any(0)]  # rounds on other parts of the data never do
@@ -185,7 +190,7 @@ def _read(reads: list[np.ndarray], confidence: float) -> float:
 
 def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
               law: str = "gaussian", confidence: float = 0.999) -> Signal:
-    """The signal of rounds that were observed; see `signal`."""
+    """Computes the signal of observed rounds; see `signal`."""
     noise, gap = seen.noise, seen.quiet[:, :, 0] - seen.quiet[:, :, 1]
     complete = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
     if complete.sum() < 4:
@@ -228,24 +233,24 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
            mechanism: Any = None) -> Signal:
     """Measures how far a record moves the releases, in units of their noise.
 
-    With k runs the noise is known to a part (2 k)^(-1/2); 4000 runs refute a description whose
+    With k runs the noise has a relative error of (2 k)^(-1/2); 4000 runs refute a description whose
     sensitivity or noise is a tenth off.
 
     Args:
-      key: for all the runs.
+      key: the key of all runs.
       algorithm: a module such as `sgda`.
       hyper: its `Hyper`, with noise multipliers; they need not be calibrated.
       z: the initial point.
       data: the pair, leaves `[2, ...]`.
-      problem: what the algorithm takes; it should attain the clip norms.
-      observe: `(state, released) -> tree`, what is looked at of a round: `released` are the values
-        that the update's calls of release functions returned, in their order, and `state` is the
-        one after it. A tuple of trees for several releases. By default the first value.
-      runs: at least ten for each number that is looked at.
-      neighbours: the relation.
-      law: of the noise, "gaussian" or "laplace".
-      confidence: of each bound.
-      mechanism: what is charged for the numbers that are looked at; None: all of the run.
+      problem: a problem that the algorithm takes; its operator should attain the clip norms.
+      observe: `(state, released) -> tree`, the observed values of a round: `released` are the
+        values that the update's calls of release functions returned, in their order, and `state` is
+        the state after it. A tuple of trees for several releases. By default the first value.
+      runs: the number of runs, at least ten for each observed number.
+      neighbours: the neighbouring relation.
+      law: the law of the noise, "gaussian" or "laplace".
+      confidence: the confidence of each bound.
+      mechanism: the description that is charged for the observed numbers; None for the whole run.
 
     Raises:
       ValueError: for numbers out of range, runs that are too few, several releases a round with
@@ -259,9 +264,9 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
         >>> problem = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: jnp.sum(w * x)))
         >>> data = jnp.zeros((2, 10, 1)).at[:, 0,
         ...                                 0].set(jnp.array([1.0, -1.0]))  # a pair of data sets
-        >>> found = jmm.audit.signal(jax.random.key(0), jmm.sgda, hyper,
-        ...                          Saddle(jnp.zeros(1), jnp.zeros(())), data, problem, runs=1000)
-        >>> round(found.charged, 2), found.violated
+        >>> result = jmm.audit.signal(jax.random.key(0), jmm.sgda, hyper,
+        ...                           Saddle(jnp.zeros(1), jnp.zeros(())), data, problem, runs=1000)
+        >>> round(result.charged, 2), result.violated
         (1.0, False)
     """
     checks.count("runs", runs, low=4)
@@ -273,22 +278,22 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
 
 
 def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) -> Signal:
-    """The largest change of an index's log odds, from how often each came up on two data sets.
+    """Measures the largest change of an index's log odds, from counts on two data sets.
 
-    `Selection` promises that no record changes the odds of any index by more than e^t, whatever
-    the scores, t = 1 / its multiplier as charged. The index, and in which of the data sets it comes
+    `Selection` promises that no record changes the odds of any index by more than e^t, for any
+    scores, t = 1 / its charged multiplier. The index, and in which of the data sets it comes
     up more often, are chosen by the same counts: the bounds are for all of them together.
 
     Args:
       one: indices released in runs on one data set, `[runs]`; one release each.
-      two: on the other.
+      two: indices released on the other.
       mechanism: the `Selection`, of any number of releases.
-      confidence: of each bound.
+      confidence: the confidence of each bound.
 
     Examples:
         >>> chosen = jmm.mechanism.Selection(bound=1.0, sizes=(50, 50), noise_multiplier=2.0)
         >>> rng = np.random.default_rng(0)
-        >>> one, two = rng.integers(0, 2, (2, 1000))  # indices of 1,000 runs on either data set
+        >>> one, two = rng.integers(0, 2, (2, 1000))  # indices of 1,000 runs on the two data sets
         >>> jmm.audit.index_signal(one, two, chosen).violated
         False
     """

@@ -1,4 +1,4 @@
-"""The ground that everything else stands on: types, checks, arithmetic on pytrees, random bits."""
+"""The lowest layer of the package: types, checks, arithmetic on pytrees and random bits."""
 
 from collections.abc import Collection, Mapping
 from types import ModuleType
@@ -10,15 +10,15 @@ VERSION = "0.2.0"
 def public_names(namespace: Mapping[str, Any], modules: Collection[str] = ()) -> list[str]:
     """The public names of a module, sorted.
 
-    They are those in its `__all__`; without one, everything without an underscore that was made in
-    the module or below it, but for other modules. A face calls it as
+    They are the names in its `__all__`. Without one, they are all names without an underscore that
+    were defined in the module or below it, except other modules. A module calls it as
 
         def __dir__() -> list[str]:
             return _public_names(globals())
 
     Args:
       namespace: `globals()` of the module.
-      modules: names of modules that belong to it all the same.
+      modules: names of modules that are public in it too.
 
     Examples:
         >>> from jaxminimax.base import public_names
@@ -30,7 +30,7 @@ def public_names(namespace: Mapping[str, Any], modules: Collection[str] = ()) ->
     own = namespace["__name__"]
 
     def made_here(value: Any) -> bool:
-        """Constants of Python's own types do not say where they were made."""
+        """Returns True for objects defined here, and for constants, which hold no module name."""
         home = getattr(value, "__module__", own)
         return not isinstance(value, ModuleType) and f"{home}.".startswith(f"{own}.")
 

@@ -1,6 +1,6 @@
-"""Checks of arguments: messages name the argument, its kind and the kind that is wanted.
+"""Checks of arguments, whose messages name the argument, its kind and the expected kind.
 
-Kinds, dtypes and shapes are looked at, never the numbers of the data. What passes is not changed.
+The checks read kinds, dtypes and shapes, and never the numbers of the data. They change no value.
 """
 
 import functools
@@ -19,14 +19,14 @@ _AS_ARRAYS = {"pandas": ".to_numpy()", "polars": ".to_numpy()", "pyarrow": ".to_
 
 
 def algorithm(x: Any, *needed: str) -> None:
-    """Refuses what is no algorithm.
+    """Refuses an object that is no algorithm.
 
     Args:
       x: a module such as `sgda`.
-      *needed: functions that it must have; `mechanism` always.
+      *needed: functions that it must have, besides `mechanism`.
 
     Raises:
-      TypeError: naming what was given.
+      TypeError: naming the argument that was passed.
     """
     if not all(callable(getattr(x, name, None)) for name in ("mechanism", *needed)):
         raise TypeError("algorithm must be a module such as jaxminimax.sgda, with "
@@ -53,14 +53,14 @@ def settings(hyper: Any, of: Any) -> None:
 
 
 def problem(x: Any, of: Any = None) -> None:
-    """Refuses what is no problem, or one of another kind than the algorithm solves.
+    """Refuses an object that is no problem, or a problem that the algorithm does not solve.
 
     Args:
       x: a `Problem` or a `GroupProblem`.
-      of: the algorithm; None: any.
+      of: the algorithm; None for any.
 
     Raises:
-      TypeError: naming what was given and what is wanted.
+      TypeError: naming the argument that was passed and the expected kind.
     """
     if not callable(getattr(x, "operator", None)) or hasattr(x, "strategy"):
         raise TypeError(f"problem must be a Problem, got {describe(x)}: of a loss "
@@ -84,7 +84,7 @@ def _annotation(update: Any) -> Any:
 
 
 def players(name: str, x: Any, each: str = "one number for each player") -> None:
-    """Refuses what is no pair of both players' settings.
+    """Refuses an object that is no pair of both players' settings.
 
     Raises:
       TypeError: naming what was given.
@@ -95,15 +95,15 @@ def players(name: str, x: Any, each: str = "one number for each player") -> None
 
 
 def point(z: Any, name: str = "z") -> Saddle:
-    """The initial point as arrays.
+    """Returns the initial point as arrays.
 
     Args:
       z: a `Saddle` of pytrees of arrays, or of Python's floats.
       name: what to call it in messages.
 
     Raises:
-      TypeError: for what is no `Saddle`; for leaves that are integers, tensors of other libraries
-        or no numbers.
+      TypeError: for an object that is no `Saddle`, or for leaves that are integers, tensors of
+        other libraries or no numbers.
     """
     players(name, z, "the parameters of both players")
     floats(z, name)
@@ -128,7 +128,7 @@ def floats(parameters: PyTree, name: str) -> None:
 
 
 def records(data: PyTree, name: str = "data") -> None:
-    """Refuses data that are no arrays of numbers; shapes and dtypes are looked at, no number is.
+    """Refuses data that are no arrays of numbers; it reads shapes and dtypes only.
 
     Args:
       data: leaves of JAX's or NumPy's arrays.
@@ -153,7 +153,7 @@ def _is_numbers(dtype: np.dtype) -> bool:
 
 
 def _refuse_leaf(where: str, leaf: Any, inside: str = "") -> None:
-    """By its kind alone: the message must not hold a number of the data."""
+    """Raises an error with a leaf's kind alone: messages hold no number of the data."""
     kind = type(leaf)
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
@@ -165,7 +165,7 @@ def _refuse_leaf(where: str, leaf: Any, inside: str = "") -> None:
 
 
 def _list_above(tree: PyTree, path: tuple[Any, ...], name: str) -> str:
-    """Where the outermost list is on the way to a leaf; "" if there is none."""
+    """The place of the outermost list on the way to a leaf; "" if there is none."""
     for k, step in enumerate(path):
         if isinstance(tree, list):
             return name + jax.tree_util.keystr(path[:k])
@@ -178,7 +178,7 @@ def _list_above(tree: PyTree, path: tuple[Any, ...], name: str) -> str:
 def call(key_: Any, z: Any, hyper: Any, of: Any, to_solve: Any, *, one: bool = True) -> None:
     """Refuses arguments of a driver that are of the wrong kind, before any of them is used.
 
-    Data are another question, `records`.
+    `records` checks data.
 
     Args:
       key_: root key, or several.
@@ -189,7 +189,7 @@ def call(key_: Any, z: Any, hyper: Any, of: Any, to_solve: Any, *, one: bool = T
       one: whether there must be one key.
 
     Raises:
-      TypeError: naming what was given and what is wanted.
+      TypeError: naming the argument that was passed and the expected kind.
       ValueError: for several keys.
     """
     algorithm(of, "init", "update")
@@ -200,10 +200,10 @@ def call(key_: Any, z: Any, hyper: Any, of: Any, to_solve: Any, *, one: bool = T
 
 
 def key(x: Any, name: str = "key", *, one: bool = True) -> None:
-    """Refuses what is no typed key.
+    """Refuses an object that is no typed key.
 
     Args:
-      x: what was given.
+      x: the argument that was passed.
       name: what to call it in messages.
       one: whether it must be a single one.
 
@@ -225,10 +225,10 @@ def same_shapes(actual: PyTree, wanted: PyTree, name: str, of: str) -> None:
     """Refuses a value whose tree or shapes are not those of another.
 
     Args:
-      actual: shapes and dtypes that were found.
-      wanted: arrays.
-      name: what was found.
-      of: what it must look like.
+      actual: the actual shapes and dtypes.
+      wanted: arrays of the expected shapes.
+      name: the name of the actual value.
+      of: the name of the expected one.
 
     Raises:
       TypeError: naming both.

@@ -1,19 +1,27 @@
-"""Refusals with the value and the fix in the message; tracers pass, they were numbers before."""
+"""Checks of numbers, whose messages have the value and the fix. Tracers pass unchecked."""
 
 import inspect
 import math
 import numbers
 import os
+import sys
 from typing import Any
 
-import jax
 import numpy as np
 
 
+def _of_jax(value: Any, kind: str = "Array") -> bool:
+    """Returns whether a value is an array of JAX; none is before JAX is loaded."""
+    loaded = sys.modules.get("jax")
+    return loaded is not None and isinstance(
+        value, loaded.Array if kind == "Array" else loaded.core.Tracer)
+
+
 def _values(name: str, value: Any) -> np.ndarray | None:
-    if isinstance(value, jax.core.Tracer):
+    if _of_jax(value, "Tracer"):
         return None
-    ok = isinstance(value, (numbers.Real, np.ndarray, jax.Array)) and not isinstance(value, bool)
+    ok = isinstance(value, numbers.Real | np.ndarray) or _of_jax(value)
+    ok = ok and not isinstance(value, bool)
     array = np.asarray(value) if ok else None
     if array is None or array.dtype.kind not in "iuf":
         raise ValueError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
@@ -59,7 +67,7 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
 
 
 def scalars(**values: Any) -> None:
-    """Refuses arrays, traced or not: of several sizes, some would reach what others pay for.
+    """Refuses arrays, traced or not: of several sizes, some would be used and others charged.
 
     Raises:
       ValueError: naming the value.
@@ -70,12 +78,12 @@ def scalars(**values: Any) -> None:
 
 
 def describe(x: Any) -> str:
-    """A value for a message: what kind of thing it is, and how it prints if that is short."""
+    """Describes a value for a message: its kind, and its print if that is short."""
     kind = type(x)
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module in ("builtins", "jaxminimax") else (
         f"{module}.{kind.__qualname__}")
-    if isinstance(x, np.ndarray | jax.Array):
+    if isinstance(x, np.ndarray) or _of_jax(x):
         return f"an array of shape {np.shape(x)} and dtype {x.dtype}"
     if callable(x) and hasattr(x, "__qualname__"):
         return f"{'class' if isinstance(x, type) else 'function'} {x.__qualname__}"
@@ -84,11 +92,11 @@ def describe(x: Any) -> str:
 
 
 def takes(name: str, function: Any, *arguments: str) -> None:
-    """Refuses what is no function of so many arguments.
+    """Refuses an object that is no function of so many arguments.
 
     Args:
       name: what to call it in the message.
-      function: what was given; one that Python cannot look into passes.
+      function: the argument that was passed; a function without a signature passes.
       *arguments: names of the positional arguments that it is called with.
 
     Raises:
@@ -109,7 +117,7 @@ def takes(name: str, function: Any, *arguments: str) -> None:
 
 
 def can_take(function: Any, *arguments: str) -> bool:
-    """Returns whether a function takes so many arguments, as far as Python can tell."""
+    """Returns True if a function takes so many arguments, as far as its signature shows."""
     try:
         takes("function", function, *arguments)
     except TypeError:
@@ -118,12 +126,12 @@ def can_take(function: Any, *arguments: str) -> bool:
 
 
 def one_number(value: Any, name: str) -> Any:
-    """`value`, if it is one number as an array.
+    """Returns `value` if it is one number as an array.
 
     Raises:
       TypeError: for a tuple such as (loss, aux), or an array of several.
     """
-    if not isinstance(value, np.ndarray | np.generic | jax.Array | float | int):
+    if not (isinstance(value, np.ndarray | np.generic | float | int) or _of_jax(value)):
         raise TypeError(f"{name} must return one number, got {describe(value)}: return the loss "
                         "alone, without auxiliary values.")
     if np.shape(value) != ():
@@ -137,7 +145,7 @@ _FAST = ("xla_cpu_enable_fast_math", "xla_cpu_enable_fast_min_max", "xla_gpu_ena
 
 
 def _flags() -> list[str]:
-    """The flags of XLA in the environment, or in the file that it names."""
+    """The flags of XLA in the environment, or in the file that the environment names."""
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-") and os.path.isfile(flags):
         with open(flags) as file:
@@ -151,6 +159,8 @@ def exact_arithmetic() -> None:
     Raises:
       ValueError: naming the option that is on.
     """
+    import jax
+
     for name in ("debug_nans", "debug_infs"):
         if getattr(jax, name).value:
             raise ValueError(f"jax_{name} is on: a record whose operator is not finite would end "

@@ -1,4 +1,4 @@
-"""Names of persons: exact, and the same from every kind of table."""
+"""Names of persons, which are exact and the same from every kind of table."""
 
 import decimal
 import numbers
@@ -18,8 +18,8 @@ def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
 
     A name is exact text: an integer by its decimal digits, whatever its size; text by its
     characters; bytes by their UTF-8 characters, with a surrogate for each invalid byte; a UUID by
-    its 36 characters. No name passes through a float. So 1 and "1" are one person, as a CSV file
-    does not tell them apart, and "1", "1.0", "01", " 1" and "true" are five.
+    its 36 characters. No name passes through a float. So 1 and "1" are one person, because a
+    CSV file does not distinguish them, and "1", "1.0", "01", " 1" and "true" are five.
 
     Integers come first, by value, and other names follow in the order of their characters.
 
@@ -46,7 +46,7 @@ def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
 
 
 def exact(cells: Any) -> np.ndarray:
-    """Cells of a list, an array or a column as an array that rounds none of them.
+    """Returns the cells of a list, an array or a column as an array that rounds none of them.
 
     NumPy makes floats of some lists of integers, and of integers in columns with missing cells.
     Cells under a mask are None.
@@ -65,7 +65,7 @@ def exact(cells: Any) -> np.ndarray:
 
 
 def absent(cell: Any) -> bool:
-    """Returns whether a cell is None, NaN, NaT or NA."""
+    """Returns True if a cell is None, NaN, NaT or NA."""
     try:
         return cell is None or bool(cell != cell)
     except (TypeError, ValueError, ArithmeticError):  # NA of pandas is neither equal nor different
@@ -73,7 +73,7 @@ def absent(cell: Any) -> bool:
 
 
 def _name(cell: Any, where: str) -> str:
-    """An owner as text."""
+    """Returns the name of an owner as text."""
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")
     if absent(cell) or (isinstance(cell, str) and not cell):
@@ -93,7 +93,7 @@ def _name(cell: Any, where: str) -> str:
 
 
 def _digits(cell: Any) -> str | None:
-    """The digits of an integer; None where rounding could have made it, and for other kinds."""
+    """The digits of an integer; None for other kinds, and if rounding could have changed it."""
     if isinstance(cell, decimal.Decimal):
         sure = cell.is_finite() and cell.adjusted() < 4000 and cell == cell.to_integral_value()
     elif isinstance(cell, float | np.floating):
@@ -106,6 +106,6 @@ def _digits(cell: Any) -> str | None:
 
 
 def _order(name: str) -> tuple[bool, int, str]:
-    """Integers by value, then other text."""
+    """The sort key of a name: integers by value, then other text."""
     is_integer = _INTEGER.fullmatch(name) is not None
     return not is_integer, int(name) if is_integer else 0, name

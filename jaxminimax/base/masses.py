@@ -20,7 +20,7 @@ class Law(NamedTuple):
 
     Attributes:
       first: the least k that is not negligible.
-      upper: an upper bound on each P[k].
+      upper: an upper bound on each P[k], by k from `first` on.
       none: a lower bound on P[0].
       rest: an upper bound on the total probability of all k that are not listed.
     """
@@ -33,7 +33,7 @@ class Law(NamedTuple):
 
 def outwards(middle: int, last: int, ratio: Callable[[int], tuple[int, int]],
              bits: int) -> tuple[int, tuple[int, ...]]:
-    """The least k that is not negligible, and the masses from there on, up to one factor.
+    """Returns the least k that is not negligible, and the masses from it on, up to one factor.
 
     Args:
       middle: the likeliest k.
@@ -55,7 +55,7 @@ def outwards(middle: int, last: int, ratio: Callable[[int], tuple[int, int]],
 
 
 def binomial_masses(trials: int, hit: int, both: int, bits: int) -> tuple[int, tuple[int, ...]]:
-    """`outwards` for the number of hits in trials of probability hit / both < 1 each."""
+    """Returns `outwards` for the number of hits in trials of probability hit / both < 1 each."""
     miss = both - hit
     return outwards(min(trials, (trials + 1) * hit // both), trials,
                     lambda k: ((trials - k) * hit, (k + 1) * miss), bits)
@@ -63,7 +63,7 @@ def binomial_masses(trials: int, hit: int, both: int, bits: int) -> tuple[int, t
 
 @functools.lru_cache(maxsize=256)
 def binomial(trials: int, hit: int, both: int) -> Law:
-    """The number of hits in independent trials, each with probability hit / both."""
+    """Bounds the law of the number of hits in trials, each with probability hit / both."""
     if hit >= both:
         return Law(trials, (1.0,), 0.0 if trials else 1.0, 0.0)
     return _enclosed(*binomial_masses(trials, hit, both, BITS), trials)
@@ -71,7 +71,7 @@ def binomial(trials: int, hit: int, both: int) -> Law:
 
 @functools.lru_cache(maxsize=256)
 def hypergeometric(population: int, marked: int, draws: int) -> Law:
-    """The number of marked records in a uniform subset of `draws`; marked + draws <= n."""
+    """Bounds the law of the marked records in a subset of `draws`; marked + draws <= n."""
     left = population - marked - draws
     most = min(marked, draws)
     masses = outwards(min(most, (draws + 1) * (marked + 1) // (population + 2)), most,

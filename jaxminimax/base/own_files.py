@@ -1,10 +1,10 @@
 """Folders and files that only this user may write, changed by one process at a time.
 
-The folder of a run holds its key and what it released, and the folder of compiled programs holds
-what a later process executes: another user who could write there would know the noise, or choose
-the code. A file is written under another name, flushed to the disk and then renamed, so that a
-crash or a full disk leaves the former content or the new one. Locks are the operating system's,
-which releases them when a process ends, however it ends; network file systems do not promise them.
+The folder of a run holds its key and its releases. The folder of compiled programs holds code that
+a later process executes. Another user who could write there would know the noise, or
+choose the code. A file is written under another name, flushed to the disk and then renamed, so that
+a crash or a full disk leaves the former content or the new one. Locks are the operating system's,
+which releases them whenever a process ends; network file systems do not promise them.
 Owners and modes are not checked on systems without them, such as Windows.
 """
 
@@ -19,8 +19,6 @@ import sys
 import time
 from collections.abc import Iterator
 
-import jax
-
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -33,13 +31,13 @@ _LEAST_SECONDS = 0.3  # of compiling what is worth a file
 
 
 def make(folder: pathlib.Path, mode: int = 0o700) -> None:
-    """Makes a folder, and its parents where they are missing, and checks it and all within.
+    """Makes a folder and its missing parents, and checks it and everything in it.
 
-    The folder that it lies in is checked, too, and the one that holds what was made.
+    It also checks the parent folder, and the folder that holds the topmost new one.
 
     Args:
-      folder: of this user alone; others may read it, if it is there and lets them.
-      mode: of what is made.
+      folder: a folder of this user alone; others may read it if it exists and allows that.
+      mode: the mode of new folders.
 
     Raises:
       ValueError: naming the folder or file that another user owns or may write to.
@@ -64,13 +62,13 @@ def check(path: str | os.PathLike[str], stats: os.stat_result | None = None, *,
     """Refuses a link, and a file or folder that another user owns or may write to.
 
     Args:
-      path: of a file or folder.
-      stats: its `os.lstat`; None: read now.
+      path: the path of a file or folder.
+      stats: its `os.lstat`; None to read it now.
       closed: whether it lies in a folder that nobody else may enter.
-      secret: whether it is refused, too, if others may read it.
+      secret: whether it is also refused if others may read it.
 
     Raises:
-      ValueError: naming the file or folder, and what to do.
+      ValueError: naming the file or folder, and the fix.
     """
     stats = os.lstat(path) if stats is None else stats
     if stat.S_ISLNK(stats.st_mode):
@@ -96,14 +94,15 @@ def check(path: str | os.PathLike[str], stats: os.stat_result | None = None, *,
 def check_parent(folder: pathlib.Path) -> None:
     """Refuses a folder in which any other user could put another folder in the place of ours.
 
-    In one with the sticky bit, such as /tmp, only its owner and that of the other folder can. The
-    members of a group that may write to it are trusted, as some systems give every user a group.
+    In a folder with the sticky bit, such as /tmp, only its owner and the owner of the other folder
+    can. Members of a group that may write to it are trusted, because some systems give every user a
+    group.
 
     Args:
-      folder: that may be missing or a link.
+      folder: a folder, which may be missing or a link.
 
     Raises:
-      ValueError: naming it, and what to do.
+      ValueError: naming it, and the fix.
     """
     if sys.platform == "win32" or not folder.exists():
         return
@@ -119,7 +118,7 @@ def check_parent(folder: pathlib.Path) -> None:
 
 
 def read(path: str | os.PathLike[str], *, secret: bool = False) -> str:
-    """The content of a file that nobody else owns or may write to; nor read, if it is a secret.
+    """Returns the content of a file that nobody else owns or may write; nor read, if secret.
 
     Raises:
       ValueError: for any other file.
@@ -137,14 +136,14 @@ def write(path: str | os.PathLike[str], text: str, *, mode: int = 0o666, new: bo
     """Replaces the content of a file; returns when it is on disk.
 
     Args:
-      path: of the file.
+      path: the path of the file.
       text: its content.
-      mode: of the file, less the umask.
-      new: whether the file must not be there yet.
+      mode: the mode of the file, less the umask.
+      new: whether the file must not exist yet.
 
     Raises:
-      FileExistsError: for a new file that is there.
-      OSError: if it cannot be written; it is then as it was.
+      FileExistsError: for a new file that exists.
+      OSError: if it cannot be written; its content is then unchanged.
     """
     part = _aside(path)
     try:
@@ -167,7 +166,7 @@ def write(path: str | os.PathLike[str], text: str, *, mode: int = 0o666, new: bo
 
 @contextlib.contextmanager
 def closed_to_writing() -> Iterator[None]:
-    """While this holds, other users may not write to what any thread of this process makes."""
+    """Keeps other users from writing to files that any thread of this process makes meanwhile."""
     before = os.umask(0o077)  # there is no call that only reads it
     os.umask(before | stat.S_IWGRP | stat.S_IWOTH)
     try:
@@ -177,7 +176,7 @@ def closed_to_writing() -> Iterator[None]:
 
 
 def remove(folder: str | os.PathLike[str]) -> None:
-    """Removes a folder, which is renamed first, so that its path is free at once."""
+    """Removes a folder, and renames it first, so that its path is free at once."""
     ended = _aside(folder)
     os.rename(folder, ended)
     shutil.rmtree(ended)
@@ -189,7 +188,7 @@ def _aside(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def locked(what: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
-    """While this holds, no other process has the lock of a file or folder.
+    """Holds the lock of a file or folder, which no other process then has.
 
     Args:
       what: a folder, with the lock inside, or a file, with the lock next to it.
@@ -222,10 +221,10 @@ def locked(what: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
 
 
 def sweep(path: str | os.PathLike[str]) -> None:
-    """Removes the temporary files and folders that ended processes left of a file or folder.
+    """Removes temporary files and folders that ended processes left for a file or folder.
 
     Args:
-      path: of the file or folder that they were written for; no other process writes it now.
+      path: the file or folder that they were written for; no other process writes it now.
     """
     folder, name = os.path.split(os.path.abspath(path))
     for one in os.listdir(folder):
@@ -236,7 +235,7 @@ def sweep(path: str | os.PathLike[str]) -> None:
 
 
 def is_at(handle: int, path: str | os.PathLike[str]) -> bool:
-    """Returns whether an open file or folder still has its name."""
+    """Returns True if an open file or folder still has its name."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -256,27 +255,29 @@ def _lock(handle: int) -> bool:
 
 
 def _holder(path: str) -> str:
-    """The process that has the lock, for a message."""
+    """Describes the process that has the lock, for a message."""
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         return f", number {number}" if (number := file.read(20)).isdigit() else ""
     return ""
 
 
 def keep_programs() -> pathlib.Path | None:
-    """Has JAX keep compiled programs, in `jaxminimax/programs` of the user's folder for caches.
+    """Makes JAX keep compiled programs, in `jaxminimax/programs` of the user's folder for caches.
 
-    A later process loads what an earlier one compiled. A program contains what it closes over: runs
-    of the library take data and keys as arguments, so that neither is in it; a user's loss may
-    close over anything. So the folder is the user's alone.
+    A later process loads the programs of an earlier one. A program contains the values that it
+    closes over. Runs of the library take data and keys as arguments, so that neither is in it; a
+    user's loss may close over anything. So the folder is for the user alone.
 
-    For commands, which own their process; an import does not. JAX's own settings come first: a
-    `JAX_COMPILATION_CACHE_DIR` is left as it is, and `JAX_ENABLE_COMPILATION_CACHE=false` switches
-    all of it off.
+    Commands call this, because they own their process; an import does not. JAX's own settings come
+    first: `JAX_COMPILATION_CACHE_DIR` is left as it is, and `JAX_ENABLE_COMPILATION_CACHE=false`
+    switches all of it off.
 
     Returns:
       The folder; None, with nothing set, if JAX's own settings decide, or if the folder is not, or
       cannot be made, the user's alone.
     """
+    import jax
+
     allowed = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
     if not allowed or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return None
@@ -288,7 +289,7 @@ def keep_programs() -> pathlib.Path | None:
 
 
 def _program_folder() -> pathlib.Path | None:
-    """The folder, made if it has to be; None if others own or could write any part of it.
+    """Returns the folder, made if needed; None if others own or could write any part of it.
 
     A user who may write to a folder above it could rename it and put another one in its place.
     """

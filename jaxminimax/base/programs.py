@@ -1,6 +1,7 @@
-"""Looking into traced programs: their equations, and the arrays that they close over."""
+"""Reads traced programs: their equations, and the arrays that they close over."""
 
 import itertools
+import weakref
 from typing import Any
 
 import jax
@@ -9,9 +10,10 @@ from jax.interpreters import partial_eval
 
 
 def walk(program: Any) -> list[tuple[Any, int]]:
-    """A traced program, its equations and the programs inside these, each before what is in it.
+    """Yields a traced program, its equations and the programs inside these, outer ones first.
 
-    With each, how often it is run: equations in a scan once an iteration, all others once.
+    Each comes with the number of its runs: equations in a scan run once an iteration, all others
+    once.
     """
     passed: list[tuple[Any, int]] = []
     waiting = [(program, 1)]
@@ -33,7 +35,7 @@ def walk(program: Any) -> list[tuple[Any, int]]:
 
 
 def equations(program: Any) -> list[Any]:
-    """Every equation of a traced program, those of programs inside it included."""
+    """Yields every equation of a traced program, also of programs inside it."""
     return [x for x, _ in walk(program) if hasattr(x, "primitive")]
 
 
@@ -45,15 +47,22 @@ def without_unread(program: Any) -> Any:
     return partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.out_avals), True)[0]
 
 
+# A program never changes, so one walk through it serves every call of it.
+_CONSTANTS: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
 def constants(program: Any) -> list[Any]:
-    """The arrays that a traced program and those inside it close over, in their order."""
+    """Returns the arrays that a traced program and those inside it close over, in order."""
+    if program in _CONSTANTS:
+        return _CONSTANTS[program]
     arrays: list[Any] = []
     for x, _ in walk(program):
         arrays += [y.val for y in x.invars if np.ndim(getattr(y, "val", 0))] if hasattr(
             x, "primitive") else getattr(x, "consts", ())
+    _CONSTANTS[program] = arrays
     return arrays
 
 
 def is_traced(*trees: Any) -> bool:
-    """Returns whether one of their numbers is not known yet: inside `jit`, `vmap` and the like."""
+    """Returns True if one of their numbers is a tracer, inside `jit`, `vmap` and the like."""
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(trees))

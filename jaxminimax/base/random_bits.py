@@ -1,4 +1,4 @@
-"""Random words from a key, as fast as its generator gives them."""
+"""Random words from a key, as fast as its generator computes them."""
 
 import math
 from collections.abc import Callable
@@ -16,10 +16,10 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 @jax.jit
 def threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Threefry-2x32 with 20 rounds of the counters (x, y), uint32 `[...]`; key uint32 `[2]`.
+    """Applies Threefry-2x32 with 20 rounds to counters (x, y), uint32 `[...]`; key uint32 `[2]`.
 
-    Equal to JAX's own. Written out, for that one is a loop on CPUs, which takes six times as long
-    for the few words of a small release.
+    The result equals that of JAX. The rounds are written out, because JAX has a loop on CPUs, which
+    takes six times as long for the few words of a small release.
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
@@ -35,7 +35,7 @@ def threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax
 
 @jax.jit
 def rolled_threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`threefry` as a loop, for branches that are seldom taken: quicker to compile."""
+    """Computes `threefry` as a loop, quicker to compile, for branches that are seldom taken."""
     third = key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)
     turns = jnp.asarray(np.array(_ROTATIONS, np.uint32))
 
@@ -63,8 +63,8 @@ def _generator(key: jax.Array) -> str:
 def fold_in(key: jax.Array, number: jax.typing.ArrayLike, kind: int = 0) -> jax.Array:
     """The key of a kind and a number, both below 2^32; `jax.random.fold_in`'s for kind 0.
 
-    Threefry of the counter (kind, number), on each half of a key of rbg. For a given key that is a
-    permutation of the counters, so different kinds or numbers never have the same key.
+    It is Threefry of the counter (kind, number), on each half of a key of rbg. For a given key that
+    is a permutation of the counters, so different kinds or numbers never have the same key.
     """
     generator, data = _generator(key), jax.random.key_data(key)
     if generator == "rbg" and kind == 0:
@@ -76,15 +76,15 @@ def fold_in(key: jax.Array, number: jax.typing.ArrayLike, kind: int = 0) -> jax.
 
 def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
                  rolled: bool = False) -> jax.Array:
-    """Independent uniform uint32 numbers; uses this part of the key up.
+    """Draws independent uniform uint32 numbers; uses this part of the key up.
 
-    `jax.random.bits` keeps one of the two words that threefry makes of a counter, this keeps both.
+    `jax.random.bits` keeps one of the two words of threefry for a counter, and this keeps both.
 
     Args:
-      key: a single one.
-      shape: of the result, at most 2^32 - 2 words.
+      key: a single key.
+      shape: the shape of the result, at most 2^32 - 2 words.
       part: 0 or 1; numbers of both are independent.
-      rolled: for branches that are seldom taken: the same numbers, slower, quicker to compile.
+      rolled: the same numbers by a loop, slower and quicker to compile.
 
     Raises:
       ValueError: for a generator other than threefry2x32 and rbg ("unsafe_rbg" folds numbers into
@@ -115,7 +115,7 @@ def _many_words(data: jax.Array, size: int, part: int) -> jax.Array:
 
 def word_pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,
                rolled: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Two arrays of `random_words`; reading both at one place costs as much as one.
+    """Draws two arrays of `random_words`; reading both at one place costs as much as one.
 
     (A compiler repeats the cipher in every reader that it fuses.)
     """
@@ -140,7 +140,7 @@ def _of_the_device(data: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def threefry_key(key_data: jax.Array) -> jax.Array:
-    """The key that a user's function draws from, of threefry whatever the run's generator.
+    """Returns the key that a user's function draws from, of threefry for every generator.
 
     Under a vmap, rbg would give every record numbers that depend on its row in a batch.
     """
@@ -148,7 +148,7 @@ def threefry_key(key_data: jax.Array) -> jax.Array:
 
 
 def with_key_in_float64(function: Callable[..., PyTree], key: jax.Array, *args: PyTree) -> PyTree:
-    """`function(key, *args)` as by `in_float64`, which a key passes as its words."""
+    """Calls `function(key, *args)` by `in_float64`, and passes the key as its words."""
     generator = jax.random.key_impl(key)
 
     @in_float64

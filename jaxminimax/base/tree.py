@@ -1,6 +1,6 @@
 """Arithmetic on pytrees, with every scalar cast to the leaf's dtype at the point of use.
 
-Also what decides how numbers are computed: once for all of their readers, or in 64 bits.
+Other functions set how numbers are computed: once for all readers, or in 64 bits.
 """
 
 import math
@@ -18,7 +18,7 @@ EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen
 
 @jax.custom_batching.custom_vmap
 def in_any_lane(x: jax.Array) -> jax.Array:
-    """Returns whether x is true anywhere, in any lane of a vmap: a branch on it stays a branch."""
+    """Returns True if x is true anywhere, in any lane of a vmap: a branch on it stays a branch."""
     return jnp.any(x)
 
 
@@ -36,23 +36,23 @@ def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
 def unit(x: jax.Array) -> jax.Array:
     """A number near x > 0 whose reciprocal is neither infinite nor, flushed as a subnormal, 0.
 
-    Compilers multiply by reciprocals: over 1e38 itself, float32 entries all became 0.
+    Compilers multiply by reciprocals: divided by 1e38 itself, all float32 entries became 0.
     """
     limits = jnp.finfo(x.dtype)
     return jnp.clip(x, limits.tiny, limits.max / 8)
 
 
 def squared(x: jax.Array) -> jax.Array:
-    """Sum of squares along the last axis, never too small because small squares vanish."""
+    """Sums squares along the last axis, so that vanishing small squares never reduce the sum."""
     return jnp.sum(jnp.square(x), -1) + x.shape[-1] * jnp.finfo(x.dtype).tiny
 
 
 def sum_rows(weight: jax.Array, x: jax.Array) -> jax.Array:
-    """sum_i weight_i x_i of `[n]` and `[n, k]`, `[k]`; 0 * NaN is NaN.
+    """Computes sum_i weight_i x_i, `[k]`, of `[n]` and `[n, k]`; 0 * NaN is NaN.
 
-    In blocks: a single running sum, which is how matrix libraries go about a vector, loses small
-    terms or rounds them up depending on what the sum has come to, so that one row may decide about
-    all that follow. (n = 65,536 of them were moved by 65 times what the row itself had added.)
+    It adds in blocks. Matrix libraries use a single running sum for a vector, which loses small
+    terms or rounds them up depending on the sum so far, so that one row may decide about all that
+    follow. (One row moved the sum of n = 65,536 rows by 65 times its own value.)
     """
     count = x.shape[0] // _BLOCK
     in_blocks = count * _BLOCK
@@ -71,10 +71,10 @@ def two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
 
 
 def add_compensated(total: PyTree, lost: PyTree, more: PyTree) -> tuple[PyTree, PyTree]:
-    """`total` + `more`, with what former additions lost; and what this one loses.
+    """Adds `more` and earlier rounding errors to `total`; returns the sum and its own error.
 
-    Plainly added, small terms on a large sum would be lost or not as one record decides, and move
-    the sum by far more than the record's clip norm.
+    With plain addition one record could decide whether small terms on a large sum are lost, and
+    move the sum by far more than its clip norm.
     """
     more = jax.tree.map(jnp.add, more, lost)
     new = jax.tree.map(jnp.add, total, more)
@@ -82,18 +82,18 @@ def add_compensated(total: PyTree, lost: PyTree, more: PyTree) -> tuple[PyTree, 
 
 
 def add(x: PyTree, y: PyTree) -> PyTree:
-    """X + y in the dtypes of x."""
+    """Returns x + y in the dtypes of x."""
     return jax.tree.map(lambda a, b: a + b.astype(a.dtype), x, y)
 
 
 def cast_like(x: PyTree, like: T) -> T:
-    """X in the dtypes of `like`."""
+    """Casts x to the dtypes of `like`."""
     cast: T = jax.tree.map(lambda a, b: a.astype(b.dtype), x, like)
     return cast
 
 
 def lerp(x: PyTree, y: PyTree, weight: jax.Array) -> PyTree:
-    """X + weight * (y - x), in the dtypes of x."""
+    """Returns x + weight * (y - x) in the dtypes of x."""
     return jax.tree.map(lambda a, b: a + weight.astype(a.dtype) * (b.astype(a.dtype) - a), x, y)
 
 
@@ -181,7 +181,7 @@ def materialise_rows(f: Callable[[], PyTree]) -> PyTree:
 
 
 def _roots(jaxpr: "Jaxpr") -> list[tuple[Any, tuple[int, ...]]]:
-    """For each result, what it is a reshaping of, and the shape of that.
+    """Returns, for each result, the value that it reshapes and the shape of that value.
 
     A call holds each of its results, and axes of length 1 may make it copy them again; a layer's
     bias has the derivative of its product.
@@ -205,10 +205,10 @@ def _roots(jaxpr: "Jaxpr") -> list[tuple[Any, tuple[int, ...]]]:
 
 
 def in_float64(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`function`, traced with 64-bit types switched on, whatever the caller's setting.
+    """Returns `function` traced with 64-bit types, under any setting of the caller.
 
-    It gets arrays of any dtype and must return none that is wider than 32 bits. Mapped over, it is
-    traced anew inside the switch: batching what was traced would round the types it finds.
+    It gets arrays of any dtype and must return none that is wider than 32 bits. Under a vmap it is
+    traced anew inside the switch, because batching the traced program would round its types.
     """
     @jax.custom_batching.custom_vmap
     def wide(*args: PyTree) -> PyTree:
@@ -225,5 +225,5 @@ def in_float64(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 
 def widened(numbers: PyTree) -> PyTree:
-    """Numbers in float64; to be called with 64-bit types."""
+    """Casts numbers to float64; call it with 64-bit types switched on."""
     return jax.tree.map(lambda x: x.astype(jnp.float64), numbers)

@@ -1,4 +1,4 @@
-"""The ground: a pair of players, a problem, the saddle operator, records of numbers."""
+"""The basic types: a pair of players, a problem, the saddle operator, dataclasses of numbers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Saddle(NamedTuple):
-    """One thing per player: the point z = (w, v), an operator's value, or a pair of settings.
+    """A pair with one entry per player: a point z = (w, v), an operator's value, or settings.
 
     Examples:
         >>> steps = Saddle(0.1, 0.5)  # one for each player
@@ -29,13 +29,13 @@ class Saddle(NamedTuple):
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(jax.tree.static,))
 def pytree_dataclass(cls: type[T]) -> type[T]:
-    """Frozen, keyword-only dataclass that is a pytree.
+    """Makes a class a frozen, keyword-only dataclass that is a pytree.
 
     Plain fields are leaves, so they may be traced and vmapped over; fields declared with
     `jax.tree.static` shape the program. NumPy's numbers in static fields become Python's, also
-    inside tuples: products of counts would overflow at 32 bits, and every release reads them. No
-    validation in `__post_init__`: unflattening runs it on tracers. Numbers are checked where a
-    run, a calibration or a charge begins. (A base class may settle fields there.)
+    inside tuples, because products of counts would overflow at 32 bits. Do not validate in
+    `__post_init__`: unflattening runs it on tracers. Numbers are checked where a run, a calibration
+    or a charge begins. (A base class may set fields there.)
 
     Examples:
         >>> @jmm.types.pytree_dataclass
@@ -69,7 +69,7 @@ _PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 def _python(value: Any) -> Any:
-    """A static value, with numbers of NumPy or of a device as Python's; all else as it is."""
+    """Converts numbers of NumPy or of a device in a static value to Python's."""
     if type(value) in _PLAIN or isinstance(value, jax.core.Tracer):
         return value
     if type(value) is tuple:
@@ -82,22 +82,22 @@ def _python(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class SaddleOperator:
-    """g(z; x) = (grad_w f, -grad_v f): to descend along g is to minimise in w, maximise in v.
+    """The operator g(z; x) = (grad_w f, -grad_v f) of a loss f: both players descend along it.
 
     This class is the one place of the library where the sign of ascent is written down.
 
     Attributes:
       loss: `(w, v, example) -> []`; `(w, v, example, key) -> []` in a problem with `random=True`.
-      strategy: how clipped sums of it are computed, never what they are: "auto", "vmap",
+      strategy: the way to compute clipped sums, which does not change them: "auto", "vmap",
         "microbatch" or "ghost", see `clipped_sum`.
-      microbatch: examples in a slice of the "microbatch" strategy.
-      memory: bytes that a clipped sum may take by "auto" and "ghost", see `clipped_sum`; None for
-        2^30.
+      microbatch: the number of examples in a slice of the "microbatch" strategy.
+      memory: the bytes that a clipped sum may take by "auto" and "ghost", see `clipped_sum`; None
+        for 2^30.
 
     Examples:
         >>> operator = jmm.types.SaddleOperator(lambda w, v, x: w * v - x * v)
         >>> g = operator(Saddle(2.0, 3.0), 1.0)
-        >>> float(g.w), float(g.v)  # d/dw = v, and less d/dv = x - w
+        >>> float(g.w), float(g.v)  # d/dw f = v, and -d/dv f = x - w
         (3.0, -1.0)
     """
 
@@ -107,10 +107,10 @@ class SaddleOperator:
     memory: int | None = None
 
     def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
-        """The operator of one example, with the key of a loss that draws.
+        """Returns the operator of one example, with a key if the loss draws.
 
         Raises:
-          TypeError: for a loss that is not one number.
+          TypeError: for a loss whose value is not one number.
         """
         def loss(w: PyTree, v: PyTree) -> jax.Array:
             return checks.one_number(self.loss(w, v, example, *key), "loss(w, v, example)")
@@ -119,16 +119,22 @@ class SaddleOperator:
 
     @staticmethod
     def oriented(gradient: Saddle) -> Saddle:
-        """(a, -b) for (a, b), the loss's gradients by w and v or any sums of them."""
+        """Returns (a, -b) for (a, b), the gradients by w and v or any sums of them."""
         return Saddle(gradient.w, jax.tree.map(jnp.negative, gradient.v))
 
 
 def saddle_operator(loss: Callable[..., jax.Array], strategy: str = "auto",
                     microbatch: int = 32, memory: int | None = None) -> SaddleOperator:
-    """The saddle operator of `loss(w, v, example) -> []`, see `SaddleOperator`.
+    """Makes the saddle operator (grad_w f, -grad_v f) of a loss of one record.
+
+    Args:
+      loss: `(w, v, example) -> []`; `(w, v, example, key) -> []` in a problem with `random=True`.
+      strategy: the way to compute clipped sums: "auto", "vmap", "microbatch" or "ghost".
+      microbatch: the number of examples in a slice of the "microbatch" strategy.
+      memory: the bytes that a clipped sum may take by "auto" and "ghost"; None for 2^30.
 
     Raises:
-      TypeError: for what is no function of three arguments, or of four with a key.
+      TypeError: for an object that is no function of three arguments, or of four with a key.
 
     Examples:
         >>> operator = jmm.saddle_operator(lambda w, v, x: w * v - x * v)
@@ -143,13 +149,13 @@ def saddle_operator(loss: Callable[..., jax.Array], strategy: str = "auto",
 
 @dataclasses.dataclass(frozen=True)
 class OwnOperator:
-    """An operator that is given as such, with how its clipped sums are computed.
+    """An operator of your own, with the way to compute its clipped sums.
 
     Attributes:
       operator: `(z, example) -> g`.
-      strategy: as in `SaddleOperator`; "ghost" needs a loss.
-      microbatch: as in `SaddleOperator`.
-      memory: as in `SaddleOperator`.
+      strategy: "auto", "vmap" or "microbatch"; "ghost" needs a loss.
+      microbatch: the number of examples in a slice of the "microbatch" strategy.
+      memory: the bytes that a clipped sum may take by "auto"; None for 2^30.
     """
 
     operator: Callable[..., Saddle]
@@ -158,22 +164,22 @@ class OwnOperator:
     memory: int | None = None
 
     def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
-        """The operator of one example, with its key where it draws."""
+        """Returns the operator of one example, with a key if it draws."""
         return self.operator(z, example, *key)
 
 
 def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
                   microbatch: int = 32, memory: int | None = None) -> Any:
-    """The same operator, whose clipped sums are computed another way.
+    """Returns the same operator, whose clipped sums are computed another way.
 
         problem._replace(operator=with_strategy(problem.operator, "microbatch", 64))
 
     Args:
       operator: `(z, example) -> g`, a `SaddleOperator` or one of your own.
-      strategy: "auto", "vmap", "microbatch" or, of a `SaddleOperator`, "ghost"; see `clipped_sum`,
-        which refuses others.
-      microbatch: examples in a slice of the "microbatch" strategy.
-      memory: bytes that a clipped sum may take by "auto" and "ghost"; None: 2^30.
+      strategy: "auto", "vmap", "microbatch" or, for a `SaddleOperator`, "ghost"; see
+        `clipped_sum`, which refuses others.
+      microbatch: the number of examples in a slice of the "microbatch" strategy.
+      memory: the bytes that a clipped sum may take by "auto" and "ghost"; None for 2^30.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -192,8 +198,8 @@ class Labels(NamedTuple):
     """The labels that a problem documents.
 
     Attributes:
-      values: all that there are, e.g. (0, 1).
-      leaf: which of a record's arrays, in `jax.tree.leaves`, is the label.
+      values: all values of a label, e.g. (0, 1).
+      leaf: the position of the label among a record's arrays, in `jax.tree.leaves`.
     """
 
     values: tuple[float, ...]
@@ -205,31 +211,31 @@ def _everywhere(z: Saddle) -> Saddle:
 
 
 class Problem(NamedTuple):
-    """The data and the constraints as an algorithm sees them; hashable, so static under jit.
+    """A saddle problem or a variational inequality; hashable, so static under jit.
 
-    min over w in W, max over v in V, of (1/n) sum_i f(w, v; x_i) + r(w, v), or the variational
-    inequality of any monotone operator: only `operator` is required.
+    It is min over w in W, max over v in V, of (1/n) sum_i f(w, v; x_i) + r(w, v), or the
+    variational inequality of any monotone operator. Only `operator` is required.
 
     Attributes:
       operator: `(z, example) -> g`, the operator of one example's loss, a `Saddle` like z. Use
-        `saddle_operator(loss)`, or an operator of your own. It must read that example only: what
-        its traced program shows to read more is refused (`releases.record_isolation`).
-      public: `z -> g`, the operator of the terms that read no data (regularisers); added after
-        the release, so neither clipped nor noised nor charged. None: there are none.
-      project: `z -> z`, Euclidean projection on W x V (or any other post-processing).
+        `saddle_operator(loss)`, or an operator of your own. It must read that example only;
+        runs refuse an operator whose traced program reads more (`releases.record_isolation`).
+      public: `z -> g`, the operator of the terms that read no data (regularisers). It is added
+        after the release, so it is neither clipped, nor made noisy, nor charged.
+      project: `z -> z`, Euclidean projection on W x V (or any other postprocessing).
       value: `(z, data) -> []`, the objective on a data set. Only metrics call it.
-      best_response: `Saddle((v, data) -> argmin_w L(w, v), (w, data) -> argmax_v L(w, v))`, where
-        they have closed forms, None where not. Only metrics call them.
-      saddle_point: `data -> z`, the exact solution, where it has a closed form.
+      best_response: `Saddle((v, data) -> argmin_w L(w, v), (w, data) -> argmax_v L(w, v))`, with
+        None for a player without a closed form. Only metrics call them.
+      saddle_point: `data -> z`, the exact solution; None without a closed form.
       support: `g -> argmin_{z in W x V} <g, z>`, for gaps of variational inequalities.
-      furthest: `(z, data) -> argmax_u <F(u), z - u>`, where it is known.
-      labels: which labels records have, where that is a set, for `check` to say. No run looks
-        whether the data have them (`checkup.labels_outside`): a refusal would tell of the records.
-      random: whether the operator draws: then it is `(z, example, key) -> g`, and the public term
-        `(z, key) -> g`. The key is another one for every release and every row of the data, the
-        same whenever that row is read in that release, and independent of samples and noise
-        (`releases.operator_rng`); nothing more is charged. For latent points, dropout and
-        augmentations; what reads other records, such as statistics of a batch, stays refused.
+      furthest: `(z, data) -> argmax_u <F(u), z - u>`; None if unknown.
+      labels: the labels that records may have, which `check` reports. No run checks the data for
+        them (`checkup.labels_outside`), because a refusal would reveal something of the records.
+      random: whether the operator draws random numbers, for latent points, dropout and
+        augmentations. Then it is `(z, example, key) -> g`, and the public term `(z, key) -> g`.
+        Every release and row has its own key, the same whenever that row is read in that release,
+        and independent of samples and noise (`releases.operator_rng`); nothing more is charged.
+        Operators that read other records, such as statistics of a batch, stay refused.
 
     Examples:
         >>> def loss(w, v, record):
@@ -237,7 +243,7 @@ class Problem(NamedTuple):
         >>> problem = jmm.Problem(operator=jmm.saddle_operator(loss),
         ...                       project=lambda z: Saddle(z.w, jnp.clip(z.v, 0.0, 1.0)))
         >>> g = problem.operator(Saddle(jnp.zeros(2), jnp.ones(())), jnp.ones(2))
-        >>> g.w.tolist(), float(g.v)  # the gradient in w, and less the gradient in v
+        >>> g.w.tolist(), float(g.v)  # the gradient in w, and minus the gradient in v
         ([-2.0, -2.0], -0.0)
     """
 
@@ -254,26 +260,26 @@ class Problem(NamedTuple):
 
 
 class GroupProblem(NamedTuple):
-    """One model for several groups as an algorithm sees it; hashable, static under jit.
+    """The problem of one model for several groups; hashable, so static under jit.
 
-    min over w in W of max over groups i of L_i(w), the mean of loss(w, record) over group i's
-    records; as a saddle problem, max over v in the simplex of sum_i v_i L_i(w). Algorithms need
-    different things: those that clip gradients and losses rest on neither `lipschitz` nor `bound`
-    for privacy, a certified solution rests on both.
+    It is min over w in W of max over groups i of L_i(w), the mean of loss(w, record) over group i's
+    records; as a saddle problem, max over v in the simplex of sum_i v_i L_i(w). The privacy
+    of algorithms that clip gradients and losses needs neither `lipschitz` nor `bound`. The privacy
+    of a certified solution needs both.
 
     Attributes:
       loss: `(w, record) -> []`, w any pytree.
       operator: `(Saddle(w, ()), record) -> Saddle(grad_w loss, ())`.
       project: `w -> w`, Euclidean projection on W.
       diameter: M, the largest distance of two points of W.
-      lipschitz: L, bound on the norm of grad_w loss on W, whatever a record contains.
-      bound: B, the loss lies in [0, B] on W, whatever a record contains.
-      smooth: beta, Lipschitz constant of grad_w loss; None: not known to be smooth.
-      convex: whether the loss is convex in w on W, whatever a record contains, and its derivative
-        as computed is finite and a subgradient (that of a norm at 0 is neither).
-      random: whether the loss draws: then it is `(w, record, key) -> []`, the operator
-        `(z, record, key) -> g`, and constants are for every key. The key is another one for every
-        release and every record of every group, as in `Problem`; nothing more is charged.
+      lipschitz: L, the largest norm of grad_w loss on W, for records of any content.
+      bound: B; the loss lies in [0, B] on W, for records of any content.
+      smooth: beta, the Lipschitz constant of grad_w loss; None if it may not be smooth.
+      convex: whether the loss is convex in w on W, for records of any content, and its computed
+        derivative is finite and a subgradient (that of a norm at 0 is neither).
+      random: whether the loss draws random numbers. Then it is `(w, record, key) -> []`, the
+        operator is `(z, record, key) -> g`, and constants hold for every key. Every release and
+        every record of every group has its own key; nothing more is charged.
 
     Examples:
         >>> problem = jmm.problems.group_glm("hinge", feature_bound=2.0, radius=1.0)
@@ -302,7 +308,7 @@ class Settings(Protocol):
 
     @property
     def iterations(self) -> int:
-        """T."""
+        """T, the number of rounds."""
 
 
 class State(Protocol):
@@ -310,11 +316,11 @@ class State(Protocol):
 
     @property
     def z(self) -> Saddle:
-        """The iterate."""
+        """The current iterate."""
 
     @property
     def average(self) -> Saddle:
-        """The output."""
+        """The output of the run: the average of its iterates."""
 
     @property
     def spent(self) -> jax.Array:
@@ -330,60 +336,60 @@ class Algorithm(Protocol[_Hyper, StateT]):
     """A private algorithm: a module with these functions, and `Hyper` and `State` classes.
 
     `hyper` carries `query` and `iterations`; the state carries `z`, `average` and `spent`. A sweep
-    over runs of different lengths hands `update` a hyper whose `iterations` are traced. Those of
-    the library have `example` too, by which commands and benchmarks make a `Hyper`, and `plan`
-    where a theorem sets their numbers. Type checkers take a module for `Algorithm[Hyper, State]`:
-    they know the state of what a driver returns, and refuse another algorithm's `Hyper`.
+    over runs of different lengths hands `update` a hyper whose `iterations` are traced. The
+    library's own have `example` too, from which commands and benchmarks make a `Hyper`, and `plan`
+    if a theorem sets their numbers. Type checkers take a module for `Algorithm[Hyper, State]`: they
+    infer the state that a driver returns, and refuse another algorithm's `Hyper`.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
-        >>> described = jmm.sgda.mechanism(hyper)  # all that the accountant reads
-        >>> jmm.mechanism.releases(described)
+        >>> mechanism = jmm.sgda.mechanism(hyper)  # all that the accountant reads
+        >>> jmm.mechanism.releases(mechanism)
         20
     """
 
     def mechanism(self, hyper: _Hyper) -> Any:
-        """Describes a full run: all that the accountant reads."""
+        """Describes a full run; the accountant reads nothing else."""
 
     def init(self, z: Saddle, hyper: _Hyper) -> StateT:
         """The state before the first round; `z` must not depend on the data."""
 
     def update(self, key: jax.Array, state: StateT, data: PyTree, hyper: _Hyper,
                problem: Any) -> StateT:
-        """One round; pure, so that callers jit, vmap and scan it.
+        """Makes one round; it is pure, so that callers jit, vmap and scan it.
 
         The problem is a `Problem`, or a `GroupProblem` for algorithms on groups.
         """
 
 
 class OnlineOptimiser(Protocol):
-    """A private algorithm that reads one record a round, once, and may be used by others: a module.
+    """A private algorithm that reads each record once, one a round, chosen by another algorithm.
 
-    Besides what an `Algorithm` has, it feeds on records that someone else chooses.
+    It is a module with the functions of an `Algorithm` and `observe_record`.
 
     Examples:
-        >>> made = jmm.ftrl.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=8), step=0.1)
-        >>> state = jmm.ftrl.init(Saddle(jnp.zeros(2), ()), made)
+        >>> hyper = jmm.ftrl.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=8), step=0.1)
+        >>> state = jmm.ftrl.init(Saddle(jnp.zeros(2), ()), hyper)
         >>> callable(jmm.ftrl.observe_record), state.z.w.shape
         (True, (2,))
     """
 
     def init(self, z: Saddle, hyper: Any) -> Any:
-        """The state before the first round, with `z` its current point; not from the data."""
+        """Returns the state before the first round, with `z` its current point."""
 
     def observe_record(self, key: jax.Array, state: Any, data: PyTree,
                        place: tuple[jax.Array, ...], present: jax.Array, hyper: Any,
                        problem: Problem) -> Any:
-        """One round on the record `x[place]` of each leaf x, which no other round reads."""
+        """Makes one round on the record `x[place]` of each leaf x, which no other round reads."""
 
 
 class People(NamedTuple):
-    """Persons, or one of them without the leading axis; made by `by_person`.
+    """Persons, or one person without the leading axis, as `by_person` returns them.
 
     Attributes:
       rows: leaves `[persons, k, ...]`, at most k rows of each.
-      present: which places hold a row, bool `[persons, k]`.
+      present: True for places that hold a row, bool `[persons, k]`.
     """
 
     rows: PyTree
@@ -391,15 +397,15 @@ class People(NamedTuple):
 
     @property
     def most(self) -> int:
-        """k, the most rows of a person that are read."""
+        """k, the largest number of rows of a person that are read."""
         return int(np.shape(self.present)[-1])
 
 
 def rows_each(data: PyTree) -> int | None:
-    """The most rows of a record, if the records are persons; None if they are not.
+    """The largest number of rows of a record if the records are persons, and None otherwise.
 
     Args:
-      data: `People`, on a mesh, on the host or by group too.
+      data: any records; `People` may lie on a mesh, on the host or in groups.
     """
     rows = data
     if not isinstance(data, People):  # a reader on the host says what a record is
@@ -411,8 +417,8 @@ def unit_of(people: int = 1, rows: int | None = None) -> str:
     """The unit of privacy of a statement, if the user did not name one.
 
     Args:
-      people: how many records of one person may differ.
-      rows: as of `rows_each`.
+      people: the number of records of one person that may differ.
+      rows: the result of `rows_each`.
     """
     if rows is not None:
         return "one person"

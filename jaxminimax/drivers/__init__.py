@@ -1,4 +1,4 @@
-"""Whole runs of an algorithm."""
+"""Drivers of whole runs: one, many, long ones with checkpoints, and private searches."""
 
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.drivers.long_runs import fit as fit

@@ -1,4 +1,4 @@
-"""Long runs on the host's clock: progress, callbacks, checkpoints, exact resume."""
+"""Long runs in pieces on the host: progress, callbacks, checkpoints, exact resume."""
 
 import contextlib
 import functools
@@ -66,65 +66,65 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         every: int | None = None, callback: Callable[[StateT], None] | None = None,
         progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
         ledger: Ledger | None = None, name: str | None = None) -> runs.Run[StateT]:
-    """A run in jitted pieces of `every` rounds, the same run as `drivers.run`.
+    """Runs an algorithm in jitted pieces of `every` rounds, the same run as `run`.
 
-    With `checkpoint`, the state is saved after every piece, and a run that finds a saved state goes
-    on from it. Release k is a function of the key and k alone, so rounds that were lost between the
-    last save and a crash are repeated exactly, not released a second time with other noise; a
+    With `checkpoint`, the state is saved after every piece, and a run with a saved state goes on
+    from it. Release k is a function of the key and k alone. So rounds that were lost between the
+    last save and a crash are repeated exactly, and not released a second time with other noise. A
     resumed run ends bit for bit where an uninterrupted one does. The key is never saved. A folder
-    that belongs to another key, mechanism, algorithm, problem or optimiser is refused, and so is
-    one of other rows, or of the same in another order, in which a record could be read twice. To
-    tell them apart, all rows are read once more when a run with `checkpoint` starts, and keyed
-    hashes are saved, by which only the owner of the key can test anything about the data. Functions
-    are compared as this version of JAX traces them, and optimisers by their code: go on with the
-    versions that a run began with.
+    of another key, mechanism, algorithm, problem or optimiser is refused, and so is one of other
+    rows, or of the same in another order, in which a record could be read twice. To compare them,
+    all rows are read once more when a run with `checkpoint` starts, and keyed hashes are saved,
+    which only the owner of the key can use to test anything about the data. Functions are compared
+    as this version of JAX traces them, and optimisers by their code: go on with the versions that a
+    run began with.
 
-    With `mesh`, the rows are spread over its axis "data", those of every group where the problem is
-    of groups, and every device clips and sums its own rows of the same sample (`sharding`), or of
-    the rows that a solution is solved on. The run is the same up to rounding, for any number of
-    devices, and costs the same epsilon; a saved state may go on on another mesh. The state is on
-    every device, but leaves of z that are spread over other axes of the mesh stay so. Where the
-    mesh spans several processes, all call `fit` with equal arguments but for their rows, and need a
-    `checkpoint` folder that all of them see: each writes its own parts of the state, and a state
-    is valid once all have. With `shards`, the run is the same on any number of devices that
-    divides it: noisy sums to the last bit where they are of one kind, solutions up to rounding.
+    With `mesh`, the rows are spread over its axis "data", or those of every group if the problem is
+    of groups. Every device clips and sums its own rows of the same sample (`sharding`), or of the
+    rows of a solution. The run is the same up to rounding, for any number of devices, and costs the
+    same epsilon; a saved state may go on on another mesh. The state is on every device, but leaves
+    of z that are spread over other axes of the mesh stay so. If the mesh spans several processes,
+    all call `fit` with equal arguments except their rows, and need a `checkpoint` folder that all
+    of them see. Each writes its own parts of the state, and a state is valid once all have. With
+    `shards`, the run is the same on any number of devices that divides it: noisy sums to the last
+    bit on devices of one kind, solutions up to rounding.
 
     With `ledger`, the run is charged before it reads data, or refused. A run that goes on after a
-    crash, with its checkpoint, its key and all that it began with, is not charged again, nor is one
-    that lost its checkpoint and begins anew on the same device; what crashed and does not go on
+    crash, with its checkpoint, its key and its other arguments, is not charged again. Nor is a run
+    that lost its checkpoint and begins anew on the same device. A crashed run that does not go on
     stays charged.
 
     Args:
       key: root key of the run, a secret.
       z: initial point; must not depend on the data.
-      data: leaves `[n, ...]`; `HostData` of them, or of any object that hands out records by
-        number, if they are larger than the device's memory: the same run, with the rows of every
-        release sent ahead; or what `sharding.shard` made of them, which brings its mesh.
+      data: leaves `[n, ...]`. If they are larger than the device's memory, `HostData` of them, or
+        of any object that returns records by number: the same run, with the rows of every release
+        sent ahead. Or the result of `placement.shard`, which has its own mesh.
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
-      delta: for the statement.
-      neighbours: for the statement.
-      alongside: for the statement: other mechanisms run on the same data; not charged to `ledger`.
-      unit: for the statement, and the same as that of `ledger`: what one record is; None: "one
-        record", for data by `by_person` "one person".
+      delta: delta of the statement.
+      neighbours: the neighbouring relation of the statement.
+      alongside: other mechanisms on the same data, for the statement; not charged to `ledger`.
+      unit: the unit of privacy, for the statement, and the same as that of `ledger`. None for "one
+        record", and for data by `by_person` "one person".
       checkpoint: folder for the saved states, which no other user may write to: a state chosen by
         another could repeat noise at another point; needs orbax-checkpoint.
-      every: rounds in a piece; None for a hundredth of the run.
+      every: number of rounds in a piece; None for a hundredth of the run.
       callback: called with a host copy of the state after every piece; never sees the data.
       progress: whether to show a progress bar, if tqdm is installed.
-      mesh: devices, with an axis "data"; None: one device, or where the data are.
-      shards: parts that the rows are cut into, a multiple of the devices along the axis "data",
-        which sum theirs one after another; None: one for each device. A run with a checkpoint goes
+      mesh: devices, with an axis "data"; None for one device, or the mesh of the data.
+      shards: number of parts of the rows, a multiple of the devices along the axis "data", which
+        sum theirs one after another; None for one for each device. A run with a checkpoint goes
         on with the same number only.
-      people: for the statement: the most records that one unit has.
-      ledger: the budget of everything that is released about these data; see `Ledger`. One of
+      people: the largest number of records of one unit, for the statement.
+      ledger: the budget of everything that is released about these data; see `Ledger`. A ledger of
         another unit refuses the run. With filter="basic" the run is charged at `delta`, if that is
         below the ledger's.
-      name: of the run in the ledger.
+      name: the name of the run in the ledger.
 
     Returns:
-      The last state, and in `statement` what the run cost.
+      A `Run` of the last state, with its privacy `statement`.
 
     Raises:
       ValueError: for a description that is not valid or does not fit the data, a folder of
@@ -134,7 +134,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         key of another generator than threefry2x32; for arithmetic in which NaN is no number like
         others; if the ledger refuses the run.
       RuntimeError: for a state that could not be saved.
-      TypeError: as `run`.
+      TypeError: for arguments of another kind.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
 
     Examples:
@@ -170,7 +170,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     # a copy: the state is donated to each piece, and the caller's z must outlive that
     state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
     shards = sharding.shards_of(data, shards)
-    promise = _promise(key, described, hyper, algorithm) | (
+    # only what is stored is marked by the key
+    stored = checkpoint is not None or ledger is not None
+    promise = _promise(key if stored else None, described, hyper, algorithm) | (
         {} if shards is None else {_SHARDS: int(shards)})
     with Booking(ledger, key, described, promise, name, checkpoint is not None,
                           delta=delta, neighbours=neighbours, people=people,
@@ -206,8 +208,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                 for rounds in pieces:
                     for share, count in supply.piece(rounds):
                         supply.wait(state)
-                        state = _advance(state, key, share, hyper, jnp.int32(count), algorithm,
-                                         problem, places)
+                        state = _advance(state, key, share, hyper, jnp.int32(count),
+                                         runs.Functions.of(algorithm), problem, places)
                     done += rounds
                     booking.begin(done)
                     folder.save(done, state)
@@ -219,12 +221,13 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                                        rows_each=types.rows_each(data)))
 
 
-def _promise(key: jax.Array, described: Mechanism, hyper: Any,
+def _promise(key: jax.Array | None, described: Mechanism, hyper: Any,
              algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
-    """The settings that a resumed run must have in common; never enough to recover the key."""
+    """Returns the settings that a resumed run must share; they never suffice to recover the key."""
     numbers = [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(hyper)]
     # 16 bits that only the key's owner can compute: another key is caught all but always
-    mark = int(jax.random.bits(jax.random.fold_in(key, 2**31 - 1), (), jnp.uint16))
+    mark = None if key is None else int(
+        jax.random.bits(jax.random.fold_in(key, 2**31 - 1), (), jnp.uint16))
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     # a function prints its address, which is another one in every process
     words = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(described))
@@ -251,7 +254,7 @@ def _check_folder(path: str | os.PathLike[str]) -> None:
 
 
 class _Folder:
-    """Saved states in a folder, by orbax; nothing at all without one."""
+    """Saves states in a folder, by orbax; does nothing without a folder."""
 
     def __init__(self, path: str | os.PathLike[str] | None, promise: dict[str, Any]) -> None:
         self._promise = promise
@@ -274,7 +277,7 @@ class _Folder:
             self._manager.close()
 
     def latest(self, state: Any) -> Any:
-        """The newest saved state, or `state` if there is none."""
+        """Returns the newest saved state, or `state` if there is none."""
         if self._manager is None or self._manager.latest_step() is None:
             return state
         step = self._manager.latest_step()
@@ -324,10 +327,10 @@ class _Folder:
 
 
 class Booking:
-    """A run in a ledger, if there is one, as a context: closed at its end.
+    """Books a run in a ledger, if there is one; a context that closes the entry at its end.
 
-    Cancelled if it was refused before. An exception of another kind leaves it charged: it might
-    have been made by what records contain.
+    A run that is refused is cancelled. An exception of another kind leaves it charged, because the
+    content of records might have caused it.
 
     Raises:
       ValueError: if the ledger refuses it, or is for other units; where several processes run.
@@ -358,7 +361,7 @@ class Booking:
 
     def bind(self, z: PyTree, marks: dict[str, str], problem: AnyProblem,
              mesh: Mesh | None = None) -> None:
-        """Writes down what a run reads and computes, or refuses another than it began with."""
+        """Records the inputs and programs of a run, or refuses others than it began with."""
         if self._entry is None:
             return
         start = [np.asarray(x) for x in jax.tree.leaves(z)]
@@ -369,7 +372,7 @@ class Booking:
             fingerprint.of_machine(self._own, problem, mesh))
 
     def bind_place(self, done: int, problem: AnyProblem, mesh: Mesh | None) -> None:
-        """Refuses another machine than a run began on, if it repeats what was shown before.
+        """Refuses another machine than a run began on, if it repeats rounds that were shown before.
 
         A run that went on elsewhere repeats nothing any more.
         """
@@ -380,7 +383,7 @@ class Booking:
                         several=not anew)
 
     def begin(self, done: int) -> None:
-        """From here on others may see the state after so many rounds."""
+        """Notes that others may see the state after so many rounds from here on."""
         self._begun = True
         if self._entry is not None:
             self._entry.ledger.shown(self._entry, done)

@@ -1,4 +1,4 @@
-"""Many runs as one program: `sweep` maps runs over seeds and budgets."""
+"""Maps runs over seeds and budgets, in one program."""
 
 import dataclasses
 import numbers
@@ -10,25 +10,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import arguments, checks
+from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import runs
-from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism import Full, Repeat
 from jaxminimax.mechanism.composed import check
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 
 
 def stack(hypers: Sequence[HyperT]) -> HyperT:
-    """Records as one record with a leading axis on every number, for `sweep`.
+    """Stacks settings into one `Hyper` with a leading axis on every number, for `sweep`.
 
-    Static fields must be equal, but for `iterations`: where they differ, the stacked record has the
-    tuple of them, which `sweep` alone understands. Each record is calibrated for its own, so put
-    the records in order before: the numbers of a stacked one must not be permuted.
+    Static fields must be equal, except `iterations`: if they differ, the result has the tuple of
+    them, which only `sweep` reads. Each setting is calibrated for its own iterations, so order them
+    before stacking, and do not permute the numbers afterwards.
+
+    Args:
+      hypers: settings of one algorithm, calibrated.
 
     Raises:
-      ValueError: if there are none, or other static fields (population, sampling, optimisers, ...)
+      ValueError: for no settings, or if other static fields (population, sampling, optimisers, ...)
         differ: they would be different programs.
-      TypeError: for what is no record of numbers.
+      TypeError: for objects that are no settings.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100,
@@ -62,39 +67,41 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
           algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
           observe: Callable[[StateT], PyTree] = runs.nothing, *, at_once: int | None = None,
           progress: bool = False) -> runs.Run[StateT]:
-    """Every budget with every seed, in one compiled program.
+    """Runs every budget with every seed, in one compiled program.
 
     Noise is calibrated on the host, a budget at a time: `hypers = stack([calibrate(...), ...])`;
-    the records may differ in any number, and in their iterations. A run that is shorter than others
-    keeps its last state once its own rounds are done: it makes no further release, and what it has
-    spent is told by its own record. Runs on the same data add up: `statement` is for one of them.
+    the settings may differ in any number, and in their iterations. A run that is shorter than
+    others keeps its last state once its own rounds are done, and makes no further release. State
+    each run by its own settings. Runs on the same data add up: `statement` is for one of them.
 
-    Runs of about equal length are taken together, so that little is computed in vain. On a CPU and
-    with large batches, one run at a time is fastest: what it works on stays in the caches.
+    Runs of about equal length are computed together, so that little work is wasted. The program is
+    compiled once, like that of `run`.
 
     Args:
-      keys: `[budgets, seeds]` typed keys, all different: two budgets with the same noise would
-        give the data away by their difference. `jax.random.split(key, (budgets, seeds))`. Equal
-        ones are refused where their numbers are known: under jit they are not.
-      z: as in `run`.
-      data: as in `run`, shared by all runs.
-      hypers: records stacked by `stack`, leading axis `[budgets]`.
-      algorithm: as in `run`.
-      problem: as in `run`.
-      observe: as in `run`.
-      at_once: most runs that go on at the same time, which bounds the memory; the others wait.
-        None: all of them.
+      keys: `[budgets, seeds]` typed keys, all different: the difference of
+        two runs with the same noise would reveal the data. Use
+        `jax.random.split(key, (budgets, seeds))`. Equal keys are refused, except under jit, where
+        their numbers are unknown.
+      z: initial point; must not depend on the data.
+      data: leaves `[n, ...]`, n = the population, shared by all runs.
+      hypers: settings stacked by `stack`, leading axis `[budgets]`.
+      algorithm: a module such as `sgda`.
+      problem: operator, public terms, projection.
+      observe: `state -> tree`, the values to keep of every round; it never sees the data.
+      at_once: the largest number of runs at the same time, which bounds the memory; the others
+        wait. None for one on a CPU if every run draws its own samples, and else for all of them,
+        because all runs then read the same rows.
       progress: whether to show a bar, which moves whenever `at_once` runs have ended, if tqdm is
         installed. Static under jit, like `at_once`.
 
     Returns:
-      As `run`, with leading axes `[budgets, seeds]`; observations of shorter runs repeat their
-      last one up to the number of rounds of the longest.
+      A `Run` of last states and observations, with leading axes `[budgets, seeds]`; observations
+      of shorter runs repeat their last one up to the number of rounds of the longest.
 
     Raises:
-      ValueError: as `run`; for keys of another shape, or two equal ones; for different iterations
-        of an algorithm whose description is more than one repeated query.
-      TypeError: as `run`.
+      ValueError: for the errors of `run`; for keys of another shape, or two equal ones; for
+        different iterations of an algorithm whose description is more than one repeated query.
+      TypeError: for arguments of another kind.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -118,16 +125,22 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
                          "budgets: use jax.random.split(key, (budgets, seeds)).")
     _check_different(keys)
     checks.exact_arithmetic()
-    if at_once is not None:
-        checks.count("at_once", at_once)
-    if isinstance(hypers.iterations, tuple) or at_once is not None or progress:
-        return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, problem,
-                                  observe, at_once, progress))
+    hypers, lengths = lengths_of(hypers, len(keys), algorithm)
+    if at_once is None:
+        alone = jax.default_backend() == "cpu" and _draws(algorithm.mechanism(hypers))
+        at_once = 1 if alone else keys.size
+    checks.count("at_once", at_once)
+    how = problem, observe, lengths, at_once, progress
+    if is_traced(keys, z, data, hypers):
+        return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, *how))
+    return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), arrays(data), hypers, algorithm,
+                                    *how))
 
-    def single(key: jax.Array, hyper: HyperT) -> runs.Run[StateT]:
-        return runs.run(key, z, data, hyper, algorithm, problem, observe)
 
-    return jax.vmap(jax.vmap(single, (0, None)), (0, 0))(keys, hypers)
+def _draws(described: Mechanism) -> bool:
+    """Returns whether every release reads a random sample of its own."""
+    queries = [getattr(part, "query", part) for part in described.answered()]
+    return all(getattr(query, "sampling", Full()).secret for query in queries)
 
 
 def _check_different(keys: jax.Array) -> None:
@@ -147,13 +160,12 @@ def _check_different(keys: jax.Array) -> None:
 
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
-             problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int | None,
-             progress: bool) -> tuple[Any, PyTree]:
+             problem: AnyProblem, observe: Callable[[Any], PyTree], lengths: tuple[int, ...],
+             at_once: int, progress: bool) -> tuple[Any, PyTree]:
     """Every run, in shares of equal width, the longest first; each share ends with its longest."""
     budgets, seeds = keys.shape
-    hypers, lengths = lengths_of(hypers, budgets, algorithm)
     longest, differ = max(lengths), len(set(lengths)) > 1
-    shares = -(-keys.size // min(at_once or keys.size, keys.size))
+    shares = -(-keys.size // min(at_once, keys.size))
     width = -(-keys.size // shares)
     # run i has budget i // seeds; the last place is filled up with copies, whose result is unused
     order: np.ndarray = np.argsort([-lengths[i // seeds] for i in range(keys.size)], kind="stable")
@@ -191,7 +203,7 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
         if differ:
             kept = jnp.minimum(jnp.arange(longest), most - 1)
             seen = jax.tree.map(lambda x: x[kept], seen)
-        if ticks is not None:  # told by the states' counter, so not before they are there
+        if ticks is not None:  # reads the states' counter, so it waits for them
             jax.debug.callback(ticks, jnp.sum(states.spent > 0))
         return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, lead - 1), seen)
 
@@ -199,6 +211,10 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
                                 jax.tree.map(lambda x: x[order // seeds], hypers),
                                 jnp.asarray(rounds)))
     return jax.tree.map(lambda x: x.reshape((shares * width, *x.shape[lead:]))[place], ended)
+
+
+_compiled = jax.jit(_in_turn, static_argnames=("algorithm", "problem", "observe", "lengths",
+                                               "at_once", "progress"))
 
 
 def lengths_of(hypers: Any, budgets: int,

@@ -1,4 +1,4 @@
-"""One run as one program, what every driver returns, and progress bars."""
+"""Runs an algorithm as one program; the result of every driver, and progress bars."""
 
 import dataclasses
 import importlib.util
@@ -24,15 +24,15 @@ class _Ended(NamedTuple, Generic[StateT]):
 
 
 class Run(_Ended[StateT]):
-    """A run that has ended, or several of them with leading axes; unpacks as a pair.
+    """The result of a run, or of several with leading axes; it unpacks as a pair.
 
     Attributes:
       state: the last state; its `z` is the point, its `spent` counts the releases.
-      observations: what `observe` kept of every round, with a leading axis of rounds; () if nothing
-        was asked for. `fit` keeps nothing: its `callback` sees the states.
-      statement: what `fit` says of the run's privacy; None from `run` and `sweep`, which know no
-        delta: `jaxminimax.statement(algorithm, hyper, run.state, delta=...)`. It is no part of the
-        tree: what `jax.tree.map` makes of a run has none.
+      observations: the values of `observe` for every round, with a leading axis of rounds; ()
+        without `observe`. `fit` keeps none: its `callback` sees the states.
+      statement: the privacy statement of `fit`; None from `run` and `sweep`, which have no delta:
+        use `jaxminimax.statement(algorithm, hyper, run.state, delta=...)`. It is no part of the
+        tree: the result of `jax.tree.map` on a run has none.
 
     Examples:
         >>> done = jmm.types.Run(state="the last state", observations=())
@@ -45,26 +45,43 @@ class Run(_Ended[StateT]):
 
     @classmethod
     def stated(cls, state: StateT, statement: Statement) -> "Run[StateT]":
-        """A run with its statement."""
+        """Makes a run with its statement."""
         run = cls(state)
         run.statement = statement
         return run
 
 
+class Functions(NamedTuple):
+    """The functions of an algorithm, by which compiled programs are kept.
+
+    A module that is loaded again is the same object with other functions. A program that was traced
+    before would release what these functions no longer describe.
+    """
+
+    mechanism: Callable[[Any], Any]
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+
+    @classmethod
+    def of(cls, algorithm: Algorithm[Any, Any]) -> "Functions":
+        """Returns the functions of a module, a class or an object."""
+        return cls(algorithm.mechanism, algorithm.init, algorithm.update)
+
+
 def nothing(state: Any) -> tuple[()]:
-    """The default observation of a round: nothing."""
+    """Observes nothing of a round, which is the default."""
     return ()
 
 
 def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
         observe: Callable[[StateT], PyTree] = nothing) -> Run[StateT]:
-    """All `hyper.iterations` rounds of an algorithm in one compiled scan.
+    """Runs all `hyper.iterations` rounds of an algorithm in one compiled scan.
 
     It compiles itself, once for each algorithm, problem, `observe` and set of shapes: use the same
-    functions again, not new ones that do the same. Inside `jit` or `vmap` of one's own it is a part
-    of that program; what an operator closes over is then compared with the data's lengths, but not
-    with their numbers, which are not known there.
+    functions again, not new ones that do the same. Inside your own `jit` or `vmap` it is a part of
+    that program. Arrays that an operator closes over are then compared with the data's lengths, but
+    not with their numbers, which are unknown there.
 
     Args:
       key: root key of the run, a secret: drawn for this run, never printed or stored.
@@ -73,8 +90,8 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
-      observe: `state -> tree`, what to keep of every round. It gets the state, which is private
-        output already, and never the data.
+      observe: `state -> tree`, the values to keep of every round. It gets the state, which is
+        private output already, and never the data.
 
     Returns:
       The last state, and the observations with a leading axis of rounds.
@@ -82,9 +99,9 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     Raises:
       ValueError: for a description that is not valid or does not fit the data; for an operator that
         reads more than one record; for arithmetic in which NaN is no number like others.
-      TypeError: for arguments of another kind: a loss or an operator where a `Problem` is wanted, a
-        number where a `Saddle` is, lists, frames, tensors of other libraries, integer parameters,
-        keys that are not typed.
+      TypeError: for arguments of another kind: a loss or an operator in place of a `Problem`, a
+        number in place of a `Saddle`, lists, frames, tensors of other libraries, integer
+        parameters, keys that are not typed.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -107,14 +124,34 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
 
 def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
            problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
-    """All rounds: a program of its own, or a part of the one that is being traced."""
+    """Runs all rounds, as a program of its own or as a part of the traced one."""
     if is_traced(key, z, data, hyper):
         return _rounds(key, z, data, hyper, algorithm, problem, observe)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
-    program = _compiled.trace(key, z, data, hyper, algorithm, problem, observe)
+    return call_kept(_compiled, key, z, data, hyper, algorithm, problem, observe)
+
+
+def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
+              algorithm: Algorithm[Any, Any], *rest: Any) -> Any:
+    """Calls a jitted program, which JAX traces if it has none for such arguments.
+
+    Args:
+      program: a jitted function.
+      key: root key of the run, or several.
+      z: initial point.
+      data: what the releases read.
+      hyper: the algorithm's settings.
+      algorithm: a module such as `sgda`.
+      *rest: further arguments of the program.
+
+    Raises:
+      ValueError: for a program that closes over one of the data's arrays.
+    """
+    functions = Functions.of(algorithm)
+    traced = program.trace(key, z, data, hyper, functions, *rest)
     # it may have been traced for other data of the same shapes: what it closes over is compared
-    record_isolation.check_constants(program.jaxpr, data)
-    return _compiled(key, z, data, hyper, algorithm, problem, observe)
+    record_isolation.check_constants(traced.jaxpr, data)
+    return program(key, z, data, hyper, functions, *rest)
 
 
 def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
@@ -132,7 +169,7 @@ _compiled = jax.jit(_rounds, static_argnames=("algorithm", "problem", "observe")
 def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
               problem: AnyProblem, lengths: tuple[int, ...], number: jax.Array,
               hide_time: bool = False) -> Any:
-    """The last state of a run whose iterations are `lengths[number]`; all else is as in `run`.
+    """Returns the last state of a run whose iterations are `lengths[number]`.
 
     Args:
       key: as in `run`.
@@ -164,12 +201,12 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
 
 
 def possible() -> bool:
-    """Returns whether tqdm is installed."""
+    """Returns True if tqdm is installed."""
     return importlib.util.find_spec("tqdm") is not None
 
 
 class Bar:
-    """A bar of one run, or nothing."""
+    """The progress bar of one run, or nothing."""
 
     def __init__(self, total: int, done: int, wanted: bool, unit: str = "round") -> None:
         self._bar: Any = None
@@ -192,10 +229,10 @@ class Bar:
 
 
 class Ticks:
-    """A bar that a compiled program moves: it has no beginning but its first tick.
+    """A progress bar that a compiled program moves, and that begins with its first tick.
 
-    One object serves every call of the program: the bar that is full is closed, and the next tick
-    begins another.
+    One object serves every call of the program: a full bar is closed, and the next tick begins
+    another.
     """
 
     def __init__(self, total: int) -> None:
@@ -203,7 +240,7 @@ class Ticks:
         self._bar: Bar | None = None
 
     def __call__(self, number: Any) -> None:
-        """So many runs more have ended."""
+        """Moves the bar on by the number of runs that have ended."""
         if self._bar is None:
             self._bar, self._done = Bar(self._total, 0, True, "run"), 0
         number = min(int(number), self._total - self._done)

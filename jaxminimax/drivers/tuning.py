@@ -1,8 +1,8 @@
-"""The best of several settings, found and paid for: a private search in one compiled program.
+"""Private search for the best of several settings, in one compiled program, charged as a whole.
 
-A random number of runs, each with settings drawn among the candidates, each with a score that is
-released too; the run with the best score leaves, and nothing else does. What that costs is proved
-in `mechanism.repetitions`.
+A search makes a random number of runs, each with settings drawn from the candidates, and each with
+a released score. It publishes the run with the best score and nothing else. The proof of its cost
+is in `mechanism.repetitions`.
 """
 
 import functools
@@ -22,6 +22,7 @@ from jaxminimax.base import arguments, checks, types
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
 from jaxminimax.drivers import many_runs, runs
+from jaxminimax.drivers.runs import Functions
 from jaxminimax.mechanism import Full, Query, Repeat
 from jaxminimax.mechanism.composed import check, with_noise_of_all
 from jaxminimax.mechanism.repetitions import BITS, Repetitions
@@ -38,13 +39,13 @@ class Tuned(NamedTuple, Generic[HyperT, StateT]):
 
     Attributes:
       state: the winner's last state.
-      score: its released score, noisy, float32 `[]`.
-      candidate: the number of its settings.
-      hyper: its settings, with the noise that they were run with.
-      statement: for everything above together.
+      score: the winner's released score, noisy, float32 `[]`.
+      candidate: the number of the winner's settings.
+      hyper: the winner's settings, with the noise of their run.
+      statement: the statement of everything above together.
 
     Examples:
-        >>> jmm.types.Tuned._fields  # of what a search returns
+        >>> jmm.types.Tuned._fields  # the result of a search
         ('state', 'score', 'candidate', 'hyper', 'statement')
     """
 
@@ -56,7 +57,7 @@ class Tuned(NamedTuple, Generic[HyperT, StateT]):
 
 
 def average(state: Any) -> PyTree:
-    """The averaged iterate of a state."""
+    """Returns the averaged iterate of a state."""
     return state.average
 
 
@@ -68,7 +69,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
          neighbours: str = "replace_one", point: Callable[[StateT], PyTree] = average,
          at_once: int = 1, unit: str | None = None,
          assumed: tuple[str, ...] = ()) -> Tuned[HyperT, StateT]:
-    """The best of a random number of runs, with candidates drawn for them, all of it paid for.
+    """Publishes the best of a random number of runs with drawn candidates, and pays for them.
 
         tuned = jmm.tune(key, start, rows, candidates, jmm.sgda, problem, score=accuracy,
                          score_range=(0.0, 1.0), epsilon=1.0, delta=1e-6)
@@ -81,33 +82,33 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     Args:
       key: root key of the search, a secret, used for nothing else.
       z: initial point of every run; must not depend on the data.
-      data: leaves `[n, ...]`, as in `run`.
-      candidates: the algorithm's `Hyper`s, a public list; they may differ in numbers, as for
-        `stack`, and in iterations. Their noise multipliers are set here, but for ratios.
+      data: leaves `[n, ...]`, n = the population of the candidates.
+      candidates: a public list of the algorithm's `Hyper`s, which may differ in numbers and in
+        iterations. `tune` sets their noise multipliers, and keeps their ratios.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
-      score: `(point, record) -> []`, larger is better; reads that record only. One that is not
-        finite counts as the least of the range.
-      score_range: (low, high), public. A narrow one needs less noise: it has standard deviation
+      score: `(point, record) -> []`, larger is better; it reads that record only. A score that is
+        not finite counts as the least of the range.
+      score_range: (low, high), public. A narrow range needs less noise, of standard deviation
         (high - low) / 2 times the noise multiplier over n.
-      epsilon: of the whole search, in (0, 1e6).
-      delta: of the whole search, in (0, 1).
-      held_out: records that the score reads instead, none of which is among `data`. A record is
-        then in one of both, so neither training nor score pays for the other.
-      expected: mean number of runs, above 1.
-      eta: shape of its law, see `mechanism.repetitions.Repetitions`.
-      most: the largest number of runs. None: where 1e-9 of probability is left, or with
+      epsilon: epsilon of the whole search, in (0, 1e6).
+      delta: delta of the whole search, in (0, 1).
+      held_out: records that the score reads in place of `data`, none of which is among `data`. Each
+        record then pays for training or for the score, and never for both.
+      expected: the mean number of runs, above 1.
+      eta: the shape of its law, see `mechanism.repetitions.Repetitions`.
+      most: the largest number of runs. None for the number that leaves 1e-9 of probability, or with
         `hide_time` six times the expected number.
-      hide_time: whether to make the largest number of runs always, each as long as the longest,
-        so that time does not tell how many count, nor which candidates they drew. If not, the
+      hide_time: whether to make the largest number of runs always, each as long as the longest, so
+        that time reveals neither how many count nor which candidates they drew. If not, the
         statement assumes that nobody learns how long the search took.
-      share: of epsilon, what a search would cost that released the scores alone, if they read the
-        training records.
-      neighbours: as in `epsilon`.
-      point: `state -> point`, what of a run's last state is scored and used.
-      at_once: runs that go on at the same time; more than one is quicker on a GPU.
-      unit: what one record is, for the statement; None: "one record", for data by `by_person` "one
-        person".
+      share: the part of epsilon that a search would cost that released the scores alone, if they
+        read the training records.
+      neighbours: "replace_one" or "add_or_remove_one".
+      point: `state -> point`, the part of a run's last state that is scored.
+      at_once: the number of runs at the same time; more than one is quicker on a GPU.
+      unit: the unit of privacy, for the statement; None for "one record", and for data by
+        `by_person` "one person".
       assumed: further assumptions to print.
 
     Returns:
@@ -116,7 +117,8 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     Raises:
       ValueError: for candidates that are none or differ in more than numbers, numbers out of range,
         data of another shape, a target that no noise reaches; before any record is read.
-      TypeError: as `run`; for candidates that are no list, or a score of other arguments.
+      TypeError: for arguments of another kind, candidates that are no list, or a score of other
+        arguments.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -124,7 +126,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
         >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=200)
         >>> candidates = [jmm.sgda.Hyper(query=query, step=Saddle(s, s), iterations=3)
         ...               for s in (0.05, 0.2)]
-        >>> def score(z, record):  # of one record; larger is better
+        >>> def score(z, record):  # for one record; larger is better
         ...     return -jnp.sum((z.w - record[0]) ** 2)
         >>> tuned = jmm.tune(jmm.noise.secret_key(), Saddle(jnp.zeros(2), jnp.zeros(2)), data,
         ...                  candidates,
@@ -162,8 +164,8 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     low, high = score_range
     winner, best, number = search(
         key, arrays(z), arrays(data), arrays(rows), many_runs.stack(paid), scored, cumulative(runs),
-        algorithm=algorithm, problem=problem, scored=score_problem(score, float(low), float(high)),
-        point=point, at_once=at_once, hide_time=hide_time)
+        algorithm=Functions.of(algorithm), problem=problem, point=point, at_once=at_once,
+        scored=score_problem(score, float(low), float(high)), hide_time=hide_time)
     number = int(number)
     return Tuned(winner, best + (low + high) / 2, number, paid[number], promised)
 
@@ -172,7 +174,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
 
 
 def _listed(candidates: Any) -> list[Any]:
-    """Candidates as a list, of one at least."""
+    """Returns the candidates as a list, with one at least."""
     if not isinstance(candidates, Sequence) or isinstance(candidates, str | bytes):
         raise TypeError("candidates must be a list of the algorithm's Hyper, got "
                         f"{checks.describe(candidates)}.")
@@ -198,24 +200,24 @@ def _check_flat(candidates: list[Any], algorithm: Algorithm[Any, Any], data: PyT
 
 
 def _read_by_score(data: PyTree, held_out: PyTree | None) -> PyTree:
-    """The records of which the score is a mean."""
+    """Returns the records that the score averages over."""
     return data if held_out is None else held_out
 
 
 def _rows(data: PyTree, name: str) -> int:
-    """How many records there are, of leaves `[n, ...]`."""
+    """Returns n, the number of records of leaves `[n, ...]`."""
     if isinstance(data, Sharded):
         return data.population
     leading = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
     if len(leading) != 1 or leading == {()}:
-        arguments.records(data, name)  # lists are told as such
+        arguments.records(data, name)  # names lists in its message
         raise ValueError(f"The arrays of {name} must have one row a record, and the same number of "
                          f"rows, got leading axes {leading}.")
     return int(leading.pop()[0])
 
 
 def score_mechanism(score_range: tuple[float, float], population: int) -> Repeat:
-    """The description of the release of a run's score."""
+    """Describes the release of a run's score."""
     if not isinstance(score_range, tuple | list) or len(score_range) != 2:
         raise TypeError("score_range must be a pair (low, high), got "
                         f"{checks.describe(score_range)}.")
@@ -243,7 +245,7 @@ def _check_apart(data: PyTree, held_out: PyTree) -> None:
 
 
 def cumulative(runs: Repetitions) -> tuple[np.ndarray, np.ndarray]:
-    """2^62 P[K <= k] for k = 1 ... most - 1, in words of 30 and 32 bits."""
+    """Returns 2^62 P[K <= k] for k = 1 ... most - 1, in words of 30 and 32 bits."""
     steps = list(itertools.accumulate(runs.weights))[:-1]
     return (np.asarray([x >> _LOW for x in steps], np.uint32),
             np.asarray([x & (2**_LOW - 1) for x in steps], np.uint32))
@@ -252,7 +254,7 @@ def cumulative(runs: Repetitions) -> tuple[np.ndarray, np.ndarray]:
 @functools.lru_cache(maxsize=64)  # one object a score: programs are kept by identity
 def score_problem(score: Callable[[PyTree, PyTree], jax.Array], low: float,
                   high: float) -> Problem:
-    """The score less the middle of its range, as the operator of a player with one number."""
+    """Makes the score less the middle of its range the operator of a player with one number."""
     def operator(at: Saddle, record: PyTree) -> Saddle:
         value = jnp.asarray(score(at.v, record))
         if value.shape != ():
@@ -266,7 +268,7 @@ def score_problem(score: Callable[[PyTree, PyTree], jax.Array], low: float,
 
 
 def number_of_runs(key: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """K, int32 `[]`: one more than the numbers of `cumulative` that a word of 62 bits reaches."""
+    """Draws K, int32 `[]`: one more than the numbers of `cumulative` that a 62-bit word reaches."""
     words = random_words(key, (2,))
     high, low = words[0] >> (2 * _LOW - BITS), words[1]
     reached = (table[0] < high) | ((table[0] == high) & (table[1] <= low))
@@ -279,7 +281,7 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
            table: tuple[jax.Array, jax.Array], *, algorithm: Algorithm[Any, Any],
            problem: AnyProblem, scored: Problem, point: Callable[[Any], PyTree], at_once: int,
            hide_time: bool) -> tuple[Any, jax.Array, jax.Array]:
-    """The winner's state, its released score less the middle of the range, its candidate.
+    """Returns the winner's state, its released score less the middle of the range, its candidate.
 
     Args:
       key: as in `tune`.
@@ -302,7 +304,7 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
     last = table[0].shape[0] + 1
 
     def single(number: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-        """Run `number` = 1, 2, ...: state, score, candidate."""
+        """Makes run `number` = 1, 2, ...: state, score, candidate."""
         own = fold_in(key, number)
         # as good as uniform; it need not be, as every candidate is charged as the dearest
         drawn = random_words(fold_in(own, _CANDIDATE), (2,))[0] % candidates

@@ -37,15 +37,24 @@ STRATEGIES = ("vmap", "microbatch", "ghost")
 
 @dataclasses.dataclass(frozen=True)
 class ClippedSum:
-    """A clipped sum that knows its sensitivity; made by `clipped_sum`.
+    """A clipped sum of known sensitivity, as `clipped_sum` makes it.
 
-    Guarantees, for every input: one example adds a vector of L2 norm at most `clip.p` to the sum
+    It guarantees for every input: one example adds a vector of L2 norm at most `clip.p` to the sum
     of player p (two examples swapped move it by at most twice that, up to the rounding of the sum
     itself, a few units in its last place), and with `joint` a pair of vectors whose norms in units
     of the clip norms have squares that sum to at most 1; an example whose operator is not finite,
     or so long that its square is not (1e19 in float32), or longer than 2^88 clip norms there,
-    counts as absent; an empty batch gives zeros. Sums are at least float32 whatever the parameters
-    are.
+    counts as absent; an empty batch gives zeros. Sums are at least float32 for any parameters.
+
+    Attributes:
+      operator: `(z, example) -> Saddle` for one example.
+      clip: the clip norm of each player; None for a player without a sum.
+      strategy: "vmap", "microbatch", "ghost" or "auto".
+      microbatch: the number of examples in a slice of the "microbatch" strategy.
+      joint: whether one clip holds for both players together, in units of their clip norms.
+      talkative: whether it prints `explain` when traced.
+      counted: whether `sums` counts the examples within the clip norms.
+      memory: the bytes that "auto" and "ghost" may take; None for 2^30.
 
     Examples:
         >>> def loss(w, v, record):
@@ -239,7 +248,7 @@ class ClippedOperator:
     """One example's operator, clipped to `bound` in the norm of both players together.
 
     For solvers that ask for bounded operators. A clipped operator keeps a Lipschitz constant, and
-    loses monotonicity. How sums of it are computed is said as for a `SaddleOperator`.
+    loses monotonicity. Its sums are configured as those of a `SaddleOperator`.
     """
 
     operator: Callable[[Saddle, PyTree], Saddle]
@@ -260,24 +269,23 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
                 strategy: str | None = None, microbatch: int | None = None,
                 memory: int | None = None, joint: bool = False,
                 explain: bool = False) -> ClippedSum:
-    """The clipped sum of `operator`, a callable that knows its sensitivity; see `ClippedSum`.
+    """Makes the clipped sum of `operator`, a callable of known sensitivity; see `ClippedSum`.
 
     Args:
       operator: `(z, example) -> Saddle` for one example.
       clip: per player, bound on the L2 norm of one example's operator over the player's whole
-        pytree; None for a player whose operator is not wanted.
+        pytree; None for a player without a sum.
       strategy: "vmap", "microbatch", "ghost" (needs `saddle_operator(loss)`) or "auto": ghost for
-        a loss where that saves memory or time, else vmap, or microbatch where not all examples are
-        held at a time. None: what the operator says, see `saddle_operator` and `with_strategy`;
-        "auto" if it says nothing.
-      microbatch: examples in a slice of the "microbatch" strategy. None: what the operator says;
-        32 if it says nothing.
+        a loss if that saves memory or time, else vmap, or microbatch if not all examples fit at a
+        time. None for the operator's own, see `saddle_operator` and `with_strategy`, or "auto".
+      microbatch: examples in a slice of the "microbatch" strategy. None for the operator's own, or
+        32.
       memory: bytes that the sum may take by strategies "auto" and "ghost", on each device and in
         each run of a sweep: so many examples are held at a time as fit, by the bound of
-        `gradients.budget`, and fewer where that is faster. "vmap" and "microbatch" hold what they
-        are given. None: what the operator says; 2^30 if it says nothing.
+        `gradients.budget`, and fewer if that is faster. "vmap" and "microbatch" hold all of theirs.
+        None for the operator's own, or 2^30.
       joint: one clip for both players together, in units of their clip norms.
-      explain: prints `ClippedSum.explain` when traced.
+      explain: whether it prints `ClippedSum.explain` when traced.
 
     Raises:
       ValueError: for an unknown strategy, ghost without a loss, or a joint clip of one player.
@@ -302,7 +310,7 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
         memory = operator.memory if standard else None  # type: ignore[attr-defined]
     elif strategy in ("vmap", "microbatch"):
         raise ValueError(f"memory={memory!r} is kept by strategies 'auto' and 'ghost', and "
-                         f"{strategy!r} holds the examples that it is told: leave out one of them.")
+                         f"{strategy!r} holds all of its examples: leave out one of them.")
     if memory is not None:
         checks.count("memory", memory)
     if strategy == "ghost" and type(operator) is not SaddleOperator:  # a subclass may do more

@@ -55,17 +55,17 @@ __all__ = ["Difference", "Windows"]
 
 @pytree_dataclass
 class Difference(OneRelease):
-    """Release the clipped sum of differences of both players' operators at two released points.
+    """Releases the clipped sum of differences of both players' operators at two released points.
 
     Attributes:
       lipschitz: L, of a record's operator, both players together [gradient units / parameter
         units]: a record's difference is clipped at L times the points' distance.
       noise_multiplier: standard deviation of the noise on the sum over that clip, one number for
         both players [dimensionless].
-      sampling: as in `Query`, with samples drawn anew in every release.
-      population: as in `Query`.
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      sampling: full batches, or samples drawn anew in every release.
+      population: n, the number of records; public.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> one = jmm.mechanism.Difference(lipschitz=2.0, noise_multiplier=30.0, population=1000)
@@ -109,7 +109,7 @@ class Difference(OneRelease):
         return True
 
     def multiplier(self) -> float:
-        """The one number."""
+        """The one noise multiplier."""
         return self.quotient.multiplier()
 
     def cost(self, times: int, z: float) -> Charge:
@@ -118,11 +118,11 @@ class Difference(OneRelease):
         return self.quotient.cost(times, z)
 
     def facts(self, repeat: Repeat) -> Facts:
-        """Those of quotients."""
+        """States the facts of quotients."""
         return super().facts(repeat)._replace(noise=self.quotient.noise_multiplier)
 
     def words(self, repeat: Repeat) -> Words:
-        """How many, and at what they are clipped; L is a matter of utility."""
+        """States the number of releases and their clip norm; L is a matter of utility."""
         return Words(
             sampled_words(repeat, " of differences of operators at two released points, clipped "
                           f"at {concrete(self.lipschitz):.6g} times the points' distance, one clip "
@@ -200,7 +200,7 @@ class Windows(Answered):
                              "out, and use Full(), Poisson(...) or FixedSize(...).")
 
     def releases(self) -> int:
-        """One a round."""
+        """The number of releases, one a round."""
         return self.rounds
 
     def truncated(self, spent: int) -> "Windows | None":
@@ -234,6 +234,6 @@ class Windows(Answered):
         return (self,)
 
     def records(self) -> int:
-        """Both read the same data."""
+        """The number of records; both parts read the same data."""
         return self.population
 

@@ -89,7 +89,7 @@ _LONG = 2**18  # leaves; for as many a tree is better than the bands that are pl
 
 @functools.lru_cache(maxsize=64)
 def coefficients(bands: int) -> np.ndarray:
-    """a_k = 2^17 r_k for k < p, int32; all but the first are negative or 0, and above -2^17.
+    """Returns a_k = 2^17 r_k, k < p, int32; all but the first are in (-2^17, 0].
 
     The first k + 1 of them add up to the nearest integer to 2^17 binom(2k, k) / 4^k, so all sums of
     them are as near to the series' as integers can be.
@@ -158,7 +158,7 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
       bands: p.
       parameters: d.
       smallest: the smallest multiplier of a player; None: z.
-      apart: as in `norms`.
+      apart: each record is read exactly every `apart` releases; None for once.
     """
     if z == 0 or bands == 1:
         return real
@@ -212,15 +212,16 @@ def cost_of_passes(z: float, real: float, smallest: float, releases: int, bands:
 
 
 def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) -> int:
-    """Bands by public numbers: a power of two up to 512, within a twentieth of the best of these.
+    """Plans bands by public numbers: a power of two up to 512, within a twentieth of the best.
 
     The measure is the root of the mean variance of prefix sums at equal privacy; a release draws
     about 2^15 numbers at most.
 
     Args:
-      releases: Q.
-      apart: as in `norms`; n // b for disjoint batches of b records.
-      parameters: numbers of a release.
+      releases: Q, the number of releases.
+      apart: each record is read exactly every `apart` releases: n // b for disjoint batches of b
+        records; None if each is read once.
+      parameters: the numbers of a release.
 
     Examples:
         >>> jmm.mechanism.planned_bands(1000) > 1
@@ -246,8 +247,8 @@ class TreeSums(Once):
       clip: bound on the L2 norm of a leaf's per-record vector.
       noise_multiplier: standard deviation of a node's noise over the clip norm.
       leaves: Q, the number of leaves.
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=20.0, leaves=1000)
@@ -271,7 +272,7 @@ class TreeSums(Once):
         description.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def moves(self) -> float:
-        """How far a record moves the nodes, over twice the clip norm."""
+        """The distance that a record moves the nodes, over twice the clip norm."""
         # ceil(log2(Q + 1)) nodes move by 2 clip each, and squares add up
         return math.sqrt(self.leaves.bit_length())
 
@@ -284,7 +285,7 @@ class TreeSums(Once):
                      noise=self.noise_multiplier, parameters=self.parameters, exact=self.exact)
 
     def words(self) -> Words:
-        """How many leaves and nodes."""
+        """States the number of leaves and nodes."""
         return Words(f"All prefix sums over {self.leaves} leaves by a binary tree of Gaussian "
                      f"sums; a record is in {self.leaves.bit_length()} of its nodes.",
                      (sentences.CLIPPED,), (sentences.PLACES,))
@@ -304,8 +305,8 @@ class CorrelatedSums(Once):
       noise_multiplier: standard deviation of an independent vector's noise over the clip norm.
       leaves: Q, the number of leaves; a shorter run is a prefix, and costs as much.
       bands: p; a tenth of the leaves is enough, and all of them are the square root itself.
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> sums = jmm.mechanism.CorrelatedSums(clip=1.0, leaves=1000, bands=64)
@@ -337,7 +338,7 @@ class CorrelatedSums(Once):
                                   self.leaves, self.bands, self.parameters)
 
     def moves(self) -> float:
-        """How far a record moves the independent noise, over twice the clip norm: ||c||."""
+        """The distance ||c|| that a record moves the independent noise, in twice the clip norm."""
         return norms(self.leaves, self.bands).column
 
     def spread(self) -> float:
@@ -351,7 +352,7 @@ class CorrelatedSums(Once):
                      parameters=self.parameters, exact=self.exact)
 
     def words(self) -> Words:
-        """How many leaves and bands, and how far a record moves the noise."""
+        """States the number of leaves and bands, and how far a record moves the noise."""
         return Words(f"All prefix sums over {self.leaves} leaves with correlated noise, by "
                      f"{min(self.bands, self.leaves)} band(s) of the inverse square root; a record "
                      f"moves what the noise is made of by {self.moves():.6g} times its leaf.",

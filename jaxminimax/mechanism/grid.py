@@ -33,7 +33,7 @@ probability 2 exp(-2 t^2). And as every rounded number is off by less than 1, in
 
     ||I - I'|| <= min{D + sqrt(d), (M^2 + 2 t M + d/4 + t sqrt(d))^(1/2)},
 
-which grows with D, so that louder noise is never charged as less.
+which grows with D, so that larger noise is never charged as smaller.
 
 t = 6 fails once in 10^31 releases. U may be public, so a failure is one of public numbers, and its
 probability is added to delta as it stands.
@@ -63,7 +63,7 @@ DITHER_FAILURE = 2 * math.exp(-2 * _T**2)
 
 
 def finer_bits(parameters: int) -> int:
-    """How many bits finer the grid is for that many numbers: 0 up to 2^24, 4 at 2^31."""
+    """Returns the bits by which the grid is finer for so many numbers: 0 to 2^24, 4 at 2^31."""
     # rounding grows like d^(1/2): half a bit for each bit of d beyond 24, rounded up
     return max(0, (parameters - 1).bit_length() - 24 + 1) // 2
 
@@ -90,7 +90,7 @@ def grid_bits(z: Any, parameters: int) -> Any:
 
 
 def _rounding(distance: float, parameters: int) -> float:
-    """How much rounding adds to a distance in units of the grid."""
+    """Returns the distance that rounding adds, in units of the grid."""
     root = math.sqrt(parameters)
     # M = D + sqrt(d) / 255, and the smaller of both bounds of the module's docstring
     mean = distance + root / 255

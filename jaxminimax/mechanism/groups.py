@@ -40,10 +40,10 @@ class GroupGradients(OneRelease):
 
         sum_i r_i sum_j clip(grad_ij, C) + N(0, (C noise_multiplier)^2 I),    r_i = v_i / (n_i s).
 
-    Neighbouring data sets differ in what one record of one group contains. Groups and their sizes
+    Neighbouring data sets differ in the content of one record of one group. Groups and their sizes
     are public, so every r_i is the same for both, r_i <= 1, and the sum moves by r_i times the
     difference of two vectors of length C at most, which is 2 C at most: a Gaussian mechanism of
-    parameter 2 / noise_multiplier, whatever v is. To multiply by s, which does not depend on the
+    parameter 2 / noise_multiplier, for any v. To multiply by s, which does not depend on the
     record, makes it neither more nor less private. Of s alone the noise is a function; it is the
     s of this round's v, not that of another one. (How a release makes a sum of which that holds in
     integers: `releases.groups`.)
@@ -51,13 +51,13 @@ class GroupGradients(OneRelease):
     Attributes:
       clip: C, bound on the L2 norm of one record's gradient [gradient units].
       noise_multiplier: standard deviation of the noise on the clipped sum / clip [dimensionless].
-        Set by `calibrate`; None: not calibrated yet.
+        Set by `calibrate`; None before.
       sampling: inside the group: `Full()`, `Poisson(rate=...)` or `FixedSize(batch=...)`. A Poisson
         sample's capacity is one for all groups; by default the largest group's. Of all groups:
         `Full()`.
       sizes: n_1, ..., n_p, records of each group; public.
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
       groups: "one", named at each release, or "all", weighted at each release.
 
     Examples:
@@ -99,7 +99,7 @@ class GroupGradients(OneRelease):
             for one in queries.values()))
 
     def populations(self) -> tuple[int, ...]:
-        """How many records a release may read: of each size of a group, or all of them."""
+        """The numbers of records that a release may read: of each group, or of all of them."""
         return (sum(self.sizes),) if self.groups == "all" else tuple(sorted(set(self.sizes)))
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
@@ -123,7 +123,7 @@ class GroupGradients(OneRelease):
                 or len(self.charges(repeat, costs.REPLACE_ONE)) == 1)
 
     def records(self) -> int:
-        """The sum over all groups."""
+        """The number of records of all groups."""
         return sum(self.sizes)
 
     def words(self, repeat: Repeat) -> Words:
@@ -193,7 +193,7 @@ class GroupLosses(Leaf):
         [dimensionless].
       times: number of releases. Algorithms set it to their own number of rounds.
       only_argmax: whether only the index of the largest noisy loss is released.
-      exact: as in `Query`.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
       noise: "laplace" or "gaussian". None: `calibrate` chooses the one of smaller deviation, which
         is Gaussian but for a few releases; Laplace where the noise multiplier is given.
 
@@ -270,7 +270,7 @@ class Selection(Leaf):
     The index has the law softmax(mean / b), whose privacy does not depend on the number of groups.
     One scale, b = noise_multiplier B / min(sizes), is for all groups. A replaced record of group i
     moves mean_i alone, by at most B / n_i, and so the smallest group decides what it costs: t = 1 /
-    noise_multiplier, and less in the others, whose noise is louder than they need. Where sizes
+    noise_multiplier, and less in the others, whose noise is larger than they need. Where sizes
     differ by much, `GroupLosses(only_argmax=True)` has noise for each group's own size.
 
     (Scales that follow each group's size, b_i = B noise_multiplier / n_i, would not be private in
@@ -349,14 +349,14 @@ class Selection(Leaf):
 class RecordLosses(Once):
     """`times` releases of one record's loss each plus Laplace noise, no record more than once.
 
-    Which record is next may depend on what was released. A replaced record is in one release and
+    The choice of the next record may depend on releases. A replaced record is in one release and
     moves it by at most B, so the whole stream costs as much as one release.
 
     Attributes:
       bound: B, losses are clipped to [0, B].
       noise_multiplier: Laplace scale over B [dimensionless].
       times: number of releases.
-      exact: as in `Query`.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> losses = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=2.0, times=100)

@@ -33,7 +33,7 @@ Why that is charged as one release of a `Query` with another multiplier:
   function of a sum_i s_pi + X, an integer that a record moves by at most 2 a <= 2 * 2^L / z_b, and
   the floor of a real Gaussian of deviation 2^L: nothing is rounded. So the distance that
   `charged_multiplier` starts from has the counts' part in it, and what rounding adds to it is that
-  of the sums. The largest a for which the integer stays below 2^30 makes noise louder than
+  of the sums. The largest a for which the integer stays below 2^30 makes noise larger than
   described, for multipliers of 1 or more by a part of at most 1 / a: near 2^-17 for 4096 rows and
   2^-9 for a million.
 
@@ -134,7 +134,7 @@ class AdaptiveClip:
 
 
 def count_multiplier(query: Any) -> jax.Array:
-    """z_b, float32 `[]`; 0 where a player has no noise."""
+    """Returns z_b, float32 `[]`; 0 if a player has no noise."""
     # z_P, in the floats that the release draws with
     z = [jnp.asarray(x, jnp.float32) for x in query.noise_multiplier if x is not None]
     smallest = jnp.min(jnp.stack(z))
@@ -164,14 +164,14 @@ def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
 
 @pytree_dataclass
 class Query(OneRelease):
-    """Release both players' clipped sums of per-record operators over one shared sample.
+    """Releases both players' clipped sums of per-record operators over one shared sample.
 
     Attributes:
       clip: per player, bound on the L2 norm of one record's operator [gradient units]. None for
-        a player whose operator reads no data: it is neither computed, nor noised, nor charged.
+        a player whose operator reads no data: it is neither computed, nor made noisy, nor charged.
       noise_multiplier: per player, standard deviation of the noise on the clipped sum / clip
         [dimensionless]; None where the clip is. Set by `calibrate`, which keeps the ratio between
-        the players. None altogether: not calibrated yet, and `release` refuses.
+        the players. None before calibration: `release` then refuses.
       sampling: `Full()`, `Poisson(rate=...)`, `FixedSize(batch=...)` or `Disjoint(batch=...)`.
       population: n, the number of records; public.
       joint: one clip for both players: a record's operator g is scaled so that
@@ -188,7 +188,7 @@ class Query(OneRelease):
         `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data
         only, in the same order in every pass; `planned_bands(times, n // batch)` is a good number.
       adaptive: how clip norms follow a quantile of the records' norms, from `clip` on; for `sgda`.
-        None: they stay.
+        None for fixed clip norms.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), noise_multiplier=Saddle(20.0, 20.0),
@@ -258,7 +258,7 @@ class Query(OneRelease):
         return True
 
     def multiplier(self) -> float:
-        """z_eff: one Gaussian as strong as both players' together, with their counts."""
+        """Returns z_eff: one Gaussian as strong as both players' together, with their counts."""
         multipliers = map(concrete, jax.tree.leaves(description.check_noise(self)))
         players = costs.combined(multipliers, self.joint)
         if self.adaptive is None:
@@ -267,7 +267,7 @@ class Query(OneRelease):
         return players * math.sqrt(1 - concrete(self.adaptive.share))
 
     def cost(self, times: int, z: float) -> Charge:
-        """By the sampling, unless noise is correlated."""
+        """Charges by the sampling, unless noise is correlated."""
         if self.bands == 1 or z == 0:
             return self.sampling.charge(times, z, self.population)
         # one Gaussian on all releases; the coarsest player's grid is counted for both
@@ -285,7 +285,7 @@ class Query(OneRelease):
         return dataclasses.replace(self, noise_multiplier=scaled)
 
     def words(self, repeat: Repeat) -> Words:
-        """How many sums, over which samples; that operators are clipped, and by what."""
+        """States the number of sums, their samples, and the clip norms of operators."""
         clip = ", one clip for both players together" if self.joint else ""
         if self.bands > 1:
             moves = norms(repeat.times, self.bands, self.sampling.apart(self.population)).column
@@ -300,7 +300,7 @@ class Query(OneRelease):
         return Words(f"{sampled_words(repeat)}{clip}.", enforced, clips=_by_player(self.clip))
 
     def noise_multipliers(self) -> dict[str, float]:
-        """By player, and of the counts."""
+        """Returns the multipliers by player, and of the counts."""
         multipliers = _by_player(description.check_noise(self))
         if self.adaptive is not None:
             multipliers["counts"] = concrete(count_multiplier(self))

@@ -60,24 +60,27 @@ class Resolvent(OneRelease):
       bound: M, on the norm of one record's operator, both players together [gradient units].
       prox: lambda, weight of the proximal term.
       lipschitz: L, of one record's operator plus that of the public terms; 0 for constant ones.
-      diameter: of W; decides how many steps of the inner solver are proven to be enough. Where
-        nothing is projected, a bound on the distance of the solution from the centre, M / mu.
-      modulus: mu_0, of strong monotonicity of the operator itself, see above; for "monotone" only.
-      steps: of operator extrapolation, from `proximal.certified`; one number a part if `doubling`.
+      diameter: the diameter of W, which sets how many steps of the inner solver are proven to be
+        enough. Without a projection, a bound on the distance of the solution from the centre,
+        M / mu.
+      modulus: mu_0, the modulus of strong monotonicity of the operator itself; for "monotone" only.
+      steps: the number of steps of operator extrapolation, from `proximal.certified`;
+        one number a part if `doubling`.
       doubling: whether part t = 1, 2, ... of the data has the proximal weight (2^t - 1) lambda
         instead of lambda, as in recursive regularisation. The noise shrinks with it.
-      solver: what looks for the solution first, `(key, solvers.Regularised, residual) -> point`, a
-        black box such as `solvers.near_linear`. Its point is released if it is certified; otherwise
-        operator extrapolation takes its proven number of steps from there. None: that alone. Keep
-        one function object: it is hashed by identity. It runs in float64; with 64-bit types off,
-        give random draws a dtype of 32 bits.
+      solver: a function that computes the solution first, `(key, solvers.Regularised, residual) ->
+        point`, such as `solvers.near_linear`. Its point is released if it is certified; otherwise
+        operator extrapolation takes its proven number of steps from there. None for that alone.
+        Keep one function object: it is hashed by identity. It runs in float64; with 64-bit types
+        off, give random draws a dtype of 32 bits.
       slack: rho, certified residual over M / m.
-      noise_multiplier: as in `Query`, one number for all coordinates.
-      sampling: as in `Query`.
+      noise_multiplier: standard deviation of the noise over half the replace-one sensitivity, one
+        number for all coordinates [dimensionless].
+      sampling: `Full()`, `Poisson(rate=...)`, `FixedSize(batch=...)` or `Disjoint(batch=...)`.
       population: n, the number of records; public.
       assumes: "monotone" or "lipschitz".
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Source: Boob and Guzman, arXiv:2104.02988, Propositions 9 and 10, with the sensitivity of the
     residual in place of theirs (which is twice as large) and the Lipschitz mode added.
@@ -162,11 +165,11 @@ class Resolvent(OneRelease):
         return True
 
     def sampled_by(self, sampling: Sampling) -> Self:
-        """How many steps certify a solution depends on the batch size."""
+        """Returns it with this sampling and no steps, since these depend on the batch size."""
         return dataclasses.replace(self, sampling=sampling, steps=None)
 
     def words(self, repeat: Repeat) -> Words:
-        """How many points, of which problems, how they are certified; operators clipped or not."""
+        """States the number of points, their problems, certificates and clip norms."""
         growing = " on the first part, 2^t - 1 times that on part t" if self.doubling else ""
         points, clipped = sampled_words(repeat, " of certified proximal points"), (
             self.assumes == "lipschitz")
@@ -209,7 +212,7 @@ def batch_lipschitz(query: Resolvent) -> Any:
 
 
 def modulus(query: Resolvent) -> Any:
-    """mu, of strong monotonicity of the regularised problem: lambda + mu_0, or lambda - s L."""
+    """Returns mu of the regularised problem: lambda + mu_0, or lambda - s L."""
     if query.assumes == "lipschitz":
         # a clipped operator may fall as steeply as it is Lipschitz, never more
         return query.prox - batch_lipschitz(query)

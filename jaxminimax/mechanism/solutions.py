@@ -79,20 +79,20 @@ class GroupSolution(Once):
     L-Lipschitz and in [0, B] on W, whatever the record contains; statements print it.
 
     Attributes:
-      lipschitz: L, of one record's loss on W.
-      bound: B, length of an interval that its values on W lie in.
-      smooth: beta, Lipschitz constant of its gradient on W; None: not smooth.
-      diameter: M, of W.
+      lipschitz: L, the Lipschitz constant of one record's loss on W.
+      bound: B, the length of an interval that its values on W lie in.
+      smooth: beta, the Lipschitz constant of its gradient on W; None if it is not smooth.
+      diameter: M, the diameter of W.
       reg_w: mu_1, weight of the quadratic in the first phase.
       reg_lam: mu_v, weight of the entropy.
       slack: certified distance from the exact point over the exact sensitivity.
-      steps: of the inner solver, from `phased_erm.certified`.
+      steps: the number of steps of the inner solver, from `phased_erm.certified`.
       noise_multiplier: standard deviation of the noise over (1 + 2 slack) times the replace-one
-        sensitivity [dimensionless]; as in `Solution`, not over half of it.
+        sensitivity [dimensionless], and not over half of it.
       sizes: n_1, ..., n_p, records of each group; public.
-      phases: T.
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      phases: T, the number of phases.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> query = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0,
@@ -155,7 +155,7 @@ class GroupSolution(Once):
                      parameters=self.parameters, exact=self.exact, slack=self.slack)
 
     def words(self) -> Words:
-        """How many, on which records, how far one moves them; what that follows from."""
+        """States the number of solutions, their records and their sensitivity."""
         first, last = (concrete(exact_sensitivity(self, concrete(self.reg_w) * 2.0**k))
                        for k in (0, self.phases - 1))
         lipschitz, bound, diameter = map(concrete, (self.lipschitz, self.bound, self.diameter))

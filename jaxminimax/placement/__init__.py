@@ -1,4 +1,4 @@
-"""Where the rows lie: on one device, on the devices of a mesh, on the host."""
+"""Places of the rows: on one device, on the devices of a mesh, on the host."""
 
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.placement.agreement import agree as agree

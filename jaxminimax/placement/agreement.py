@@ -9,11 +9,11 @@ Where they differ it need not be: a norm made of one copy may weigh a gradient m
     |g(z; x_i')|)  with x_i' another copy,
 
 so that the sum moves by more than 2 C when a record is replaced, as much as the largest gradient.
-(Parts of one gradient made of different copies, and the norm of the same parts, would be clipped
-to C; but which parts meet is the compiler's affair.) So copies are compared word for word, on the
-devices that hold them: those in memory once, by `sharding.shard`, and those that hosts send in
-every release that reads them, which is NaN otherwise. Whether they agree is no matter of noise: it
-is a fact about the caller's files, of which a difference tells that there is one.
+(If parts of one gradient came from different copies, and the norm from the same parts, the gradient
+would be clipped to C; but the compiler chooses the parts.) So copies are compared word for word, on
+the devices that hold them: those in memory once, by `sharding.shard`, and those that hosts send in
+every release that reads them, which is NaN otherwise. The noise does not cover whether they agree:
+that is a fact about the caller's files, and a difference shows that there is one.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _CHUNK = 2**24  # bytes of a device's rows that are sent to its neighbour togeth
 
 
 def processes(mesh: Mesh) -> set[int]:
-    """Those that have devices of the mesh."""
+    """Returns the numbers of the processes that have devices of the mesh."""
     return {device.process_index for device in mesh.devices.flat}
 
 
@@ -40,10 +40,10 @@ def agree(mesh: Mesh, **values: Any) -> None:
     """Refuses to go on unless all processes of the mesh hold the same values.
 
     With different keys they would draw different samples and add different noise to one sum, and
-    what differs between their results would give it away.
+    the difference of their results would reveal it.
 
     Args:
-      mesh: a mesh of one process is agreed with itself.
+      mesh: the mesh; a mesh of one process agrees with itself.
       **values: bytes or pytrees of arrays; of them, only a hash leaves the process. Of leaves that
         are spread over processes, copies of each part are compared.
 
@@ -70,15 +70,15 @@ def agree(mesh: Mesh, **values: Any) -> None:
 
 
 def agree_on_shards(population: int, mesh: Mesh, shards: int | None, **values: Any) -> None:
-    """Refuses to go on unless all processes say alike which of them holds which rows.
+    """Refuses to go on unless all processes agree on the rows that each of them holds.
 
-    Or a row could be held, and counted, by two.
+    Otherwise two processes could hold and count one row.
 
     Args:
       population: n.
-      mesh: with the devices in their order.
-      shards: as passed to `sharding.shard`.
-      **values: as in `agree`.
+      mesh: the mesh, with the devices in their order.
+      shards: the number of shards, as passed to `sharding.shard`.
+      **values: bytes or pytrees of arrays, as in `agree`.
     """
     agree(mesh, **{"population and mesh": repr((
         population, tuple(mesh.shape.items()), [d.id for d in mesh.devices.flat], shards)).encode(),
@@ -86,7 +86,7 @@ def agree_on_shards(population: int, mesh: Mesh, shards: int | None, **values: A
 
 
 def check_copies(mesh: Mesh, rows: PyTree) -> None:
-    """Refuses rows on a mesh of which two devices are to hold the same, and do not.
+    """Refuses rows on a mesh if devices that should hold the same rows hold different ones.
 
     Raises:
       ValueError: on every process.
@@ -98,13 +98,13 @@ def check_copies(mesh: Mesh, rows: PyTree) -> None:
 
 
 def has_copies(mesh: Mesh) -> bool:
-    """Returns whether rows are on several devices."""
+    """Returns True if axes other than that of the rows hold copies of them."""
     return math.prod(mesh.shape.values()) > mesh.shape[AXIS]
 
 
 def same_copies(mesh: Mesh, leaves: list[jax.Array], specs: list[PartitionSpec],
                 at: jax.Array | None = None) -> jax.Array:
-    """Returns whether replicas hold the same numbers, bit for bit: bool `[]`, for all alike.
+    """Returns True if replicas hold the same numbers, bit for bit: bool `[]`, the same on all.
 
     Every device sends its words to the next one along each axis over which they are not spread,
     in a ring: if all that neighbours hold is equal, all copies are.
@@ -129,7 +129,7 @@ def same_copies(mesh: Mesh, leaves: list[jax.Array], specs: list[PartitionSpec],
 
 
 def _as_neighbours(x: jax.Array, along: list[str], mesh: Mesh) -> jax.Array:
-    """Returns whether an array is that of the next device along these axes, some rows at a time."""
+    """Returns True if an array equals that of the next device along these axes."""
     rows = x.reshape(x.shape[0] if x.ndim else 1, -1)
     size = max(1, min(rows.shape[0], _CHUNK // max(1, rows.shape[1] * x.dtype.itemsize)))
 
@@ -170,12 +170,12 @@ def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
 
 
 def _apart(x: Any) -> bool:
-    """Returns whether no process holds all of an array."""
+    """Returns True if no process holds all of an array."""
     return isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated)
 
 
 def _bytes(value: Any) -> bytes:
-    """A value, or of what is spread over processes how it is."""
+    """Returns the bytes of a value, or the layout of an array that is spread over processes."""
     if isinstance(value, bytes):
         return value
     parts = [str(jax.tree.structure(value)).encode()]

@@ -1,12 +1,12 @@
-"""Rows that are sent between the shards of a mesh: those that a solution is solved on, or one.
+"""Sends rows between the shards of a mesh: the rows of a solution, or a single row.
 
-A solver reads its rows a hundred times and more, so on a mesh they are spread evenly first: rows
-of a sample or of a part, wherever they lie, are sent once a release, and every shard gets as many
-as the others. (All rows of a population lie so already.) What is sent are bits, and each row is
-sent by the one shard that has it; so is a single record, to all. Every evaluation then sums the
-shards' own rows and adds the D sums up, in floating point.
+A solver reads its rows a hundred times and more, so on a mesh they are spread evenly first: rows of
+a sample or of a part, wherever they lie, are sent once a release, and every shard gets as many as
+the others. (All rows of a population lie so already.) The shards send bits, and each row comes from
+the one shard that has it. A single record goes to all in the same way. Every evaluation then sums
+the shards' own rows and adds the D sums up, in floating point.
 
-What that means for a certificate. A solution is certified by a residual that is computed from such
+Certificates. A solution is certified by a residual that is computed from such
 sums, so their rounding is a part of what `mechanism.resolvent.rounding` and
 `mechanism.solutions.solution_rounding` allow for. A sum of n vectors of norm at most M along
 a tree of additions of depth h is off by at most h u n M (1 + O(h u)), u = 2^-53: coordinate by
@@ -18,13 +18,13 @@ padding adds zeros.
   n in any case. A residual has two means, off by h u M each, and the bound has 32 n^(1/2) u M for
   them: so h <= 16 n^(1/2) is to hold. It does for n <= 256, where h < n, and beyond, where h is at
   most 66 (log_32 n + 2), which is 238 at n = 257 and grows slower than n^(1/2).
-* Worst-group solutions: the bound is for whatever order the N records of a phase are added in, one
+* Worst-group solutions: the bound is for any order in which the N records of a phase are added, one
   running sum included, whose depth is N - 1; no tree over N records is deeper. A derivative is the
   sum of D copies of its D-th part, which is off by D u more, D <= N: 2 N u are allowed for.
 
 So the bounds of one device hold on any number of them, and a certificate means the same: the point
-is as near to the exact solution as the noise pays for. Two numbers of devices find points that
-differ by rounding, as two solvers would; noise does not follow the point.
+is as near to the exact solution as the noise covers. Two numbers of devices compute points that
+differ by rounding, as two solvers would; the noise does not depend on the point.
 
 The D sums are gathered and added in the order of the shards, by the same program on every device;
 derivatives of them are added by an all-reduce, which hands one result to all. So all hold the same
@@ -53,14 +53,14 @@ from jaxminimax.placement.sharding import (
 
 def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Mesh | None,
           grouped: bool = False) -> PyTree:
-    """`function(point, rows)`, a sum over rows; on a mesh of each shard's, added up in order.
+    """Computes `function(point, rows)`, a sum over rows; on a mesh it adds shards up in order.
 
     Args:
-      function: a sum over the rows that it is given; may be differentiated by the point.
-      point: on every device.
+      function: a sum over its rows, which may be differentiated by the point.
+      point: the point, on every device.
       rows: leaves `[b, ...]`, or `[p, b, ...]` if `grouped`; on a mesh as `evenly` spreads them.
-      mesh: that they are on; None: one device.
-      grouped: as in `sharding.shard`.
+      mesh: the mesh of the rows; None for one device.
+      grouped: whether the rows are those of groups.
     """
     if mesh is None:
         return function(point, rows)
@@ -72,14 +72,14 @@ def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Me
 
 
 def _in_order(x: jax.Array) -> jax.Array:
-    """The sum over the leading axis."""
+    """Sums over the leading axis, in order."""
     if not x.size:
         return jnp.zeros(x.shape[1:], x.dtype)
     return sum_rows(jnp.ones(x.shape[0], x.dtype), x.reshape(x.shape[0], -1)).reshape(x.shape[1:])
 
 
 def one_row(rows: PyTree, number: jax.Array, mesh: Mesh | None) -> PyTree:
-    """Row `number` of leaves `[b, ...]`, as leaves `[1, ...]`."""
+    """Returns row `number` of leaves `[b, ...]`, as leaves `[1, ...]`."""
     if mesh is None:
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, number, 1), rows)
     size = jax.tree.leaves(rows)[0].shape[0] // mesh.shape[AXIS]
@@ -92,11 +92,11 @@ def one_row(rows: PyTree, number: jax.Array, mesh: Mesh | None) -> PyTree:
 
 
 def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
-    """The record at a row's number, or at a group's and a row's; at the nearest one there is.
+    """Returns the record at a row's number, or at a group's and a row's; the nearest if none.
 
     Args:
-      data: of a population, or of groups.
-      place: int32 `[]` each; one number, or two.
+      data: the data of a population, or of groups.
+      place: one number or two, int32 `[]` each.
     """
     *group, row = place
     size = held_rows(data)
@@ -112,10 +112,10 @@ def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
 
 
 def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
-    """Rows by their numbers, the same number of them in every shard.
+    """Spreads rows by their numbers, the same number of them in every shard.
 
     Args:
-      data: of a population, or of groups.
+      data: the data of a population, or of groups.
       numbers: int32 `[c]`, or `[p, c]` in each group.
 
     Returns:
@@ -144,7 +144,7 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
 
 
 def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:
-    """Rows of all shards, on each: a row's bits from the shard that has it, zeros from others."""
+    """Returns rows of all shards on each: a row's bits from the shard that has it."""
     present = (local >= 0) & (local < size)
     place = jnp.clip(local, 0, size - 1)
 
@@ -159,7 +159,7 @@ def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:
 
 
 def _bits(x: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Numbers whose sum with zeros is exact, and the way back; -0 and every NaN stay themselves."""
+    """Returns numbers whose sum with zeros is exact, and the inverse; NaN and -0 are kept."""
     dtype, wide = x.dtype, jnp.uint64 if x.dtype.itemsize == 8 else jnp.uint32
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return x, lambda a: a

@@ -1,14 +1,14 @@
-"""Data that stay on the host, and the rows of a few releases that were sent ahead of them.
+"""Data that stay on the host, and the rows of a few releases that are sent ahead.
 
-They are arrays, or readers: any object that hands out records by their numbers. A reader has
+The data are arrays, or readers: any object that returns records by their numbers. A reader has
 `__len__` and `__getitems__(list)`, or `__getitem__(int)` alone: data sets of Hugging Face, sources
 of Grain, files of ArrayRecord, a class of one's own around a data base. A record is an array, a
 number, or a tree of them, always of the same shapes and dtypes.
 
 The number of a record is what a sampling draws, so the proof of amplification, the exact resume and
-the fingerprint of a run all take the record of a number to be one and the same. What iterates, or
-was found to answer one number in two ways, is refused; that the order is public, and stays as it
-is for as long as the run may go on, is up to the caller.
+the fingerprint of a run all take the record of a number to be one and the same. Iterators are
+refused, and readers that return two records for one number. The caller must ensure that the order
+is public, and stays the same for as long as the run may go on.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
 
 class Reader:
-    """The records of an object that is asked for them by number.
+    """Reads the records of an object by their numbers.
 
     Attributes:
       population: the number of records.
-      record: shapes and dtypes of the first one, as they are for all.
+      record: shapes and dtypes of the first record, which all records share.
 
     Raises:
-      ValueError: for what cannot be asked by number, has no record, or answers one number in two
-        ways; for records that are not trees of numbers.
+      ValueError: for an object that cannot be read by number, has no record, or returns two
+        records for one number; for records that are not trees of numbers.
     """
 
     def __init__(self, source: Any) -> None:
@@ -57,7 +57,7 @@ class Reader:
         self._columns(again)
 
     def take(self, numbers: np.ndarray) -> PyTree:
-        """The records of these numbers, leaves `[*numbers.shape, ...]`.
+        """Returns the records of these numbers, leaves `[*numbers.shape, ...]`.
 
         Each is asked for once, in increasing order and all in one call where the reader has
         `__getitems__`.
@@ -95,7 +95,7 @@ class Reader:
         return [self._source[number] for number in numbers]
 
     def _columns(self, records: list[PyTree]) -> PyTree:
-        """The leaves of all records, one below the other."""
+        """Stacks the leaves of all records."""
         wanted = self.leaves
         tree: Any = jax.tree.structure(self.record)
         columns = []
@@ -158,17 +158,17 @@ class HostData:
 
     Attributes:
       rows: a tree whose leaves are NumPy arrays `[n, ...]`, memory-mapped or not, or readers: any
-        object with `__len__` and `__getitems__(list)` or `__getitem__(int)`. What a reader gives
-        for a number is a record, or the part of it that stands at this leaf: an array or a tree of
-        them. See `Reader`.
-      rounds: rounds whose rows are sent together; two such shares lie on the device at a time.
-        None: as many as take 64 MiB, at least one.
-      population: n, the records of all processes, where `rows` are those that this one is to hold
-        on a mesh, `own_rows(n, mesh)`; see `host_shards`. None: `rows` are all.
+        object with `__len__` and `__getitems__(list)` or `__getitem__(int)`. A reader
+        returns for a number the record, or the part of it at this leaf: an array or a tree of
+        arrays. See `Reader`.
+      rounds: the number of rounds whose rows are sent together; two such shares lie on the device
+        at a time. None for as many as take 64 MiB, at least one.
+      population: n, the records of all processes, if `rows` are only those that this process holds
+        on a mesh, `own_rows(n, mesh)`; see `host_shards`. None if `rows` are all.
 
     Raises:
-      ValueError: for other things than arrays and readers; for leaves of different lengths; as
-        `Reader`.
+      ValueError: for objects that are neither arrays nor readers, leaves of different lengths, or
+        readers that `Reader` refuses.
 
     Examples:
         >>> rows = jmm.placement.HostData((np.ones((100, 3)), np.zeros(100)))
@@ -210,7 +210,7 @@ class HostData:
 
     @property
     def count(self) -> int:
-        """The number of records that are here."""
+        """The number of records that this process holds."""
         return _length(self.held[0])
 
     @property
@@ -230,13 +230,13 @@ class HostData:
         return sum(x.dtype.itemsize * int(np.prod(x.shape)) for x in jax.tree.leaves(self.record))
 
     def take(self, numbers: np.ndarray) -> PyTree:
-        """The records of these numbers, leaves `[*numbers.shape, ...]`, copied."""
+        """Returns a copy of the records of these numbers, leaves `[*numbers.shape, ...]`."""
         return jax.tree.map(lambda x: _take(x, numbers), self._held)
 
     def read_at_random(self, begin: bool) -> None:
-        """Tells the system that mapped files are read at random places from now on, or no more.
+        """Advises the system that mapped files are read at random places from now on, or no more.
 
-        Otherwise it reads what lies around each row as well, up to megabytes.
+        Otherwise it also reads data around each row, up to megabytes.
         """
         for x in self.held:
             mapped: Any = x
@@ -279,7 +279,7 @@ jax.tree_util.register_pytree_node(HostData, _refuse, lambda _, rows: HostData(r
 
 
 class Sent(NamedTuple):
-    """Samples of k releases that were drawn ahead, by `releases.reading.samples_ahead` alone.
+    """The samples of k releases, drawn ahead by `releases.reading.samples_ahead` alone.
 
     Attributes:
       rows: numbers of the data's rows, int32 `[k, c]`; of JAX's arrays or NumPy's, as all.
@@ -297,20 +297,20 @@ class Sent(NamedTuple):
 
 
 def joined(low: np.ndarray, high: np.ndarray | None) -> np.ndarray:
-    """The numbers of two words, int64; of one, as they are."""
+    """Joins numbers of two words to int64; numbers of one word stay as they are."""
     return low if high is None else low + (high.astype(np.int64) << 31)
 
 
 def mark(words: jax.Array, rows: jax.Array, present: jax.Array | None,
          high: jax.Array | None = None) -> jax.Array:
-    """sum_i E(high_i, row_i) over the rows that are there, each word mod 2^32; uint32 `[2]`.
+    """Returns sum_i E(high_i, row_i) over the rows present, each word mod 2^32; uint32 `[2]`.
 
     E is Threefry under the words of a release that serve nothing else. By it a release recognises
     its own sample without drawing it again: the sample and its mark are made by one program of one
     key, and no two sets of rows, nor two releases or keys, have the same mark but for a chance of
     2^-64, as good as the cipher is. If one row alone is another one, the marks differ for sure: E
-    is a permutation of its counters. It guards against what is sent by mistake, not by intent: who
-    sends the rows holds the key. It is a sum, so shards add up what they have.
+    is a permutation of its counters. It guards against mistakes and not against intent, because the
+    sender of the rows holds the key. It is a sum, so shards add up their parts.
 
     Args:
       words: `opening.mark_ahead` of the release, uint32 `[2]`.
@@ -327,7 +327,7 @@ def mark(words: jax.Array, rows: jax.Array, present: jax.Array | None,
 
 @pytree_dataclass
 class Window:
-    """The rows of releases `first`, ..., `first` + k - 1, sent ahead; made by `prefetch` alone.
+    """The rows of releases `first`, ..., `first` + k - 1, which `prefetch` alone sends ahead.
 
     A release does not draw its sample again: it takes the one that was drawn ahead, from its own
     key and by its own sampler, if the mark is its own, and is NaN if not. So neither the law of
@@ -361,13 +361,13 @@ class Window:
     shards: int | None = jax.tree.static(default=None)
 
     def release(self, spent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Which of the k releases `spent` is, int32 `[]`, and whether it is one of them."""
+        """Returns the place of release `spent` among the k, int32 `[]`, and whether it is there."""
         place = spent - self.first
         sent = self.numbers.shape[0]
         return jnp.clip(place, 0, sent - 1), (place >= 0) & (place < sent)
 
     def read(self, spent: jax.Array, words: jax.Array) -> tuple[Sample, jax.Array, PyTree]:
-        """The sample of release `spent`, and where its rows are.
+        """Returns the sample of release `spent`, and the places of its rows.
 
         Returns:
           The sample, which fits only if it is the release's own; its places, int32 `[c]`, in

@@ -1,14 +1,14 @@
-"""Rows that stay on the hosts of a mesh: each process sends its shards what they will read.
+"""Rows that stay on the hosts of a mesh: each process sends its shards the rows they will read.
 
 The run is that of `shard_sums` on the same mesh, bit for bit: the same sample of the whole
-population, the same shard for every row, the same slots and the same order of addition. Only where
-a shard finds its rows is another: not among all of its rows, but among those of its part of the
+population, the same shard for every row, the same slots and the same order of addition. A shard
+only reads its rows in another place: not among all of its rows, but among those of its part of the
 sample, which the host drew by the same function from the same key and sent ahead.
 
-Why that costs no privacy and is charged as it stands:
+This costs no privacy beyond what is charged, for these reasons:
 
-* Each shard sees to it that the numbers that it was sent are of its own rows, and adds up what it
-  has of the sample's mark (`host_data.mark`). All devices compare the total with the mark that the
+* Each shard checks that the numbers that it received are of its own rows, and adds up its part of
+  the sample's mark (`host_data.mark`). All devices compare the total with the mark that the
   first shard's process drew with the sample, and decide alike: if one number of one shard is
   another, or is missing or there twice, if a process drew another sample, or a shard was sent
   another's rows, rows of another release or of another key, all release NaN. Whether they agree
@@ -24,8 +24,8 @@ Why that costs no privacy and is charged as it stands:
   The release compares their copies, numbers and rows, word for word, and is NaN if any differ
   (`agreement` says why).
 
-Processes must trust each other as on any mesh. That the record of a number is the same in every
-pass over the data, and no other process's, is up to the caller: no number shows it.
+Processes must trust each other as on any mesh. The caller must ensure that the record of a number
+is the same in every pass over the data, and no other process's: no number shows it.
 """
 
 import collections
@@ -48,12 +48,12 @@ from jaxminimax.placement.sharding import Sharded
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostShards:
-    """`HostData` of every process, and the mesh whose shards they are; made by `on_mesh`.
+    """The `HostData` of every process, and the mesh of their shards; made by `on_mesh`.
 
     Attributes:
       data: the rows `own_rows` of this process.
-      mesh: with automatic axes.
-      shards: as in `Sharded`.
+      mesh: a mesh with automatic axes.
+      shards: S, if it was chosen; None for one for each device along the axis "data".
     """
 
     data: HostData = dataclasses.field(repr=False)
@@ -62,12 +62,12 @@ class HostShards:
 
     @property
     def stretches(self) -> list[tuple[int, int]]:
-        """Number of the first row, and of rows, of each of this process's shards, in order."""
+        """The first row and the number of rows of each of this process's shards, in order."""
         return _stretches(self.population, self.mesh, self.shards)
 
     @property
     def counted(self) -> list[bool]:
-        """Which of its shards this process answers for, where several hold copies of one."""
+        """The shards that this process answers for, if several processes hold copies of one."""
         holding = sharding.holding(self.mesh, self.shards)
         return [jax.process_index() == min(holding[k]) for k in self.own_shards()]
 
@@ -92,11 +92,11 @@ class HostShards:
         return sharding.count_shards(self.mesh, self.shards)
 
     def at_once(self, query: Query) -> int:
-        """Rows of a release that are sent to a shard, but for a chance of 1e-27."""
+        """The number of rows that a release sends to a shard, except with probability 1e-27."""
         return shard_sums.pass_rows(query, self.size, self.count)
 
     def rows_sent(self, query: Query) -> int:
-        """Rows of a release that a process sends to its shards, the same number for all."""
+        """The number of rows that a process sends to its shards per release, the same for all."""
         held = collections.Counter(
             one for who in sharding.holding(self.mesh, self.shards) for one in who)
         return self.at_once(query) * max(held.values())
@@ -171,7 +171,7 @@ class HostShards:
 
 def on_mesh(data: PyTree, mesh: Mesh | None, shards: int | None = None, *,
             grouped: bool = False) -> PyTree:
-    """`data` spread over `mesh`, unless they are already or there is none; `HostData` stay.
+    """Spreads `data` over `mesh`, unless they already are or there is none; `HostData` stay.
 
     Args:
       data: see `fit`.

@@ -4,7 +4,7 @@
 
 The sample B is drawn once for the whole population, from the key and the number of the release
 alone, exactly as without a mesh. Row numbers are cheap: O(capacity) on every device, whatever n is.
-So what is released equals what one device would release, up to the rounding of the sum, for every
+So the release equals that of one device, up to the rounding of the sum, for every
 sampling and any number of devices, and a saved state may go on elsewhere. (Samples that each shard
 draws for itself would have the same law for Poisson sampling only: fixed-size samples of the shards
 do not make a uniform one of the whole.)
@@ -14,10 +14,10 @@ S / D shards one after another, in a loop whose body has the shapes of one shard
 that is below is of shards, so it holds for S as for D; and since the integers of shards add up
 exactly, the release is the same number on any number of devices if a shard's own arithmetic is.
 
-Why that costs no privacy and is charged as it stands:
+This costs no privacy beyond what is charged, for these reasons:
 
 * A row is in one shard, so a record is clipped once, and once added. Rows that pad the last shard
-  are masked by their number, whatever is in them. Clipping, absence of non-finite records and the
+  are masked by their number, for any content. Clipping, absence of non-finite records and the
   precautions for norms happen inside a shard and look at its own records alone.
 * A shard's part of a sample is a range of the sorted row numbers, which are put into slots in an
   order that is drawn anew by each shard: so which slots the other records of all shards are in
@@ -37,13 +37,13 @@ m = ceil(n_max / D), and is its row j - m (j // m). So shard d holds m rows of e
     total = sum_d  sum_i  sum_{j < n_i in shard d} r_i clip(g(w; z_ij)),        d = 1, ..., D,
 
 and what is beyond n_i is no record: the rows that `problems.by_group` pads a smaller group with,
-and those that pad the last shards of all groups. Both are told by the row's number in its group,
-whatever is in them, and in one mask.
+and those that pad the last shards of all groups. The row's number in its group identifies both,
+for any content, in one mask.
 
-Why that costs no privacy and is charged as it stands: a record is one row of one group, so it is
-in one shard, clipped once and added once, or its loss clipped once and rounded once. Clipping and
-the precautions for norms happen in the shard and look at its own records. What shards add up are
-integers, exact in any order: for gradients as above, for losses as numbers below 2^52 in
+This costs no privacy beyond what is charged, for these reasons: a record is one row of one group,
+so it is in one shard, clipped once and added once, or its loss clipped once and rounded once.
+Clipping and the precautions for norms happen in the shard and look at its own records. What shards
+add up are integers, exact in any order: for gradients as above, for losses as numbers below 2^52 in
 float64. Noise is added afterwards by the same code as without a mesh, once.
 
 Samples of one group are rows of a population, see above. How a group's rows lie in the
@@ -85,12 +85,12 @@ Attach = Callable[[PyTree, jax.Array, Any], PyTree]
 
 
 def _most_rows(query: Query, size: int) -> int:
-    """Rows of a sample that may lie in one shard of `size` rows."""
+    """The largest number of rows of a sample in one shard of `size` rows."""
     return query.sampling.rows_in_shard(query.population, size)
 
 
 def pass_rows(query: Query, size: int, shards: int) -> int:
-    """Rows that a shard of `size` rows works on at once: its sample, but for a chance of `CROWDED`.
+    """The rows that a shard of `size` rows works on at once; more have probability `CROWDED`.
 
     By Bernstein's inequality a sum of independent draws of that mean, and so one of draws without
     replacement, exceeds it by a with probability at most exp(-a^2 / (2 (mean + a / 3))).
@@ -107,7 +107,7 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
 
 
 def add_up(sums: Sums, floats: jax.Array) -> Sums:
-    """The sum over the shards, on every device; of floating-point sums only where it is wanted."""
+    """Adds the sums of shards up on every device; floating-point sums only if wanted."""
     return Sums(if_wanted(lambda: jax.lax.psum(sums.floats, AXIS), floats), jax.tree.map(
         lambda x: across(x, AXIS), sums.integers, is_leaf=is_words), jax.tree.map(
         lambda x: jax.lax.psum(x, AXIS), sums.num_unclipped))
@@ -119,7 +119,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
                     key: jax.Array, attach: Attach | None = None, of_rows: PyTree = None,
                     spent: jax.Array | None = None, marked: jax.Array | None = None,
                     ) -> tuple[Sums, jax.Array | None]:
-    """`total(z, examples, mask, rounding)` over the sampled rows, each in its shard, added up.
+    """Adds up `total(z, examples, mask, rounding)` over the sampled rows, each in its shard.
 
     Args:
       total: a sum over examples, `ClippedSum.sums`.
@@ -162,7 +162,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     def passes(z: Saddle, mine: PyTree, number: jax.Array | int, first: jax.Array,
                rows: jax.Array, begin: jax.Array, end: jax.Array, rounding: Rounding,
                words: jax.Array, of_rows: PyTree, start: jax.Array | None) -> Sums:
-        """Over number `begin`, ..., `end` - 1 of the sorted `rows`; read at `start` + these."""
+        """Sums over numbers `begin`, ..., `end` - 1 of the sorted `rows`, read from `start` on."""
         # of each shard its own: one order for all would tell, by where two shards' rows come to
         # lie, how many rows of the sample are before them
         key = fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), first // size)
@@ -244,10 +244,10 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
 
 def _marks(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks: jax.Array,
           fits: jax.Array, inside: jax.Array) -> jax.Array:
-    """Marks by which a shard checks that it was sent its part of the sample, uint32 `[5]`.
+    """Returns marks by which a shard checks its part of the sample, uint32 `[5]`.
 
-    The mark of its rows, whether something is wrong with them, and, of the first shard, the mark
-    that came with the sample: all shards' are added up, see `_is_sample`.
+    They are the mark of its rows, whether something is wrong with them, and, of the first shard,
+    the mark that came with the sample: all shards' are added up, see `_is_sample`.
 
     Args:
       rows: numbers that this shard was sent, int32 `[w]`; negative ones count for nothing.
@@ -256,7 +256,7 @@ def _marks(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks
       words: what the release marks its sample with.
       marks: what came with the sample.
       fits: whether the sample fits; it is a part of the mark.
-      inside: whether it is said to be that of the release.
+      inside: whether it is marked as the sample of the release.
     """
     present = rows >= 0
     wrong = jnp.any(present & ((rows < first) | (rows >= first + size))) | ~inside | ~fits
@@ -266,7 +266,7 @@ def _marks(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks
 
 
 def _is_sample(marks: jax.Array) -> jax.Array:
-    """Returns whether all shards were sent one sample, that of the release; the same for all."""
+    """Returns True if all shards received one sample, that of the release; the same on all."""
     marks = jax.lax.psum(marks.astype(jnp.int32), AXIS)  # whole numbers mod 2^32
     return (marks[2] == 0) & jnp.all(marks[:2] + 1 == marks[3:])
 
@@ -274,14 +274,14 @@ def _is_sample(marks: jax.Array) -> jax.Array:
 def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
                        begun: tuple[Sums, jax.Array], first: int,
                        stop: jax.Array) -> tuple[Sums, jax.Array]:
-    """`begun` plus `one(k)` for k = first, ..., stop - 1.
+    """Adds `one(k)` for k = first, ..., stop - 1 to `begun`.
 
-    Compensated, as in `clipped_sum`: of a large sum and small terms none may be lost.
+    The addition is compensated, as in `clipped_sum`, so that a large sum loses no small terms.
     """
     def step(k: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         sums, lost, marks = carry
-        more, more_told = one(k)
-        return *sums.plus(lost, more), marks + more_told
+        more, more_marks = one(k)
+        return *sums.plus(lost, more), marks + more_marks
 
     none = jax.tree.map(jnp.zeros_like, begun[0].floats)
     sums, lost, marks = jax.lax.fori_loop(first, stop, step, (begun[0], none, begun[1]))
@@ -289,10 +289,10 @@ def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
 
 
 def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple[Sums, jax.Array]:
-    """The sum over a device's own shards, and of what they tell.
+    """Sums over a device's own shards, and sums their marks.
 
-    All of them in turns of a loop, whose number is hidden from the compiler: it would unroll a loop
-    of one turn, and might round there otherwise than on a device with more shards.
+    It takes them in turns of a loop, whose number is hidden from the compiler: the compiler would
+    unroll a loop of one turn, and might round differently than on a device with more shards.
     """
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
                            jax.eval_shape(one, jnp.int32(0)))
@@ -319,12 +319,12 @@ GroupAttach = Callable[[PyTree, jax.Array, jax.Array, PyTree], PyTree]
 
 
 def counted(number: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Which rows are records, of numbers `[m]` in groups of these sizes, `[k, m]`."""
+    """Returns True for rows that are records, for numbers `[m]` in groups of sizes, `[k, m]`."""
     return number[None] < sizes[:, None]
 
 
 def one_group(data: Sharded, group: jax.Array) -> Sharded:
-    """The rows of a group, as those of a population of n_max."""
+    """Returns the rows of a group, as a population of n_max."""
     where = NamedSharding(data.mesh, rows_spec(False))
     return dataclasses.replace(data, grouped=False, rows=jax.tree.map(
         lambda x: jax.lax.with_sharding_constraint(x[group], where), data.rows))
@@ -333,7 +333,7 @@ def one_group(data: Sharded, group: jax.Array) -> Sharded:
 def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
                     data: Sharded, sizes: tuple[int, ...], rounding: Rounding, attach: GroupAttach,
                     extra: PyTree, group: jax.Array | None = None) -> Sums:
-    """`total(z, examples, mask, rounding)` over all records of all groups or of one, added up.
+    """Adds up `total(z, examples, mask, rounding)` over all records of all groups or of one.
 
     Args:
       total: a sum over examples, `ClippedSum.sums`.
@@ -370,7 +370,7 @@ def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
 
 def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data: Sharded,
                 attach: GroupAttach, extra: PyTree) -> jax.Array:
-    """`function(w, record)` of every row, `[p, D m, ...]`, each in its shard; of padding too.
+    """Computes `function(w, record)` of every row, padding too, `[p, D m, ...]`, in its shard.
 
     Args:
       function: of one record.

@@ -1,13 +1,13 @@
 """Data on the devices of a mesh, and the state of a run with them.
 
 Rows are spread over the axis "data" of a mesh in their order, m = ceil(n / S) to each of S shards;
-what pads the last ones is no record and never counts. Of records in groups, `[p, n_max]`, every
+padding in the last ones is no record and never counts. Of records in groups, `[p, n_max]`, every
 group's rows are spread so. There is one shard for each of the D devices along the axis, or a number
 that D divides: then a device holds S / D of them, and the run has the same shapes on whatever
 number of devices. `shard_sums` says how a release reads them. Where several
 processes take part, all must hold the same key, state and settings, and those that share a shard
-the same rows: `shard` and `agreement` see to it. Nothing here defends the processes against each
-other: what they exchange are exact sums.
+the same rows: `shard` and `agreement` check this. Nothing here defends the processes against each
+other: they exchange exact sums.
 """
 
 from collections.abc import Callable
@@ -35,11 +35,11 @@ class Sharded:
       rows: leaves `[S m, ...]`, m rows a shard, in the order of the population; rows from
         `population` on are padding and never count.
       population: n, rows that are records; of groups n_max, the most that one has.
-      mesh: with automatic axes. Axes other than "data" hold copies of the rows.
+      mesh: a mesh with automatic axes. Axes other than "data" hold copies of the rows.
       grouped: whether leaves are `[p, D m, ...]`, m rows of each group a shard.
-      shards: S, if it was chosen; None: one for each device along the axis "data".
+      shards: S, if it was chosen; None for one for each device along the axis "data".
 
-    It may be handed to `run`, `sweep` and `update` as well, but only `fit` checks that several
+    You may pass it to `run`, `sweep` and `update` as well, but only `fit` checks that several
     processes agree.
 
     Examples:
@@ -57,13 +57,13 @@ class Sharded:
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """Lengths of the axes that number the records, without the padding of shards."""
+        """The lengths of the axes that number the records, without the padding of shards."""
         groups = {np.shape(x)[0] for x in jax.tree.leaves(self.rows)} if self.grouped else set()
         return (*groups, self.population)
 
 
 def automatic(mesh: Mesh) -> Mesh:
-    """`mesh` with axes along which the compiler places what the program does not."""
+    """Returns `mesh` with automatic axes, along which the compiler places arrays."""
     if AXIS not in mesh.axis_names:
         raise ValueError(f"mesh must have an axis {AXIS!r} to spread rows over, got "
                          f"{mesh.axis_names}: jax.make_mesh((jax.device_count(),), ({AXIS!r},)).")
@@ -85,7 +85,7 @@ def _check_processes(mesh: Mesh) -> None:
 
 
 def count_shards(mesh: Mesh, shards: int | None = None) -> int:
-    """S: a chosen number of shards, or one for each device along the axis of the rows.
+    """Returns S, a chosen number of shards, or one for each device along the axis of the rows.
 
     Raises:
       ValueError: for a number that the devices do not divide.
@@ -114,10 +114,11 @@ def own_shards(mesh: Mesh, shards: int | None = None) -> list[int]:
 
 
 def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
-    """Rows of a shard, the padding included.
+    """The number of rows of a shard, padding included.
 
     Raises:
-      ValueError: for more rows than 32-bit numbers can tell apart; as `count_shards`.
+      ValueError: for more rows than 32-bit numbers can count, or a number of shards that the
+        devices do not divide.
     """
     checks.count("population", population)
     count = count_shards(mesh, shards)
@@ -129,15 +130,15 @@ def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
 
 
 def own_rows(population: int, mesh: Mesh, *, shards: int | None = None) -> np.ndarray:
-    """Numbers of the rows that this process is to hold, sorted, int64; all of them if it is alone.
+    """The numbers of the rows that this process holds, sorted, int64; all if it is alone.
 
     Every record must be one row, and the order of the rows must be public and the same for all
     processes. Processes along other axes than "data" are to hold the same rows.
 
     Args:
       population: n.
-      mesh: with an axis "data".
-      shards: as in `shard`.
+      mesh: a mesh with an axis "data".
+      shards: S, a multiple of the devices along that axis; None for one shard a device.
 
     Examples:
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
@@ -159,18 +160,18 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
       data: leaves `[n, ...]`, or `[p, n, ...]` if `grouped`. If the mesh spans several processes,
         each gives the rows `own_rows(population, mesh)` and no others; or all give global arrays
         whose axis of rows is padded at its end to the next multiple of S.
-      mesh: with an axis "data" of D devices.
+      mesh: a mesh with an axis "data" of D devices.
       population: n; needed if there are several processes. n need not be a multiple of D.
       grouped: whether the rows are those of p groups, as `problems.by_group` lays them out: n is
         then the most that one has, and a process gives the rows `own_rows(n, mesh)` of each.
-      shards: S, a multiple of D; None: D. Devices sum a chosen number of shards one after another,
-        each in the same shapes, so runs are the same on any number of devices that divides it. Not
-        of groups.
+      shards: S, a multiple of D; None for D. Devices sum a chosen number of shards one after
+        another, each in the same shapes, so runs are the same on any number of devices that divides
+        it. Groups have no chosen number.
 
     Raises:
       ValueError: for a mesh without the axis, data with another number of rows than this process is
-        to hold, copies of rows along other axes that are not copies, processes that were told
-        another population, number of shards or order of devices, or a number of shards that D does
+        to hold, copies of rows along other axes that differ, processes that disagree on the
+        population, the number of shards or the order of devices, or a number of shards that D does
         not divide.
 
     Examples:
@@ -238,60 +239,61 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
 
 
 def rows_spec(grouped: bool) -> PartitionSpec:
-    """How rows are spread, or those of every group."""
+    """Returns how the rows, or those of every group, are spread."""
     return PartitionSpec(None, AXIS) if grouped else PartitionSpec(AXIS)
 
 
 def in_shards(function: Callable[..., PyTree], mesh: Mesh, in_specs: tuple[PartitionSpec, ...],
               out_specs: PartitionSpec = EVERYWHERE) -> Callable[..., PyTree]:
-    """`function` of what each device along the axis of the rows holds.
+    """Applies `function` to the rows that each device along the axis of the rows holds.
 
-    Unchecked on purpose: with varying types, the derivative of a shard's loss by a point that is
-    the same for all shards would itself be a sum over them, made before anything is clipped.
+    JAX's check of varying types is off on purpose: with varying types, the derivative of a shard's
+    loss by a point that is the same for all shards would itself be a sum over them, made before
+    anything is clipped.
     """
     return jax.shard_map(function, mesh=mesh, axis_names={AXIS}, in_specs=in_specs,
                          out_specs=out_specs, check_vma=False)
 
 
 def held_rows(data: Sharded) -> int:
-    """Rows of a device, or of each group on it, as they are laid out."""
+    """The number of rows of a device, or of each group on it, padding included."""
     rows: int = jax.tree.leaves(data.rows)[0].shape[int(data.grouped)]
     return rows // data.mesh.shape[AXIS]
 
 
 def first_rows(mesh: Mesh, size: int) -> jax.Array:
-    """The number of the first row of each device, if each has so many."""
+    """Returns the number of the first row of each device, for `size` rows a device."""
     return jnp.arange(mesh.shape[AXIS], dtype=jnp.int32) * size
 
 
 def check_records(data: PyTree) -> None:
-    """Refuses data that are no arrays of numbers, see `arguments.records`; `HostData` are."""
+    """Refuses data that are no arrays of numbers, see `arguments.records`; `HostData` pass."""
     if not isinstance(data, HostData):
         arguments.records(data)
 
 
 def arrays(data: PyTree) -> PyTree:
-    """NumPy's arrays as JAX's, all else as it is.
+    """Converts NumPy's arrays to JAX's, and returns other data as they are.
 
     Raises:
       ValueError: for `HostData`, which `fit` alone reads.
     """
-    with np.errstate(all="ignore"):  # what records do not fit a narrower type is not told
+    with np.errstate(all="ignore"):  # a warning would reveal that records do not fit
         return data if isinstance(data, Sharded) else jax.tree.map(jnp.asarray, data)
 
 
 def is_spread(data: PyTree) -> TypeGuard[Sharded | Window]:
-    """Returns whether data lie on a mesh, all or those that were sent ahead."""
+    """Returns True if data lie on a mesh, all of them or rows that were sent ahead."""
     return isinstance(data, Sharded | Window) and data.mesh is not None
 
 
 def shards_of(data: PyTree, shards: int | None) -> int | None:
-    """A chosen number of shards, of data that are cut already theirs."""
+    """Returns the chosen number of shards; for data that are already cut, theirs."""
     return data.shards if isinstance(data, Sharded) and shards is None else shards
 
 
 def refuse_ahead(data: PyTree) -> None:
-    """Refuses rows that were sent ahead to a mesh, for what does not read a `Query`'s sample.
+    """Refuses rows that were sent ahead to a mesh, for releases without a `Query`'s sample.
 
     Raises:
       ValueError: for these.
@@ -301,7 +303,7 @@ def refuse_ahead(data: PyTree) -> None:
 
 
 def refuse_hosts() -> NoReturn:
-    """For what reads no rows that are sent ahead to a mesh."""
+    """Raises an error for a release that reads no rows sent ahead to a mesh."""
     raise ValueError("HostData on a mesh are for algorithms that release clipped sums over a "
                      "Query: give the arrays themselves, which shard(data, mesh) spreads.")
 
@@ -319,7 +321,7 @@ def check_key(key: jax.Array) -> None:
 
 
 def replicated(tree: PyTree, mesh: Mesh) -> PyTree:
-    """`tree` on every device of the mesh; leaves that are spread over it already stay so.
+    """Puts `tree` on every device of the mesh; leaves that are already spread stay so.
 
     They may be spread over axes other than "data".
 
@@ -347,7 +349,7 @@ def replicated(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """A copy in NumPy's arrays; all processes call it where leaves are spread over them."""
+    """Copies to NumPy's arrays; all processes call it if leaves are spread over them."""
     from jax.experimental import multihost_utils
 
     def leaf(x: Any) -> Any:

@@ -20,7 +20,7 @@ _EXAMPLES = {"gan": "FreshLatents cosine_discriminator generator_init image_gene
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Refuses; what became an example, with its new place."""
+    """Raises an AttributeError, which names the file of a problem that became an example."""
     for file, names in _EXAMPLES.items():
         if name in names.split():
             raise AttributeError(f"problems.{name} is an example of the repository since 0.3: "

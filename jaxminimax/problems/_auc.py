@@ -34,7 +34,7 @@ _SHARP, _CLOSE = 4.0, 1e-3  # slope of a score, and the least distance of means 
 
 
 def linear_scorer(theta: jax.Array, x: jax.Array) -> jax.Array:
-    """<theta, x>; parameters `[d]`.
+    """The linear score <theta, x>, `[]`, of parameters theta `[d]` and features x `[d]`.
 
     Examples:
         >>> float(jmm.problems.linear_scorer(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])))
@@ -44,9 +44,10 @@ def linear_scorer(theta: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def mlp_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """Two layers, leaky ReLU of slope 0.01; parameters W1 `[d, h]`, b1 `[h]`, W2 `[h]`.
+    """The score of a network of two layers, with a leaky ReLU of slope 0.01.
 
-    No output bias: a and b absorb it.
+    `theta` has W1 `[d, h]`, b1 `[h]`, W2 `[h]`, and x is a record's features `[d]`. There is no
+    output bias: a and b absorb it.
 
     Examples:
         >>> theta = jmm.problems.mlp_init(jax.random.key(0), dim=3, hidden=4)
@@ -57,7 +58,9 @@ def mlp_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 
 def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> dict[str, jax.Array]:
-    """Random parameters of `mlp_scorer`: W1 is N(0, 1), W2 is N(0, scale^2 / h), b1 is 0.
+    """Draws parameters of `mlp_scorer`: W1 is N(0, 1), W2 is N(0, scale^2 / h), b1 is 0.
+
+    `dim` is d, the number of features, and `hidden` h, the number of hidden units.
 
     Examples:
         >>> theta = jmm.problems.mlp_init(jax.random.key(0), dim=3, hidden=4)
@@ -86,16 +89,16 @@ def auc_start(theta: PyTree) -> Saddle:
 
 def auc(scorer: Scorer, *, prior: float, radius: Saddle,
         dual: str = "ascent") -> Problem:
-    """The AUC saddle problem.
+    """The saddle problem of AUC maximisation with the squared surrogate.
 
     Data are pairs (x, y): x `[n, ...]`, y `[n]` in {0, 1}.
 
     Args:
       scorer: `(theta, x) -> []`, the score of one record.
-      prior: p in (0, 1), the share of positives: a public constant, or the answer of
-        `release_prior`, whose mechanism must then be charged too. A rough guess does: a factor of
-        1.4 either way moves the AUC by less than a tenth of a point.
-      radius: of the ball that holds (theta, a, b) together, and of the interval that holds v.
+      prior: p in (0, 1), the share of positives: a public constant, or the result of
+        `release_prior`, whose mechanism must then be charged too. A rough guess is enough: a
+        factor of 1.4 either way moves the AUC by less than a tenth of a point.
+      radius: R_w of the ball of (theta, a, b) together, and R_v of the interval of v.
       dual: "ascent": v moves by its own released gradient. "best_response": v = b - a, its
         maximiser given the private a and b; give v no clip norm (`clip=Saddle(c, None)`), so that
         the whole budget goes to w.
@@ -148,22 +151,21 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
 
 
 def auc_score(scorer: Scorer, *, prior: float) -> Callable[[Saddle, PyTree], jax.Array]:
-    """How high the AUC is, as a mean over records in [0, 1]: a score for `jmm.tune`.
+    """A score for `jmm.tune` that rises with the AUC: a mean over records of numbers in [0, 1].
 
     At a point w = (theta, a, b) of `auc`, where a and b are near the classes' mean scores, a
     positive counts p' / p sigma(4 (s - b) / (a - b)) and a negative p' / (1 - p)
     sigma(4 (a - s) / (a - b)), with sigma the logistic function and p' = min(p, 1 - p). AUC is the
     mean over a class of the chance to be on the right side of the other one; this puts sigma of
-    the distance to the other class's mean in place of that chance. Whatever a record contains, it
-    counts in [0, 1], so replacing one moves the sum by at most 1: give it
-    `score_range=(0.0, 1.0)`, and `jmm.tune` charges for that. Of points with a - b below 1e-3 the
-    distance is taken for 1e-3.
+    the distance to the other class's mean in place of that chance. Every record counts in [0, 1],
+    so replacing one moves the sum by at most 1: pass `score_range=(0.0, 1.0)`, and `jmm.tune`
+    charges for that. If a - b is below 1e-3, it is taken as 1e-3.
 
     No source: the form is by analogy, and its slope was chosen on validation rows of ijcnn1.
 
     Args:
-      scorer: of the problem.
-      prior: of the problem.
+      scorer: the scorer of the problem, `(theta, x) -> []`.
+      prior: p of the problem, in (0, 1).
 
     Raises:
       ValueError: for a prior outside (0, 1).
@@ -172,7 +174,7 @@ def auc_score(scorer: Scorer, *, prior: float) -> Callable[[Saddle, PyTree], jax
         >>> score = jmm.problems.auc_score(jmm.problems.linear_scorer, prior=0.5)
         >>> w = {"theta": jnp.ones(1), "a": jnp.array(1.0), "b": jnp.array(0.0)}
         >>> above, below = (score(Saddle(w, 0.0), (jnp.full(1, x), 1.0)) for x in (2.0, -1.0))
-        >>> bool(above > 0.99 and below < 0.02)  # of a positive
+        >>> bool(above > 0.99 and below < 0.02)  # both records are positive
         True
     """
     checks.number("prior", prior, low=0.0, high=1.0)
@@ -190,16 +192,17 @@ def auc_score(scorer: Scorer, *, prior: float) -> Callable[[Saddle, PyTree], jax
 
 
 def release_prior(key: jax.Array, mechanism: Repeat, y: jax.Array) -> jax.Array:
-    """A private estimate of P[y = 1], clamped to [0.01, 0.99].
+    """Releases a private estimate of P[y = 1], clamped to [0.01, 0.99].
 
-    One release of the mean of y - 1/2, of norm at most 1/2: replacing a record moves the count by
-    at most 1. Charge it: `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
+    It is one release of the mean of y - 1/2, of norm at most 1/2: replacing a record moves the
+    count by at most 1. Charge it by `calibrate(..., alongside=(mechanism,))`, and in
+    `statement` too.
 
         mechanism = Repeat(query=Query(clip=Saddle(0.5, None), population=n,
                                        noise_multiplier=Saddle(100.0, None)), times=1)
 
     Args:
-      key: a key of its own, not the run's.
+      key: a secret key of its own, not the run's.
       mechanism: one release with clip.w = 0.5 and clip.v None.
       y: labels in {0, 1}, `[n]`.
 

@@ -1,8 +1,8 @@
 """Fair classification where the group of a record is private: parity and equalised odds.
 
-Records are (x, y, s): y a class and s a group, both private. A scorer gives logits, q_j is the
-probability of class j by them, and the classifier minimises cross entropy + weight * penalty, where
-the penalty is 0 if what it says does not depend on s:
+Records are (x, y, s): y a class and s a group, both private. A scorer gives logits and so the
+probabilities q_j of the classes. The classifier minimises cross entropy + weight * penalty, where
+the penalty is 0 if the prediction does not depend on s:
 
     parity  q and s are independent,
     odds    q and s are independent among the records of each class y,
@@ -21,7 +21,7 @@ the second being the sum over classes y of the first, each on the records of tha
 
       h_i = E q a_i(s),   a_i(s) = 1 / p_i for s = i, and -1 / (1 - p_i) for another group,
 
-  which is how far group i is above the others,
+  the amount by which group i is above the others,
 
       weight |h|^2 / 2 = max over v of  <v, h> - |v|^2 / (2 weight),
       weight |h|_1     = max over |v_i| <= weight of  <v, h>,
@@ -30,13 +30,13 @@ the second being the sum over classes y of the first, each on the records of tha
   has one number. A centre c stands in for q by q - c, which changes nothing where the shares p are
   right, since E a_i(s) = 0, and makes records shorter.
 
-Shares p are of the data, so they are public guesses or released and charged (`release_shares`).
-Wrong ones shift what is measured and cost no privacy. Player v's operator does not hold the weight,
-which its step takes care of: a larger one has no larger sensitivity.
+Shares p depend on the data, so they are public guesses or released and charged
+(`release_shares`). Wrong shares change what the penalty measures and cost no privacy. Player v's
+operator does not hold the weight, so a larger weight has no larger sensitivity.
 
 Source: Lowy, Gupta and Razaviyayn, "Stochastic Differentially Private and Fair Learning", ICLR 2023
-(the first). Departures: W is kept in the box of its maximiser, both players' operators are clipped,
-and shares are not taken from the data without charge.
+(the first). Departures: W stays in the box of its maximiser, operators are clipped, and shares are
+charged if they come from the data.
 """
 
 import math
@@ -58,13 +58,12 @@ __all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "par
 
 # --- shares of groups ---
 
-
 KINDS = ("parity", "odds")
 _LEAST = 1e-3  # of a released share
 
 
 def conditionals(shares: np.ndarray, kind: str, classes: int) -> tuple[Any, Any]:
-    """P(l) `[l]` and P(s | l) `[l, k]`: l is the class of equalised odds, and 0 for parity."""
+    """P(l) `[l]` and P(s | l) `[l, k]`, where l is the class for odds, and 0 for parity."""
     checks.one_of("kind", kind, KINDS)
     checks.count("classes", classes, low=2)
     p: Any = shares
@@ -84,23 +83,23 @@ def conditionals(shares: np.ndarray, kind: str, classes: int) -> tuple[Any, Any]
 
 def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndarray,
                    count: int, weight: jax.Array | np.ndarray | None = None) -> jax.Array:
-    """Private shares of records in each of `count` cells, positive and with sum 1.
+    """Releases private shares of records in each of `count` cells, positive and with sum 1.
 
-    One release of the mean of a one-hot row minus 1 / count, whose norm is (1 - 1 / count)^(1/2),
-    the clip norm: no smaller ball holds the rows. Replacing a record moves the mean by
-    sqrt(2) / n, and twice the clip norm, at least as much, is charged. Alongside a run, with
-    `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
+    It is one release of the mean of a one-hot row minus 1 / count. That row has the norm
+    (1 - 1 / count)^(1/2), the clip norm: no smaller ball holds the rows. Replacing a record
+    moves the mean by sqrt(2) / n, and twice the clip norm, at least as much, is charged. Charge it
+    with a run by `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
 
         mechanism = Repeat(query=Query(clip=Saddle((1 - 1 / 2)**0.5, None), population=n,
                                        noise_multiplier=Saddle(100.0, None)), times=1)
 
     Args:
-      key: a key of its own, not the run's.
+      key: a secret key of its own, not the run's.
       mechanism: one release with that clip norm and clip.v None.
       cells: numbers from 0 to count - 1, `[n]`: groups s, or y * k + s for odds; a record with
         another number is in none.
-      count: how many there are; public.
-      weight: of a person's rows, `[n, rows]` with a sum of 1 at most, where cells is `[n, rows]`.
+      count: the public number of cells.
+      weight: for cells `[n, rows]` of persons, the weights of rows, of sum 1 at most; else None.
 
     Raises:
       ValueError: for fewer than two cells, or another clip norm, which would bias the shares.
@@ -144,7 +143,7 @@ Scorer = Callable[[PyTree, jax.Array], jax.Array]
 
 
 def _logits(scorer: Scorer, theta: PyTree, x: jax.Array, classes: int) -> jax.Array:
-    """`[m]`; those of two classes may be one number, the log-odds of class 1."""
+    """The logits `[m]` of a record; a scorer of two classes may return the log-odds of class 1."""
     t = scorer(theta, x)
     if classes == 2 and t.shape == ():
         return jnp.stack([jnp.zeros_like(t), t])
@@ -186,21 +185,21 @@ def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2
     """Cross entropy + weight * ERMI, the chi-square information between prediction and group.
 
     Data are (x, y, s): x `[n, ...]`, y `[n]` and s `[n]` integers from 0; a record with another s
-    is in no group. v is W `[1, m, k]`, or `[m, m, k]` for odds, first the class y. Player w is
-    clipped to what you choose; `fermi_bound` is what player v's operator never exceeds, and a
-    smaller clip norm, which has less noise, mostly binds for rare groups.
+    is in no group. v is W `[1, m, k]`, or `[m, m, k]` for odds, first the class y. You choose the
+    clip norm of player w. `fermi_bound` is the largest norm of player v's operator; a smaller
+    clip norm has less noise, and mostly shortens records of rare groups.
 
     Args:
-      scorer: `(theta, x) -> [m]` logits of one record; of two classes also `[]`, the log-odds.
-      shares: p `[k]`, of the groups; for odds `[m, k]`, of every class with every group.
-      weight: of the penalty.
-      classes: m.
-      kind: one of `KINDS`.
-      radius: of a ball that holds w; None: there is none.
+      scorer: `(theta, x) -> [m]` logits of one record; for two classes also `[]`, the log-odds.
+      shares: p `[k]`, the shares of the groups; for odds `[m, k]`, of every class and group.
+      weight: the factor of the penalty, positive.
+      classes: m, the number of classes.
+      kind: "parity" or "odds".
+      radius: radius of a ball that w is projected to; None for no projection.
 
     Raises:
-      ValueError: for shares that are no positive probabilities or of another shape, numbers out of
-        range, or an unknown kind.
+      ValueError: for shares that are no positive probabilities or have another shape, numbers out
+        of range, or an unknown kind.
 
     Examples:
         >>> shares = np.array([0.7, 0.3])
@@ -214,7 +213,7 @@ def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2
     root = conditional**0.5  # [l, k]
 
     def dual(q: jax.Array, v: jax.Array, y: jax.Array, s: jax.Array) -> jax.Array:
-        """Sum over j of q_j (2 W_{j,s} / sqrt(p_s) - |W_j|^2) - 1, over P(l)."""
+        """(sum_j q_j (2 W_{j,s} / sqrt(p_s) - |W_j|^2) - 1) / P(l), for the record's s and l."""
         place, g = _places(y, s, conditional.shape, q.dtype)
         own = jnp.einsum("l,ljk->jk", place, v)
         inner = 2 * own @ (g / (place @ jnp.asarray(root, q.dtype))) - jnp.sum(own**2, 1)
@@ -253,13 +252,15 @@ def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2
 
 
 def _boxed(v: jax.Array, root: Any) -> jax.Array:
-    """0 <= W_{j,s} <= 1 / sqrt(p_s)."""
+    """Clips W to the box 0 <= W_{j,s} <= 1 / sqrt(p_s)."""
     return jnp.clip(v, 0, jnp.asarray(1 / root, v.dtype)[:, None])
 
 
 def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
                 kind: str = "parity") -> Saddle:
     """The initial point: theta, and the W of a prediction that does not depend on the group.
+
+    `theta` starts the scorer; `shares` are `[k]`, or `[classes, k]` for `kind="odds"`.
 
     Examples:
         >>> start = jmm.problems.fermi_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -272,9 +273,11 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
 
 
 def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -> float:
-    """The largest norm of player v's operator, 2 (sum_s 1 / P(s | l))^(1/2) / P(l).
+    """The largest norm of player v's operator in `fermi`, 2 (sum_s 1 / P(s | l))^(1/2) / P(l).
 
-    |q| <= 1, and each of W's columns s is at most 2 / sqrt(p_s) from where it is drawn to.
+    |q| <= 1, and each column s of W is at most 2 / sqrt(p_s) from the point it moves towards.
+
+    `shares` are p `[k]`, or `[m, k]` for `kind="odds"`, with m = `classes`.
 
     Examples:
         >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])
@@ -290,24 +293,24 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
            radius: float | None = None) -> Problem:
     """Cross entropy of two classes + a penalty on differences between the groups' mean scores.
 
-    Data are (x, y, s) as for `fermi`; the score is q, the probability of class 1. v is `[l, c]`
-    with a number for every group, one in all of two groups, and a row for each class under odds.
-    `parity_bound` is what player v's operator never exceeds.
+    Data are (x, y, s) as for `fermi`, with y in {0, 1}. The score is q, the probability of class 1.
+    v is `[l, c]` with a number for every group, only one for two groups, and a row for each class
+    under odds. `parity_bound` is the largest norm of player v's operator.
 
     Args:
       scorer: `(theta, x) -> []`, the log-odds of class 1.
-      shares: as for `fermi`.
-      weight: of the penalty.
-      kind: one of `KINDS`.
+      shares: p `[k]`, the shares of the groups; for odds `[2, k]`, of every class and group.
+      weight: the factor of the penalty, positive.
+      kind: "parity" or "odds".
       penalty: "squared", weight / 2 times the differences' squares; "absolute", weight times their
-        absolute values, whose v is a vector of Lagrange multipliers.
+        absolute values, with Lagrange multipliers v.
       centre: c in [0, 1], a public guess of q's mean.
-      reach: largest |v|; None: `weight`, beyond which no maximiser lies. Smaller ones keep v's
-        noise small, and bound the slope of the penalty. Of multipliers it is the weight.
-      radius: of a ball that holds w; None: there is none.
+      reach: largest |v|; None for `weight`, beyond which no maximiser lies, and for multipliers. A
+        smaller value keeps v's noise small, and bounds the slope of the penalty.
+      radius: radius of a ball that w is projected to; None for no projection.
 
     Raises:
-      ValueError: as `fermi`.
+      ValueError: for the errors of `fermi`, or an unknown penalty.
 
     Examples:
         >>> shares = np.array([0.7, 0.3])
@@ -328,7 +331,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
     far = weight if reach is None else reach
 
     def pull(q: jax.Array, y: jax.Array, s: jax.Array) -> jax.Array:
-        """(q - c) a(s) / P(l), in the row of the record's l."""
+        """The vector (q - c) a(s) / P(l) in the row of the record's l, and 0 in other rows."""
         place, g = _places(y, s, conditional.shape, q.dtype)
         row = jnp.einsum("l,k,lkc->c", place, g, jnp.asarray(contrasts, q.dtype))
         return (q - centre) * jnp.outer(place / jnp.asarray(label, q.dtype), row)
@@ -361,7 +364,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
 
 
 def _contrasts(conditional: Any) -> Any:
-    """a_i(s), `[l, k, c]`, first the record's group; of two groups the second alone."""
+    """The contrasts a_i(s), `[l, k, c]`, indexed by s, then i; for two groups only i = 1."""
     k = conditional.shape[1]
     own = np.eye(k)[None]
     a = own / conditional[:, None] - (1 - own) / (1 - conditional[:, None])
@@ -370,6 +373,8 @@ def _contrasts(conditional: Any) -> Any:
 
 def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> Saddle:
     """The initial point: theta, and v = 0.
+
+    `theta` starts the scorer; `shares` are p `[k]`, or `[2, k]` for `kind="odds"`.
 
     Examples:
         >>> start = jmm.problems.parity_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -381,7 +386,9 @@ def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> 
 
 
 def parity_bound(shares: np.ndarray, *, kind: str = "parity", centre: float = 0.5) -> float:
-    """The largest norm of player v's operator, max(c, 1 - c) |a(s)| / P(l).
+    """The largest norm of player v's operator in `parity`, max(c, 1 - c) |a(s)| / P(l).
+
+    `shares` are p `[k]`, or `[2, k]` for `kind="odds"`, and c the `centre`.
 
     Examples:
         >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])

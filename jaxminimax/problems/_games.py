@@ -1,7 +1,7 @@
-"""Games with closed-form best responses: what algorithms and metrics are tested against.
+"""Games with closed-form best responses, on which algorithms and metrics are tested.
 
-Those of the second half are monotone, bounded and Lipschitz whatever the records contain, which are
-sanitised inside the operator, as `_vi` says.
+The games of the second half are monotone, bounded and Lipschitz for records of any content: they
+sanitise records inside the operator, as in `_vi`.
 """
 
 import math
@@ -41,8 +41,9 @@ def quadratic_game(*, modulus: float, coupling: float, radius: Saddle) -> Proble
         f(w, v; (a, b)) = (mu/2) ||w - a||^2 + c <w, v> - (mu/2) ||v - b||^2,
         ||w|| <= R_w, ||v|| <= R_v.
 
-    Data are pairs (a, b) of arrays `[n, d]`. With means A and B, the saddle point of the whole
-    space is w* = (mu^2 A - c mu B) / (mu^2 + c^2), v* = (mu^2 B + c mu A) / (mu^2 + c^2), and where
+    Data are pairs (a, b) of arrays `[n, d]`. With means A and B, the saddle point without
+    constraints is w* = (mu^2 A - c mu B) / (mu^2 + c^2), v* = (mu^2 B + c mu A) / (mu^2 + c^2).
+    Where
     both best responses are interior the strong gap is
     (mu^2 + c^2) / (2 mu) (||w - w*||^2 + ||v - v*||^2). Records with ||a||, ||b|| <= r have
     operators of norm at most mu (R_w + r) + c R_v and mu (R_v + r) + c R_w.
@@ -50,7 +51,7 @@ def quadratic_game(*, modulus: float, coupling: float, radius: Saddle) -> Proble
     Args:
       modulus: mu > 0, of strong convexity and concavity.
       coupling: c.
-      radius: R_w and R_v.
+      radius: R_w and R_v, positive.
 
     Raises:
       ValueError: for a modulus or a radius that is not positive.
@@ -155,20 +156,20 @@ def cournot(*, cost: np.ndarray, slope: np.ndarray, capacity: np.ndarray, price:
     monotone, L = max s + sensitivity (k + 1), and M bounds each coordinate at its two ends.
 
     Args:
-      cost: c `[k]`, at least 0.
-      slope: s `[k]`, at least 0, of rising marginal costs.
-      capacity: `[k]`, positive.
-      price: largest alpha that is taken at its word.
-      sensitivity: largest beta that is taken at its word.
+      cost: c `[k]`, the marginal cost at quantity 0, at least 0.
+      slope: s `[k]`, the slope of the marginal cost, at least 0.
+      capacity: the largest quantity of each firm, `[k]`, positive.
+      price: the upper end of alpha's range; larger values are clipped.
+      sensitivity: the upper end of beta's range; larger values are clipped.
 
     Raises:
       ValueError: for arrays of different shapes or numbers out of range.
 
     Examples:
         >>> firms = np.ones(2)
-        >>> made = jmm.problems.cournot(cost=0.2 * firms, slope=firms, capacity=firms, price=2.0,
+        >>> game = jmm.problems.cournot(cost=0.2 * firms, slope=firms, capacity=firms, price=2.0,
         ...                             sensitivity=1.0)
-        >>> made.problem.project(Saddle(jnp.array([-1.0, 3.0]), ())).w.tolist()
+        >>> game.problem.project(Saddle(jnp.array([-1.0, 3.0]), ())).w.tolist()
         [0.0, 1.0]
     """
     cost, slope, capacity = (np.asarray(x, np.float64) for x in (cost, slope, capacity))
@@ -200,7 +201,7 @@ def cournot(*, cost: np.ndarray, slope: np.ndarray, capacity: np.ndarray, price:
         return _vi.furthest_affine(matrix, jnp.asarray(cost, q.dtype) - alpha, q, domain)
 
     def equilibrium(data: PyTree) -> Saddle:
-        """Where no capacity binds."""
+        """The equilibrium if no capacity binds."""
         alpha, beta = (jnp.mean(x) for x in clean(data, data[0].dtype))
         share = 1 / (slope + beta)
         total = jnp.sum(share * (alpha - cost)) / (1 + beta * jnp.sum(share))
@@ -221,14 +222,17 @@ def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> _vi.Bounded:
     L = b sqrt(k l); bilinear, so every record's operator is monotone.
 
     Args:
-      entry_bound: b.
-      shape: (k, l).
+      entry_bound: b, the largest magnitude of a payoff.
+      shape: (k, l), the numbers of strategies of the players.
+
+    Raises:
+      ValueError: for a bound or a number of strategies that is not positive.
 
     Examples:
-        >>> made = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 2))
+        >>> game = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 2))
         >>> payoffs = jnp.tile(jnp.array([[1.0, -1.0], [-1.0, 1.0]]), (4, 1, 1))  # four records
         >>> mixed = jnp.full(2, 0.5)
-        >>> float(jmm.metrics.strong_gap(made.problem, Saddle(mixed, mixed), payoffs))
+        >>> float(jmm.metrics.strong_gap(game.problem, Saddle(mixed, mixed), payoffs))
         0.0
     """
     checks.number("entry_bound", entry_bound, low=0.0)
@@ -265,17 +269,17 @@ def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle | None = 
     responses are the sets' linear minimisers.
 
     Args:
-      coupling: a.
-      offset: r.
-      radius: R_w and R_v, of balls around 0.
-      sets: W and V instead.
+      coupling: a, the largest Frobenius norm of A.
+      offset: r, the largest norm of b and c.
+      radius: R_w and R_v, radii of balls around 0.
+      sets: W and V, in place of `radius`.
 
     Raises:
-      ValueError: for numbers out of range; unless one of radius and sets is given.
+      ValueError: for numbers out of range, or unless exactly one of radius and sets is given.
 
     Examples:
-        >>> made = jmm.problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=Saddle(1.0, 1.0))
-        >>> round(made.bound, 3), made.smooth, round(made.diameter, 3)
+        >>> game = jmm.problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=Saddle(1.0, 1.0))
+        >>> round(game.bound, 3), game.smooth, round(game.diameter, 3)
         (2.828, 1.0, 2.828)
     """
     if (radius is None) == (sets is None):

@@ -1,4 +1,4 @@
-"""One model for several groups: the layout of their records, losses, and exact solutions.
+"""Problems of one model for several groups: the layout of records, losses, and exact solutions.
 
     min over w in W of max over groups i of L_i(w),    L_i(w) the mean of loss(w, z) over group i.
 
@@ -23,11 +23,11 @@ GLM_LOSSES = ("logistic", "hinge", "squared", "sigmoid")
 
 
 def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]:
-    """Records in the layout that algorithms for groups read.
+    """Arranges records in the layout that algorithms for groups read.
 
     Leaves become `[p, n_max, ...]`: group i's records are its first n_i rows, in their order, and
-    the rows after them are zeros that no algorithm counts as records. Which group a record is in,
-    and so every n_i, is public: neighbouring data sets differ in what one record contains.
+    the rows after them are zeros that no algorithm counts as records. The group of each record,
+    and so every n_i, is public: neighbouring data sets differ in the content of one record.
 
     Args:
       data: leaves `[n, ...]`.
@@ -72,17 +72,18 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
 def worst_group(loss: Callable[..., jax.Array], domain: _vi.Set, *, lipschitz: float, bound: float,
                 smooth: float | None = None, convex: bool = False,
                 random: bool = False) -> GroupProblem:
-    """Worst-group risk of a loss of your own.
+    """The worst-group risk of a loss of your own, for the algorithms on groups.
 
     Args:
       loss: `(w, record) -> []`, at least 0, for one record; w any pytree. With `random`
         `(w, record, key) -> []`.
-      domain: W.
-      lipschitz: L, on the loss in w, on W.
-      bound: B, on the loss, on W.
-      smooth: beta, on its gradient; None: not known to be smooth.
-      convex: whether it is convex in w on W, whatever the record contains.
-      random: whether it draws, see `GroupProblem`; constants are then for every key.
+      domain: W, the feasible set of w.
+      lipschitz: L, the Lipschitz constant of the loss in w on W, for every record.
+      bound: B; the loss lies in [0, B] on W, for every record.
+      smooth: beta, the Lipschitz constant of its gradient; None if it may not be smooth.
+      convex: whether the loss is convex in w on W, for every record.
+      random: whether the loss draws random numbers, see `GroupProblem`; the constants must then
+        hold for every key.
 
     Raises:
       ValueError: for constants that are not positive.
@@ -109,11 +110,11 @@ def worst_group(loss: Callable[..., jax.Array], domain: _vi.Set, *, lipschitz: f
 
 def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: float = 1.0,
               steepness: float = 1.0) -> GroupProblem:
-    """Worst-group risk of a linear scorer t = <x, w>, ||w|| <= R.
+    """The worst-group risk of a linear scorer t = <x, w>, ||w|| <= R.
 
-    Data are pairs (x, y). Whatever a record contains, x `[d]` is projected to ||x|| <= r (0 if not
+    Data are pairs (x, y). For every record x `[d]` is projected to ||x|| <= r (0 if not
     finite, or longer than 1e19 r in float32) and y is clipped to [-Y, Y] (0 if NaN) inside the
-    loss, so the constants hold as they are: a bias is a constant feature. With
+    loss, so the constants hold for records of any content. A bias is a constant feature. With
     s(t) = 1 / (1 + e^-t) and y in {-1, 1} to classify,
 
         loss       l(t, y)                  L                B                      beta
@@ -125,11 +126,11 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
     All but the sigmoid are convex; the sigmoid is a smooth stand-in for the share of errors.
 
     Args:
-      loss: one of `GLM_LOSSES`.
-      feature_bound: r.
-      radius: R.
-      label_bound: Y.
-      steepness: k, of the sigmoid.
+      loss: "logistic", "hinge", "squared" or "sigmoid".
+      feature_bound: r, the largest norm of x.
+      radius: R, the largest norm of w.
+      label_bound: Y, the largest magnitude of y.
+      steepness: k, the steepness of the sigmoid.
 
     Raises:
       ValueError: for another loss, or numbers that are not positive.
@@ -174,9 +175,13 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
 
 
 def group_means(*, radius: float, record_bound: float) -> GroupProblem:
-    """The point w, ||w|| <= R, that is near every group: loss(w, z) = ||w - z||^2 / 2.
+    """The problem of a point w, ||w|| <= R, near every group: loss(w, z) = ||w - z||^2 / 2.
 
     Records z `[d]` are projected to ||z|| <= r. L = R + r, B = (R + r)^2 / 2, beta = 1.
+
+    Args:
+      radius: R, positive.
+      record_bound: r, positive.
 
     Examples:
         >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)

@@ -1,11 +1,12 @@
 """Persons as records: at most k rows of each, clipped together.
 
-A row is the unit of privacy of a table only if nobody has two. Otherwise the record is a person:
+A row is the unit of privacy of a table only if every person has one row. Otherwise the record is a
+person:
 
     g(z; person) = (1/m) sum_{t <= m} g(z; row_t),    m <= k rows of the person that are read,
 
-clipped as one vector. Replacing a person, whatever the rows and however many, moves a clipped sum
-by at most twice the clip norm, where charging k rows one by one costs about k times the epsilon.
+clipped as one vector. Replacing a person with any number of rows moves a clipped sum by at most
+twice the clip norm. Charging k rows one by one would cost about k times the epsilon.
 """
 
 import dataclasses
@@ -33,16 +34,17 @@ __all__ = ["by_person", "per_person"]
 
 def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
                    people: Any = None) -> np.ndarray:
-    """Numbers of the rows that are read of each person, `[persons, most]`, -1 where there is none.
+    """The numbers of the rows that are read of each person, `[persons, most]`, and -1 for none.
 
     Args:
-      owners: as in `by_person`.
-      most: as in `by_person`.
-      key: as in `by_person`.
-      people: as in `by_person`.
+      owners: the owner of each row, `[rows]`.
+      most: k, the most rows of a person that are read.
+      key: draws which rows of a person with more are read; None for the first ones.
+      people: every person, in a public order; None for all owners.
 
     Raises:
-      ValueError: as `by_person`.
+      ValueError: for missing owners or owners of another kind, with the number of the row, or for
+        an owner who is not among `people`.
     """
     checks.count("most", most)
     persons_of, number = persons(owners)
@@ -73,13 +75,13 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
 
 @jax.jit
 def _words(key: jax.Array, person: jax.Array, place: jax.Array) -> jax.Array:
-    """Two random words for each row, `[rows, 2]`, by its person and its place among theirs."""
+    """Draws two random words for each row, `[rows, 2]`, by its person and its place there."""
     return jax.vmap(lambda i, j: jax.random.bits(
         jax.random.fold_in(jax.random.fold_in(key, i), j), (2,)))(person, place)
 
 
 def _places(number: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Which of a person's own each row is, 0, 1, ...; rows in increasing order."""
+    """The place of each row among its person's rows, 0, 1, ...; rows are in increasing order."""
     order = np.argsort(number, kind="stable")
     start = np.flatnonzero(np.diff(number[order], prepend=-1))
     place = np.empty(number.size, np.int64)
@@ -89,26 +91,26 @@ def _places(number: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = None,
               people: Any = None) -> People:
-    """Rows as records of persons, at most `most` rows each; the other rows are never read.
+    """Arranges rows as records of persons, at most `most` rows each; other rows are never read.
 
     Person i of the result is the i-th of `people`, or of the owners in order: integers by value,
     then text. Owners are compared exactly: integers of any size by their digits, text by its
-    characters, bytes, UUIDs; 1 and "1" are one person, "1" and "1.0" are two. Who the persons are,
-    and so their number n, is public; which rows a person has, and how many, is not. Use it with
+    characters, bytes, UUIDs. 1 and "1" are one person, "1" and "1.0" are two. The persons, and so
+    their number n, are public. The rows of a person, and their number, are private. Use it with
     `problems.per_person`, and with `problems.by_group` for groups of persons.
 
     Args:
       data: leaves `[rows, ...]`.
       owners: the owner of each row, integers or text, `[rows]`; none may be missing, and floats
         are taken only where each is an integer below 2^53.
-      most: k, rows of a person that are read.
-      key: draws which rows of a person with more are read, uniformly; not the run's key. None: the
-        first ones, in the order of the table.
-      people: every person, in a public order, those without rows too; None: all owners.
+      most: k, the most rows of a person that are read.
+      key: draws which rows of a person with more are read, uniformly; not the run's key. None for
+        the first ones, in the order of the table.
+      people: every person, in a public order, those without rows too; None for all owners.
 
     Returns:
-      `People`, as NumPy arrays. Places without a row hold the person's first row again, zeros for
-      one without rows: they are masked.
+      `People`, as NumPy arrays. Places without a row hold the person's first row again, or zeros
+      for a person without rows. They are masked.
 
     Raises:
       ValueError: for data and owners of different lengths, owners that are missing or of another
@@ -117,10 +119,10 @@ def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = N
 
     Examples:
         >>> rows = np.arange(10.0).reshape(5, 2)
-        >>> made = jmm.problems.by_person(rows, owners=["b", "a", "b", "b", "c"], most=2)
-        >>> made.present.tolist()
+        >>> people = jmm.problems.by_person(rows, owners=["b", "a", "b", "b", "c"], most=2)
+        >>> people.present.tolist()
         [[True, False], [True, True], [True, False]]
-        >>> made.rows[1].tolist()
+        >>> people.rows[1].tolist()
         [[0.0, 1.0], [4.0, 5.0]]
     """
     arguments.records(data)
@@ -142,17 +144,17 @@ def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = N
 def per_person(problem: Problem | GroupProblem, *, total: bool = False) -> Any:
     """The problem of `People`: a person's operator is the mean of that of the rows that are read.
 
-    How clipped sums are computed is as the problem says; the ghost strategy takes a person's rows
-    as it takes positions of a sequence. What reads whole data sets (`value`, `best_response`,
-    `saddle_point`, `furthest`) is left out: it is of rows.
+    Clipped sums are computed as the problem says; the ghost strategy takes a person's rows as it
+    takes positions of a sequence. The functions of whole data sets (`value`, `best_response`,
+    `saddle_point`, `furthest`) are left out, because they are for rows.
 
     Args:
-      problem: of rows.
-      total: whether the rows are added up instead, so that persons with more rows count for more;
-        not for a `GroupProblem`, whose constants are those of a mean.
+      problem: a problem whose records are rows.
+      total: whether a person's operator is the sum over the rows, so that persons with more rows
+        count for more; not for a `GroupProblem`, whose constants are those of a mean.
 
     Raises:
-      TypeError: for what is no problem.
+      TypeError: for an object that is no problem.
       ValueError: for the total of a `GroupProblem`.
 
     Examples:

@@ -1,14 +1,13 @@
 """Distributionally robust learning: the worst mixture of known sources, or the worst reweighting.
 
-Two adversaries that choose how much each record counts:
+An adversary chooses how much each record counts, in one of two ways:
 
-* one weight a source, v in the simplex: `worst_mixture`, a saddle problem. (`worst_group` is the
+* one weight a source, v in the simplex: `worst_mixture`, a saddle problem. (`worst_group` has the
   same aim where the group of a record is public, for algorithms that read one group at a time; here
   the group is a private part of the record.)
-* one weight a record, q in R^n near 1/n. As it stands this player is no use for privacy: its n
-  numbers are about one record each. By duality the inner maximum is a minimum over one or two
-  public-sized numbers, with one term a record: `reweighted`, in which w = (theta, eta, scale) and v
-  has nothing left to do.
+* one weight a record, q in R^n near 1/n. A private algorithm cannot release q, because each of its
+  n numbers is about one record. By duality the inner maximum is a minimum over one or two numbers,
+  with one term a record: `reweighted`, in which w = (theta, eta, scale) and v is empty.
 
 Source: Yang et al., arXiv:2201.09046, Appendix A (the first). Rockafellar and Uryasev,
 "Optimization of conditional value-at-risk", 2000, and Duchi and Namkoong, "Learning models with
@@ -34,7 +33,7 @@ Loss = Callable[[PyTree, PyTree], jax.Array]
 
 
 def squared_loss(theta: jax.Array, record: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """(<theta, x> - y)^2 / 2 of one record (x, y).
+    """The squared loss (<theta, x> - y)^2 / 2 of one record (x, y), `[]`.
 
     Examples:
         >>> float(jmm.problems.squared_loss(jnp.ones(2), (jnp.array([1.0, 2.0]), jnp.ones(()))))
@@ -45,7 +44,7 @@ def squared_loss(theta: jax.Array, record: tuple[jax.Array, jax.Array]) -> jax.A
 
 
 def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
-    """The model for the worst of m sources, each record of which knows its own.
+    """The problem of the worst of m sources, where each record holds the number of its source.
 
         min over ||w|| <= R, max over v in the simplex, of
         E f,    f(w, v; (g, z)) = v_g loss(w; z) / pi_g.
@@ -57,9 +56,9 @@ def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
     Args:
       loss: `(w, z) -> []`.
       shares: pi `[m]`, the sources' shares among the records: public constants, or a private
-        release that is charged too. Counts of the data are neither. They need not be right: a wrong
-        one counts its source's loss too much or too little.
-      radius: R, of a ball that holds all of w.
+        release that is charged too. Counts of the data are neither. A wrong share counts its
+        source's loss too much or too little.
+      radius: R, of the ball that w is projected to.
 
     Raises:
       ValueError: for shares that are no positive probabilities, or a radius out of range.
@@ -97,7 +96,7 @@ def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
 
 def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, bound: float,
                floor: float = 0.01) -> Problem:
-    """The model for the worst reweighting of the records, its weights removed by duality.
+    """The problem of the worst reweighting of the records, with the weights removed by duality.
 
       "cvar"        weights at most 1 / (level n): the mean over the worst share `level` of records,
                     = min over eta of   eta + E (loss - eta)_+ / level.
@@ -111,11 +110,11 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
 
     Args:
       loss: `(theta, record) -> []`, not negative.
-      divergence: one of `DIVERGENCES`.
+      divergence: "cvar" or "chi_square".
       level: the share in (0, 1), or the squared divergence, positive.
-      radius: of a ball that holds all of theta.
-      bound: on |eta| and s, from what losses one wants to tell apart. The best eta of a CVaR is a
-        quantile of the losses; that of a small chi-square divergence may be negative.
+      radius: radius of the ball that theta is projected to.
+      bound: largest |eta| and s, from the range of losses. The best eta of a CVaR is a quantile of
+        the losses; that of a small chi-square divergence may be negative.
       floor: smallest s, which bounds the curvature.
 
     Raises:
@@ -158,7 +157,12 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
 
 
 def reweighted_start(theta: PyTree, divergence: str, *, eta: float = 0.0) -> Saddle:
-    """The initial point: theta, eta, and s = 1 where there is one; no second player.
+    """The initial point of `reweighted`: theta, eta, and s = 1 for "chi_square"; v is ().
+
+    Args:
+      theta: initial parameters of the model.
+      divergence: "cvar" or "chi_square".
+      eta: the initial eta.
 
     Examples:
         >>> start = jmm.problems.reweighted_start(jnp.zeros(2), "chi_square")
@@ -177,9 +181,9 @@ def reweighted_risk(losses: jax.Array, *, divergence: str, level: float) -> jax.
     CVaR from the sorted losses; the chi-square risk by bisection for eta.
 
     Args:
-      losses: `[n]`.
-      divergence: one of `DIVERGENCES`.
-      level: as in `reweighted`.
+      losses: the loss of each record, `[n]`.
+      divergence: "cvar" or "chi_square".
+      level: the share in (0, 1) of CVaR, or the squared divergence, positive.
 
     Examples:
         >>> losses = jnp.arange(10.0)

@@ -1,7 +1,8 @@
-"""Variational inequalities whose constants are theorems, whatever the records contain.
+"""Variational inequalities whose constants are theorems for records of any content.
 
-Each factory sanitises records inside the operator, before they touch the point: numbers are clipped
-to stated ranges, vectors and matrices projected to balls, and what is not finite counts as zero.
+Each factory sanitises records inside the operator, before they meet the point: numbers are clipped
+to stated ranges, vectors and matrices projected to balls, and other values than finite ones
+count as 0.
 Every record's operator is then monotone, M-bounded and L-Lipschitz on the set, which is what
 `Resolvent(assumes="monotone")` takes for granted. (Clipping the operator's output instead would
 destroy monotonicity.)
@@ -40,11 +41,11 @@ __all__ = [
 
 
 class Set(NamedTuple):
-    """A compact convex set.
+    """A compact convex set W, with its projection, linear minimiser and size.
 
     Attributes:
-      project: Euclidean projection.
-      support: `g -> argmin_{u in W} <g, u>`.
+      project: `u -> u`, the Euclidean projection on W.
+      support: `g -> argmin_{u in W} <g, u>`, the linear minimiser.
       diameter: D, the largest distance of two points.
       reach: the largest norm of a point.
 
@@ -61,7 +62,7 @@ class Set(NamedTuple):
 
 
 def ball(radius: float) -> Set:
-    """||u|| <= radius, the norm being that of a whole pytree.
+    """The ball ||u|| <= radius around 0, with the Euclidean norm of a whole pytree.
 
     Examples:
         >>> print(jmm.problems.ball(2.0).project(jnp.array([3.0, 4.0])).round(3))
@@ -79,7 +80,7 @@ def ball(radius: float) -> Set:
 
 
 def box(low: np.ndarray, high: np.ndarray) -> Set:
-    """Low <= u <= high, arrays `[d]`.
+    """The box low <= u <= high, for finite arrays `[d]`.
 
     Examples:
         >>> unit = jmm.problems.box(np.zeros(2), np.ones(2))
@@ -99,7 +100,7 @@ def box(low: np.ndarray, high: np.ndarray) -> Set:
 
 
 def simplex() -> Set:
-    """The probability vectors of any length `[d]`.
+    """The simplex of probability vectors of any length `[d]`.
 
     Examples:
         >>> jmm.problems.simplex().project(jnp.array([1.0, 1.0])).tolist()
@@ -112,7 +113,7 @@ def simplex() -> Set:
 
 
 def product(w: Set, v: Set) -> Set:
-    """W x V, as a set of `Saddle` points.
+    """The product W x V of two sets, as a set of `Saddle` points.
 
     Examples:
         >>> both = jmm.problems.product(jmm.problems.ball(1.0), jmm.problems.simplex())
@@ -132,14 +133,14 @@ class Bounded(NamedTuple):
     """A problem with constants that hold for every record that could occur.
 
     Attributes:
-      problem: its operator is monotone for every record.
-      bound: M, on the norm of a record's operator, both players together.
-      smooth: L, Lipschitz constant of a record's operator.
-      diameter: D, of the set.
+      problem: a problem whose operator is monotone for every record.
+      bound: M, the largest norm of a record's operator, both players together.
+      smooth: L, the Lipschitz constant of a record's operator.
+      diameter: D, the diameter of the feasible set.
 
     Examples:
-        >>> made = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 3))
-        >>> round(made.bound, 3), round(made.smooth, 3), made.diameter
+        >>> game = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 3))
+        >>> round(game.bound, 3), round(game.smooth, 3), game.diameter
         (2.236, 2.449, 2.0)
     """
 
@@ -150,7 +151,7 @@ class Bounded(NamedTuple):
 
 
 def sanitise(x: jax.Array, radius: float) -> jax.Array:
-    """The projection of an array to the ball of that radius (L2 over all entries); 0 if not finite.
+    """Projects an array x to the ball of that radius (L2 over all entries); 0 if not finite.
 
     The norm is taken relative to the largest entry, so it does not overflow.
 
@@ -169,18 +170,18 @@ def sanitise(x: jax.Array, radius: float) -> jax.Array:
 
 
 def squares_in(x: jax.Array, radius: float) -> jax.Array:
-    """||x||^2 in squares of that radius; infinite or NaN for what `product_with` counts as 0."""
+    """||x||^2 / radius^2, which is infinite or NaN if `product_with` counts x as 0."""
     return jnp.sum(jnp.square(x.astype(at_least_float32(x.dtype)) / radius))
 
 
 def product_with(w: jax.Array, x: jax.Array, radius: float) -> jax.Array:
-    """<x', w> with x' the projection of x `[d]` to the ball of that radius, without writing x'.
+    """Returns <x', w>, x' the projection of x `[d]` to the ball of that radius, without writing x'.
 
-    x' = factor x, so <x', w> = factor <x, w>: of many records only the factors are made, one number
-    each, and compilers make them once for all rounds of a run. x' = 0 if x is not finite, or so
-    long that the square of its length in radii is not (1e19 in float32). The derivative by w is x',
-    and finite, whatever x is; that by x is not defined where x counts as 0. In 32 bits at least,
-    which narrower numbers are rounded to afterwards.
+    x' = factor x, so <x', w> = factor <x, w>. Only the factors of many records are computed, one
+    number each, and compilers compute them once for all rounds of a run. x' = 0 if x is not finite,
+    or so long that the square of its length in radii is not (1e19 in float32). The derivative by w
+    is x', which is finite for every x. The derivative by x is not defined where x counts as 0.
+    Arithmetic has 32 bits at least, and the result is rounded to narrower numbers afterwards.
     """
     dtype = jnp.result_type(w, x)
     w, x = (a.astype(at_least_float32(dtype)) for a in (w, x))
@@ -192,7 +193,7 @@ def product_with(w: jax.Array, x: jax.Array, radius: float) -> jax.Array:
 
 @jax.custom_jvp
 def _inner(w: jax.Array, x: jax.Array, short: jax.Array) -> jax.Array:
-    """<x, w>, whose derivative by w is x, or 0 where x is not `short`: finite for every x."""
+    """Returns <x, w>, whose derivative by w is x, or 0 if x is not `short`: finite for every x."""
     return x @ w
 
 
@@ -212,14 +213,14 @@ _inner.defjvp(_inner_slope, symbolic_zeros=True)
 
 
 def shaped(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """One record's array, refused while tracing if broadcasting would void the constants."""
+    """Checks the shape of one record's array: broadcasting would void the constants."""
     if jnp.shape(x) != shape:
         raise ValueError(f"{name} of one record must have shape {shape}, got {jnp.shape(x)}.")
     return x
 
 
 def interval(x: jax.Array, low: float, high: float) -> jax.Array:
-    """Numbers clipped to [low, high]; what is not a number is 0."""
+    """Clips numbers to [low, high], and NaN to 0."""
     return jnp.clip(jnp.nan_to_num(x), low, high)
 
 
@@ -231,8 +232,8 @@ def variational_inequality(operator: Callable[[PyTree, PyTree], PyTree], domain:
 
     Args:
       operator: `(u, example) -> F(u; example)`, like u.
-      domain: W.
-      furthest: `(u, data) -> argmax_{x in W} <F(x), u - x>`, for the gap, where it is known.
+      domain: W, the feasible set.
+      furthest: `(u, data) -> argmax_{x in W} <F(x), u - x>`, for the gap; None if unknown.
 
     Examples:
         >>> def operator(u, record):  # a quarter turn, and a record that pulls
@@ -255,7 +256,7 @@ def variational_inequality(operator: Callable[[PyTree, PyTree], PyTree], domain:
 
 
 def mean_of(loss: Callable[..., jax.Array]) -> Callable[[Saddle, PyTree], jax.Array]:
-    """The value of a problem: the mean over all records of `(w, v, record) -> []`."""
+    """The objective of a problem, the mean over all records of `(w, v, record) -> []`."""
     def value(z: Saddle, data: PyTree) -> jax.Array:
         return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data))
 
@@ -263,9 +264,10 @@ def mean_of(loss: Callable[..., jax.Array]) -> Callable[[Saddle, PyTree], jax.Ar
 
 
 def furthest_affine(matrix: jax.Array, offset: jax.Array, u: jax.Array, domain: Set) -> jax.Array:
-    """argmax_{x in W} <A x + q, u - x>, a concave quadratic, by accelerated projected ascent.
+    """Computes argmax_{x in W} <A x + q, u - x> by accelerated projected ascent.
 
-    3000 steps: far below what gaps are read to. For skew A the objective is linear.
+    The objective is a concave quadratic, and linear for skew A. The error of 3000 steps is far
+    below the precision at which gaps are read.
     """
     curvature = jnp.linalg.norm(matrix + matrix.T, 2)
     step = 1 / jnp.where(curvature > 0, curvature, 1)
@@ -291,8 +293,8 @@ def affine(*, matrix: np.ndarray, offset_bound: float, domain: Set) -> Bounded:
 
     Args:
       matrix: A `[d, d]`, with a positive semidefinite symmetric part.
-      offset_bound: b.
-      domain: W, of arrays `[d]`.
+      offset_bound: b, the largest norm of an offset.
+      domain: W, a set of arrays `[d]`.
 
     Raises:
       ValueError: for a matrix that is not square, or whose operator is not monotone.
@@ -336,17 +338,17 @@ def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope:
     with a smooth absolute value.
 
     Args:
-      response: s(t, y), nondecreasing in t for every y in [-Y, Y]: that is yours to see to.
-      slope: G.
-      curvature: H, bound on the derivative of s in t for those y; yours as well.
-      feature_bound: B.
-      label_bound: Y.
-      radius: R.
+      response: s(t, y), nondecreasing in t for every y in [-Y, Y]; the code does not check this.
+      slope: G, the largest magnitude of s.
+      curvature: H, the largest derivative of s in t for these y; the code does not check this.
+      feature_bound: B, the largest norm of x.
+      label_bound: Y, the largest magnitude of y.
+      radius: R, the largest norm of w.
 
     Examples:
-        >>> made = jmm.problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=1.0, curvature=1.0,
-        ...                                 feature_bound=2.0, label_bound=1.0, radius=3.0)
-        >>> made.bound, made.smooth, made.diameter
+        >>> glm = jmm.problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=1.0, curvature=1.0,
+        ...                                feature_bound=2.0, label_bound=1.0, radius=3.0)
+        >>> glm.bound, glm.smooth, glm.diameter
         (2.0, 4.0, 6.0)
     """
     for name, value in dict(slope=slope, curvature=curvature, feature_bound=feature_bound,

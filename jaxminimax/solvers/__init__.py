@@ -1,4 +1,4 @@
-"""Solvers of regularised problems, whose solutions are certified; `groups` has those for groups."""
+"""Solvers of regularised problems with certified solutions; `groups` has solvers for groups."""
 
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.solvers import groups as groups

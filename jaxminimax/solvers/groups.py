@@ -10,13 +10,13 @@ for convex risks L_1 ... L_p. The maximum over v has a closed form, which leaves
 mu_w-strongly convex, whose minimiser over W is the w of the saddle point. With L-Lipschitz,
 beta-smooth risks P is l-smooth, l = beta + L^2 / mu_v + mu_w. Three methods:
 
-    accelerated  projected gradients, a number of steps after which the certificate cannot fail
-    newton       few dimensions: quick as a rule, without a bound; certify what it returns
-    subgradient  risks that are not smooth: certified by the lower model that its own steps make
+    accelerated  projected gradients, with a number of steps after which the certificate cannot fail
+    newton       for few dimensions: mostly quick, without a bound; certify its result
+    subgradient  for risks that are not smooth: certified by a lower model from its own steps
 
 Points are vectors `[d]`.
 
-The problem is of Zhou and Bassily, "Differentially private worst-group risk minimization",
+Source of the problem: Zhou and Bassily, "Differentially private worst-group risk minimization",
 arXiv:2402.19437, Algorithm 4. Departure: none of these methods is the paper's, which alternates
 subgradient steps with the best response of the weights, and reaches the accuracy that its own noise
 rests on after 10^6 to 10^9 passes over the records.
@@ -41,11 +41,11 @@ def __dir__() -> list[str]:
 
 
 class CertifiedPoint(NamedTuple):
-    """A point of W and what bounds its distance from the minimiser of P over W.
+    """A point of W and a bound on its distance from the minimiser of P over W.
 
     Attributes:
       point: w `[d]`.
-      distance: at least ||w - w*||, whatever happened before; `[]`.
+      distance: at least ||w - w*||, however the point was computed; `[]`.
 
     Examples:
         >>> jmm.solvers.groups.CertifiedPoint(point=jnp.zeros(2),
@@ -59,10 +59,10 @@ class CertifiedPoint(NamedTuple):
 
 def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
               reg_lam: jax.typing.ArrayLike) -> Callable[[jax.Array], jax.Array]:
-    """P less mu_v ln p, as a function `[d] -> []`.
+    """Returns P less mu_v ln p as a function `[d] -> []`.
 
-    The mean in place of the sum, and numbers near 1 taken out, so that a large mu_v does not round
-    the risks away.
+    It has the mean in place of the sum, and takes numbers near 1 out, so that rounding with a large
+    mu_v does not remove the risks.
 
     Args:
       risks: `w -> L(w)`, `[p]`.
@@ -88,24 +88,27 @@ def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
 
 def certify(gradient: Callable[[jax.Array], jax.Array], project: Project, w: jax.Array, *,
             smooth: jax.typing.ArrayLike, modulus: jax.typing.ArrayLike) -> CertifiedPoint:
-    """One more projected step, and its distance from the minimiser of a differentiable P.
+    """Makes one more projected step, and bounds its distance from the minimiser of a smooth P.
 
         u = P_W(w - grad P(w) / l),   e = grad P(u) - grad P(w) + l (w - u)  in  grad P(u) + N_W(u),
 
     so ||u - w*|| <= ||e|| / mu by strong convexity. Inside W, e is the gradient at u; on the
-    boundary it lacks what points outwards.
+    boundary it lacks the part that points outwards.
 
     Args:
-      gradient: of P.
+      gradient: `w -> grad P(w)`, `[d]`.
       project: Euclidean projection on W.
-      w: what a solver returned.
+      w: the result of a solver, `[d]`.
       smooth: l; any positive number gives a valid certificate.
-      modulus: mu, of strong convexity.
+      modulus: mu, the modulus of strong convexity of P.
+
+    Returns:
+      `CertifiedPoint`: u and the bound ||e|| / mu.
 
     Examples:
-        >>> found = jmm.solvers.groups.certify(lambda w: w - 1.0, lambda w: w, jnp.ones(1),
-        ...                                    smooth=1.0, modulus=1.0)
-        >>> print(found.point, found.distance)
+        >>> certified = jmm.solvers.groups.certify(lambda w: w - 1.0, lambda w: w, jnp.ones(1),
+        ...                                        smooth=1.0, modulus=1.0)
+        >>> print(certified.point, certified.distance)
         [1.] 0.0
     """
     here = gradient(w)
@@ -119,7 +122,7 @@ def certify(gradient: Callable[[jax.Array], jax.Array], project: Project, w: jax
 
 def accelerated_steps(distance: float, *, smooth: float, modulus: float, lipschitz: float,
                       diameter: float) -> int:
-    """Steps of `accelerated` from c in W after which `certify` cannot find more than `distance`.
+    """Counts the steps of `accelerated` from c in W until `certify` bounds at most `distance`.
 
     The potential E of `accelerated` starts at
 
@@ -130,11 +133,11 @@ def accelerated_steps(distance: float, *, smooth: float, modulus: float, lipschi
     is at most 2 (2 l E)^(1/2) / mu: E <= (mu distance)^2 / (8 l) is enough.
 
     Args:
-      distance: wanted [parameter units].
-      smooth: l.
-      modulus: mu.
-      lipschitz: L, of the risks.
-      diameter: M, of W.
+      distance: the wanted bound on ||w - w*||, in units of parameters.
+      smooth: l, the smoothness of P.
+      modulus: mu, the modulus of strong convexity of P.
+      lipschitz: L, the Lipschitz constant of the risks.
+      diameter: M, the diameter of W.
 
     Raises:
       ValueError: for numbers that are not positive.
@@ -156,7 +159,7 @@ def accelerated_steps(distance: float, *, smooth: float, modulus: float, lipschi
 def accelerated(gradient: Callable[[jax.Array], jax.Array], project: Project, start: jax.Array, *,
                 smooth: jax.typing.ArrayLike, modulus: jax.typing.ArrayLike,
                 steps: jax.typing.ArrayLike) -> jax.Array:
-    """The iterate after `steps` accelerated projected gradient steps, all of whose points are in W.
+    """Makes `steps` accelerated projected gradient steps, with all points in W.
 
     With q = (mu / l)^(1/2) and w_0 = z_0 the start,
 
@@ -168,17 +171,17 @@ def accelerated(gradient: Callable[[jax.Array], jax.Array], project: Project, st
         q <g, u> + (mu / 2) ((1 - q) ||u - z||^2 + q ||u - y||^2)   over W,   g = grad P(y);
 
     compare it with w* there, bound P(w+) by the quadratic above P at y and P(w), P* by the ones
-    below. What is left is (l / 2) ||w+ - y||^2 - (mu / 2) ((1 - q) ||z+ - z||^2 + q ||z+ - y||^2),
-    which is not positive, as w+ - y = q ((1 - q) (z+ - z) + q (z+ - y)) and q^2 = mu / l. Constants
-    that hold on W only are enough, which an extrapolation out of W would not do with.
+    below. The remainder is (l / 2) ||w+ - y||^2 - (mu / 2) ((1 - q) ||z+ - z||^2 + q ||z+ - y||^2),
+    which is not positive, as w+ - y = q ((1 - q) (z+ - z) + q (z+ - y)) and q^2 = mu / l. It is
+    enough that constants hold on W; a method that extrapolates out of W would need more.
 
     Args:
-      gradient: of P.
+      gradient: `w -> grad P(w)`, `[d]`.
       project: Euclidean projection on W.
-      start: in W.
-      smooth: l, on W; at least mu.
-      modulus: mu.
-      steps: number of steps, may be traced; 0 returns the start.
+      start: a point of W, `[d]`.
+      smooth: l, the smoothness of P on W; at least mu.
+      modulus: mu, the modulus of strong convexity of P.
+      steps: the number of steps, which may be traced; 0 returns the start.
 
     Examples:
         >>> w = jmm.solvers.groups.accelerated(lambda w: w - 1.0, lambda w: w, jnp.zeros(1),
@@ -200,19 +203,20 @@ def accelerated(gradient: Callable[[jax.Array], jax.Array], project: Project, st
 def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax.Array, *,
            smooth: jax.typing.ArrayLike, modulus: jax.typing.ArrayLike,
            distance: jax.typing.ArrayLike, steps: int = 30) -> jax.Array:
-    """Damped Newton steps on W until the gradient's certificate would do, at most `steps`.
+    """Makes damped Newton steps on W until the gradient certifies `distance`, at most `steps`.
 
     A step minimises the quadratic model over W, by accelerated steps that read the Hessian only,
-    and then takes the best of eight halvings of the way there. No bound is claimed.
+    and then takes the best of eight halvings of the way there. No bound is proved: certify the
+    result.
 
     Args:
-      value: P.
-      project: as in `accelerated`.
-      start: in W.
-      smooth: l, for the inner steps.
-      modulus: mu.
-      distance: stop once certified to this.
-      steps: most steps.
+      value: `w -> P(w)`, `[]`.
+      project: Euclidean projection on W.
+      start: a point of W, `[d]`.
+      smooth: l, the smoothness of P, for the inner steps.
+      modulus: mu, the modulus of strong convexity of P.
+      distance: the bound on ||w - w*|| at which it stops.
+      steps: the largest number of steps.
 
     Examples:
         >>> w = jmm.solvers.groups.newton(lambda w: jnp.sum((w - 1.0) ** 2) / 2, lambda w: w,
@@ -250,11 +254,18 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
 
 def subgradient_steps(distance: float, *, modulus: float, lipschitz: float,
                       diameter: float) -> int:
-    """Steps of `subgradient` from c in W whose own certificate cannot exceed `distance`.
+    """Counts the steps of `subgradient` from c in W until its certificate is at most `distance`.
 
-    ceil((2 G / (mu distance))^2) with G = L + mu M, a bound on P's subgradients on W.
+    It is ceil((2 G / (mu distance))^2) with G = L + mu M, a bound on P's subgradients on W.
 
-    Arguments and errors as in `accelerated_steps`.
+    Args:
+      distance: the wanted bound on ||w - w*||, in units of parameters.
+      modulus: mu, the modulus of strong convexity of P.
+      lipschitz: L, the Lipschitz constant of the risks.
+      diameter: M, the diameter of W.
+
+    Raises:
+      ValueError: for numbers that are not positive.
 
     Examples:
         >>> jmm.solvers.groups.subgradient_steps(0.1, modulus=1.0, lipschitz=1.0, diameter=2.0)
@@ -268,7 +279,7 @@ def subgradient_steps(distance: float, *, modulus: float, lipschitz: float,
 
 def subgradient(value: Callable[[jax.Array], jax.Array], project: Project, start: jax.Array, *,
                 modulus: jax.typing.ArrayLike, steps: int) -> CertifiedPoint:
-    """The average of projected subgradient steps, certified by their lower model.
+    """Averages projected subgradient steps, and certifies the average by their lower model.
 
         w_{s+1} = P_W(w_s - 2 g_s / (mu (s + 1))),      w = sum_s a_s w_s,     a_s ~ s,
         l(u)    = sum_s a_s (P(w_s) + <g_s, u - w_s> + (mu/2) ||u - w_s||^2)  <=  P(u).
@@ -279,16 +290,17 @@ def subgradient(value: Callable[[jax.Array], jax.Array], project: Project, start
         P(w) - min_W l <= sum_s a_s P(w_s) - min_W l <= 2 G^2 / (mu (N + 1)).
 
     Args:
-      value: P, mu-strongly convex.
+      value: `w -> P(w)`, `[]`, mu-strongly convex.
       project: Euclidean projection on W.
-      start: w_1 in W.
-      modulus: mu.
-      steps: N.
+      start: w_1 in W, `[d]`.
+      modulus: mu, the modulus of strong convexity of P.
+      steps: N, the number of steps.
 
     Examples:
-        >>> found = jmm.solvers.groups.subgradient(lambda w: jnp.sum((w - 1.0) ** 2) / 2,
-        ...                                        lambda w: w, jnp.zeros(1), modulus=1.0, steps=50)
-        >>> bool(jnp.abs(found.point[0] - 1.0) < 0.1)
+        >>> average = jmm.solvers.groups.subgradient(
+        ...     lambda w: jnp.sum((w - 1.0) ** 2) / 2, lambda w: w, jnp.zeros(1), modulus=1.0,
+        ...     steps=50)
+        >>> bool(jnp.abs(average.point[0] - 1.0) < 0.1)
         True
     """
     both = jax.value_and_grad(value)

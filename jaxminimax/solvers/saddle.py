@@ -2,10 +2,10 @@
 
     find u* in W with <G(u*) + mu (u* - c), u - u*> >= 0 for all u in W,
 
-for a monotone, l-Lipschitz G. A solution is certified by its residual, never by hope, so privacy
-does not rest on the solver: whatever finds a point may, and operator extrapolation, whose count of
-steps is fixed in advance, has the last word. Nothing here is private: residuals, iterates and
-counts of evaluations read whatever G reads.
+for a monotone, l-Lipschitz G. A solution is certified by its residual, so privacy does not rest on
+the solver. Any method may compute a point; operator extrapolation, with a number of steps that is
+fixed in advance, then finishes. Nothing here is private: residuals, iterates and counts of
+evaluations depend on all data that G reads.
 
 Sources: operator extrapolation, Kotsalis, Lan and Li, "Simple and optimal methods for stochastic
 variational inequalities, I", arXiv:2011.02987, as used by Boob and Guzman, arXiv:2104.02988,
@@ -30,10 +30,10 @@ Operator = Callable[[PyTree], PyTree]
 
 
 class Certified(NamedTuple):
-    """A point and what bounds its distance from the solution.
+    """A point and a residual that bounds its distance from the solution.
 
     Attributes:
-      point: v in W.
+      point: v in W, a pytree.
       residual: ||e|| for an e in H(v) + N_W(v), H(u) = G(u) + mu (u - c). With H m-strongly
         monotone, ||v - u*|| <= ||e|| / m, and <H(v), v - u> <= ||e|| D for all u in W.
 
@@ -51,12 +51,12 @@ class Regularised(NamedTuple):
 
     Attributes:
       mean: G, `u -> g`, the mean over the components.
-      component: `(u, i) -> g_i`, i int32 `[]`; None where there are no components.
-      size: N, how many components there are.
-      project: Euclidean projection on W.
-      centre: c.
-      prox: mu > 0.
-      lipschitz: l > 0, of the components, in the mean square at least.
+      component: `(u, i) -> g_i`, i int32 `[]`; None if there are no components.
+      size: N, the number of components.
+      project: `u -> u`, Euclidean projection on W.
+      centre: c, the centre of the proximal term, like u.
+      prox: mu > 0, the weight of the proximal term.
+      lipschitz: l > 0, the Lipschitz constant of the components, in the mean square at least.
 
     Examples:
         >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=None, size=1,
@@ -75,7 +75,7 @@ class Regularised(NamedTuple):
     lipschitz: jax.typing.ArrayLike
 
     def step(self, u: PyTree, g: PyTree, size: jax.typing.ArrayLike) -> PyTree:
-        """Argmin over W of <g, x> + (mu/2) ||x - c||^2 + ||x - u||^2 / (2 size)."""
+        """Returns the argmin over W of <g, x> + (mu/2) ||x - c||^2 + ||x - u||^2 / (2 size)."""
         new = self.project(jax.tree.map(
             lambda x, c, a: ((x / size + self.prox * c - a) / (1.0 / size + self.prox)).astype(
                 x.dtype), u, self.centre, g))
@@ -92,9 +92,16 @@ def _log_kappa(lipschitz: float, prox: float) -> float:
 
 
 def extrapolation_bound(steps: int, *, lipschitz: float, prox: float, distance: float) -> float:
-    """Proven bound on ||u - u*|| after `steps` steps from a start at most `distance` away.
+    """Bounds ||u - u*|| after `steps` steps from a start at most `distance` away.
 
-    (2 kappa / (2 kappa - 1))^(1/2) kappa^(-steps/2) distance, with kappa = 1 + mu / l.
+    The proven bound is (2 kappa / (2 kappa - 1))^(1/2) kappa^(-steps/2) distance, with
+    kappa = 1 + mu / l.
+
+    Args:
+      steps: the number of steps of `operator_extrapolation`.
+      lipschitz: l, of G without the proximal term.
+      prox: mu, the weight of the proximal term.
+      distance: a bound on the start's distance from the solution, in units of parameters.
 
     Examples:
         >>> jmm.solvers.extrapolation_bound(40, lipschitz=1.0, prox=1.0, distance=2.0) < 1e-5
@@ -107,13 +114,15 @@ def extrapolation_bound(steps: int, *, lipschitz: float, prox: float, distance: 
 
 def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float,
                         distance: float) -> int:
-    """Steps after which ||u - u*|| <= accuracy: ceil(ln(2 distance^2 / accuracy^2) / ln kappa).
+    """Counts the steps until ||u - u*|| <= accuracy.
+
+    It is ceil(ln(2 distance^2 / accuracy^2) / ln kappa), with kappa = 1 + mu / l.
 
     Args:
-      accuracy: wanted bound on the distance from the solution [parameter units].
-      lipschitz: l, of G without the proximal term; any larger number is one too.
-      prox: mu.
-      distance: bound on the start's distance from the solution, e.g. the diameter of W.
+      accuracy: the wanted bound on the distance from the solution, in units of parameters.
+      lipschitz: l, of G without the proximal term, or any larger number.
+      prox: mu, the weight of the proximal term.
+      distance: a bound on the start's distance from the solution, e.g. the diameter of W.
 
     Raises:
       ValueError: for numbers out of range.
@@ -130,9 +139,18 @@ def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float,
 
 
 def certifying_steps(residual: float, *, lipschitz: float, prox: float, distance: float) -> int:
-    """Steps after which `certify` cannot find more than `residual`, in exact arithmetic.
+    """Counts the steps until `certify` bounds at most `residual`, in exact arithmetic.
 
     An iterate within zeta of the solution has a residual of at most 2 l (1 + sqrt 2) zeta.
+
+    Args:
+      residual: the wanted residual, in units of the operator.
+      lipschitz: l, of G without the proximal term, or any larger number.
+      prox: mu, the weight of the proximal term.
+      distance: a bound on the start's distance from the solution, in units of parameters.
+
+    Raises:
+      ValueError: for numbers out of range.
 
     Examples:
         >>> jmm.solvers.certifying_steps(1e-3, lipschitz=1.0, prox=1.0, distance=2.0)
@@ -143,13 +161,13 @@ def certifying_steps(residual: float, *, lipschitz: float, prox: float, distance
 
 
 def norm(x: PyTree) -> jax.Array:
-    """The Euclidean norm of all numbers together."""
+    """The Euclidean norm of all numbers of a pytree, `[]`."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(a)) for a in jax.tree.leaves(x)))
 
 
 def operator_extrapolation(problem: Regularised, start: PyTree,
                            steps: int | jax.Array) -> PyTree:
-    """The iterate after some steps of operator extrapolation.
+    """Makes some steps of operator extrapolation, and returns the last iterate.
 
         u_{t+1} = argmin_W <g_t, u> + (mu/2) ||u - c||^2 + l ||u - u_t||^2,
         g_t = G(u_t) + (G(u_t) - G(u_{t-1})) / kappa,        kappa = 1 + mu / l.
@@ -159,9 +177,9 @@ def operator_extrapolation(problem: Regularised, start: PyTree,
     + (l/2) ||u_t - u_{t-1}||^2  falls by kappa a step, and is at least (l/2 + mu) ||u_t - u*||^2.
 
     Args:
-      problem: its components are not used.
-      start: u_1 in W; public, or released before: never an iterate of another solve.
-      steps: number of steps; 0 or fewer leave the start.
+      problem: the problem, whose components are not used.
+      start: u_1 in W, public or released before. It must not be an iterate of another solve.
+      steps: the number of steps; 0 or fewer return the start.
 
     Examples:
         >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=None, size=1,
@@ -191,7 +209,7 @@ def operator_extrapolation(problem: Regularised, start: PyTree,
 
 
 def certify(problem: Regularised, point: PyTree) -> Certified:
-    """One more step and its residual.
+    """Makes one more step, and computes its residual.
 
         v = argmin_W <G(u), x> + (mu/2) ||x - c||^2 + (l/2) ||x - u||^2,
         e = G(v) - G(u) + l (u - v)   in   G(v) + mu (v - c) + N_W(v).
@@ -200,15 +218,18 @@ def certify(problem: Regularised, point: PyTree) -> Certified:
     not need l to be right.
 
     Args:
-      problem: its components are not used.
-      point: u, what a solver returned.
+      problem: the problem, whose components are not used.
+      point: u, the result of a solver.
+
+    Returns:
+      `Certified`: v and ||e||.
 
     Examples:
         >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=None, size=1,
         ...                                   project=lambda u: u, centre=jnp.zeros(1), prox=1.0,
         ...                                   lipschitz=1.0)
-        >>> found = jmm.solvers.certify(problem, jnp.array([0.5]))  # (u - 1) + u = 0 there
-        >>> print(found.point.round(3), found.residual.round(3))
+        >>> certified = jmm.solvers.certify(problem, jnp.array([0.5]))  # (u - 1) + u = 0 there
+        >>> print(certified.point.round(3), certified.residual.round(3))
         [0.5] 0.0
     """
     here = problem.mean(point)
@@ -220,7 +241,7 @@ def certify(problem: Regularised, point: PyTree) -> Certified:
 
 def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.ArrayLike, *,
                      epochs: int = 300) -> tuple[PyTree, jax.Array]:
-    """Loopless variance-reduced extragradient, until a snapshot is certified.
+    """Runs loopless variance-reduced extragradient until a snapshot is certified.
 
         y = (1 - p) u + p s,                      x = step(y, G(s)),
         u = step(y, G(s) + g_i(x) - g_i(s)),      i uniform,
@@ -232,10 +253,10 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
     residual)) evaluations are enough: nearly linear in N where l / mu grows like sqrt(N).
 
     Args:
-      key: for the indices; keep it apart from noise.
-      problem: with components, each l-Lipschitz in the mean square.
-      residual: wanted, as `certify` finds it.
-      epochs: most snapshots; it stops there, certified or not.
+      key: a key for the indices, apart from the keys of noise.
+      problem: a problem with components, each l-Lipschitz in the mean square.
+      residual: the wanted residual, as `certify` computes it.
+      epochs: the largest number of snapshots, after which it stops without a certificate.
 
     Returns:
       The last snapshot, and how many evaluations of a component it took, float `[]`; both depend on
@@ -293,7 +314,12 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
 
 
 def near_linear(key: jax.Array, problem: Regularised, residual: jax.Array) -> PyTree:
-    """`variance_reduced`, as a `Resolvent` wants its solver.
+    """Runs `variance_reduced` and returns its point, as `Resolvent(solver=)` expects.
+
+    Args:
+      key: a key for the indices, apart from the keys of noise.
+      problem: a problem with components, each l-Lipschitz in the mean square.
+      residual: the wanted residual, as `certify` computes it.
 
     Examples:
         >>> def component(u, i):
@@ -310,15 +336,15 @@ def near_linear(key: jax.Array, problem: Regularised, residual: jax.Array) -> Py
 
 def never_fails(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
                 needed: Callable[[Any], jax.Array]) -> jax.Array:
-    """Returns whether no certificate can fail, for any data: a function of public numbers alone.
+    """Returns True if no certificate can fail for any data, by public numbers alone.
 
     The host has checked the same, but not descriptions that were traced. It aims at half of the
     accuracy; numbers may have been rounded since, so a twentieth more counts as half.
 
     Args:
-      accuracy: what is to be certified.
-      lost: what rounding may hide from a certificate; at most a quarter of `accuracy`.
-      steps: of the solver.
-      needed: steps that are proven to reach an accuracy.
+      accuracy: the residual to certify.
+      lost: the largest rounding error of a certificate; at most a quarter of `accuracy`.
+      steps: the number of steps of the solver.
+      needed: `accuracy -> steps` that are proven to reach it.
     """
     return (lost <= 0.25 * accuracy) & (steps >= jnp.ceil(needed(0.55 * accuracy)))

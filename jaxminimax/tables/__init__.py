@@ -1,13 +1,31 @@
-"""Tables: from a public schema and a file to a private scorer, without an option to set."""
+"""Tables: from a public schema and a file to a private scorer, without an option to set.
+
+A schema and a scorer need NumPy alone. The names that train load JAX when they are asked for.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from jaxminimax.tables.columns import Category, Charged, Number
-from jaxminimax.tables.fair import FairDefaults, fair_defaults
-from jaxminimax.tables.rule import Defaults, defaults
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer, train
+from jaxminimax.tables.scorer import Scorer
+
+if TYPE_CHECKING:
+    from jaxminimax.tables.fair import FairDefaults, fair_defaults
+    from jaxminimax.tables.rule import Defaults, defaults
+    from jaxminimax.tables.training import train
 
 __all__ = ["Category", "Charged", "Defaults", "FairDefaults", "Number", "Schema", "Scorer",
            "defaults", "fair_defaults", "train"]
+_HOMES = {"Defaults": "rule", "defaults": "rule", "FairDefaults": "fair", "fair_defaults": "fair",
+          "train": "training"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the module of a name that trains."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,38 +20,48 @@ _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
 def as_numbers(cells: Any) -> np.ndarray:
-    """Cells as float64 `[n]`; NaN where a cell is no number."""
+    """Reads cells as float64 `[n]`; NaN where a cell is no number."""
     array = np.asarray(cells)
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
-    return np.array(_each(_number, array), np.float64)
-
-
-def _each(read: Callable[[Any], Any], cells: Any) -> list[Any]:
-    """`read` of every cell by itself, but of equal texts once.
-
-    Other cells that are equal, such as 1 and True, need not read alike.
-    """
-    cells = np.asarray(cells, object).tolist()
-    texts = {x: read(x) for x in {x for x in cells if type(x) is str}}
-    return [texts[x] if type(x) is str else read(x) for x in cells]
+    return np.array(list(map(_number, array.astype(object).tolist())), np.float64)
 
 
 def _number(cell: Any) -> float:
     if cell is None:
         return math.nan
-    words: Any = cell if isinstance(cell, bool | numbers.Real) else str(cell).strip()
+    plain = type(cell) is str or isinstance(cell, bool | numbers.Real)
     try:
-        return float(words)
+        return float(cell if plain else str(cell))
     except OverflowError:  # of an integer
-        return math.inf if words > 0 else -math.inf
+        return math.inf if cell > 0 else -math.inf
     except ValueError:
         return math.nan
 
 
 def as_words(cells: Any) -> np.ndarray:
-    """Cells as text `[n]`: stripped, whole numbers without a point, "" where there is nothing."""
-    return np.array(_each(word, exact(cells)), object)
+    """Reads cells as text `[n]`: stripped, whole numbers without a point, "" for missing ones."""
+    return _each(word, cells, object)
+
+
+def places(cells: Any, values: Sequence[str]) -> np.ndarray:
+    """Returns each cell's place among `values`, `[n]`; their number where it is none of them."""
+    order = {value: k for k, value in enumerate(values)}
+    return _each(lambda cell: order.get(word(cell), len(order)), cells, np.int64)
+
+
+def _each(read: Callable[[Any], Any], cells: Any, kind: type) -> np.ndarray:
+    """Applies `read` to every cell by itself, but to equal texts, and to equal numbers, once.
+
+    Other cells that are equal, such as 1 and True, need not read alike.
+    """
+    array = exact(cells)
+    if array.dtype.kind in "biuf":
+        values, where = np.unique(array, return_inverse=True)
+        return np.array([read(x) for x in values.tolist()], kind)[where]
+    listed = array.astype(object).tolist()
+    texts = {x: read(x) for x in {x for x in listed if type(x) is str}}
+    return np.array([texts[x] if type(x) is str else read(x) for x in listed], kind)
 
 
 def word(cell: Any) -> str:
@@ -151,7 +161,7 @@ class Charged:
     It counts like a `Number` where settings are chosen, and becomes one before a cell is encoded.
 
     Attributes:
-      missing: as in `Number`.
+      missing: whether a number of its own, 0 or 1, says that the cell is missing.
 
     Examples:
         >>> income = jmm.tables.Charged()  # nobody knows its range beforehand
@@ -236,7 +246,7 @@ class Category:
 
     def encode(self, cells: Any) -> np.ndarray:
         """`[n]` cells as `[n, width]` zeros and ones."""
-        return (as_words(cells)[:, None] == np.array(self.values, object)).astype(np.float32)
+        return (places(cells, self.values)[:, None] == np.arange(self.width)).astype(np.float32)
 
     def declared(self) -> dict[str, Any]:
         """`categories`."""

@@ -1,4 +1,4 @@
-"""`python -m jaxminimax train` and `predict`: from a table and a schema to a private scorer.
+"""`python -m jaxminimax train`: from a table and a schema to a private scorer.
 
 Options that stand for a schema are read without a look at a cell: names of columns, and the number
 of rows, are public.
@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,10 +18,10 @@ import jax
 from jaxminimax.accounting import epsilon
 from jaxminimax.base import checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import files, report, statistics
+from jaxminimax.tables import files, report, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import MODEL, Scorer, train
+from jaxminimax.tables.scorer import MODEL, Scorer
 
 # --- options that stand for a schema, and what is missing ---
 
@@ -50,16 +51,16 @@ def _add_schema(flag: Any) -> None:
          "(default: 5)")
 
 
-def schema_of(args: argparse.Namespace, names: list[str], rows: int) -> Schema:
-    """The schema of the file, or of the options.
+def schema_of(args: argparse.Namespace, public: Callable[[], tuple[list[str], int]]) -> Schema:
+    """Reads the schema from its file, or from the options.
 
     Args:
       args: of the command.
-      names: of the table's columns.
-      rows: of the table.
+      public: returns the names of the table's columns, and how many rows there are; called for a
+        message only.
 
     Raises:
-      ValueError: for what contradicts itself, and saying what must be told where too little is.
+      ValueError: for options that contradict each other, or naming what must be declared.
     """
     inline = [f"--{name}" for name in ("label", "positive", "numeric", "categorical", "owner")
               if getattr(args, name)]
@@ -69,7 +70,7 @@ def schema_of(args: argparse.Namespace, names: list[str], rows: int) -> Schema:
                              "file.")
         schema = Schema.from_toml(args.schema)
     elif args.label is None or args.positive is None or not (args.numeric or args.categorical):
-        raise ValueError(needed(args, names, rows))
+        raise ValueError(needed(args, *public()))
     else:
         columns = dict([*map(_numeric, args.numeric), *map(_categorical, args.categorical)])
         schema = Schema(columns, args.label, args.positive, args.owner,
@@ -83,7 +84,7 @@ def schema_of(args: argparse.Namespace, names: list[str], rows: int) -> Schema:
     schema = schema.without(tuple(args.drop)) if args.drop else schema
     if schema.charged and args.schema is None and args.ranges is None:
         raise ValueError(f"no range is declared of {', '.join(schema.charged)}: say NAME=LOW:HIGH "
-                         f"from a codebook, or --ranges charged. {_price(args, rows)}")
+                         f"from a codebook, or --ranges charged. {_price(args, public()[1])}")
     return schema
 
 
@@ -119,7 +120,7 @@ def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
                      "that counts.")
     lines += [
         f"  of each column that is to be read, of {', '.join(kept)}: --numeric NAME=LOW:HIGH, or "
-        "--categorical 'NAME=A|B'. One that is not told is not read.",
+        "--categorical 'NAME=A|B'. A column that is not declared is not read.",
         *(f"  {name}: {why}." for name, why in doubts.items()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. " + _price(args, rows),
         "In a TOML file: [label] name, positive; [columns.NAME] range = [low, high], range = "
@@ -198,11 +199,10 @@ def constant(scorer: Any) -> list[str]:
 REPORT, PAGE = "report.json", "report.html"
 UNFINISHED = "unfinished"  # folders of runs, by number
 _TRAIN = "trains a private scorer of a table"
-_PREDICT = "scores the rows of a table by a trained scorer"
 
 
 def add(commands: Any) -> None:
-    """Adds both commands to those of a parser."""
+    """Adds `train` to the commands of a parser."""
     command = commands.add_parser("train", help=_TRAIN, description=_TRAIN + (
         ". With --test-fraction it also prints the AUC on rows held out, and that of a logistic "
         "regression without privacy on the same features: both are outside of the guarantee. With "
@@ -220,22 +220,17 @@ def add(commands: Any) -> None:
     flag("--curve", type=float, nargs="+", default=[], metavar="EPSILON",
          help="train at these too, each a release that adds to the cost, and draw the AUC against "
               "epsilon; needs --test-fraction")
-    flag("--seed", type=int, help="of the split and of the noise, for experiments: whoever knows "
-                                  "it can subtract the noise. Default: the system's entropy")
+    flag("--seed", type=int, help="of the split and of the noise, for experiments: anyone who has "
+                                  "it can remove the noise. Default: the system's entropy")
     flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
     flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
     flag("--out", metavar="FOLDER", help="where model.json, report.json and report.html go")
     flag("--json", action="store_true", help="print JSON only")
     flag("--quiet", action="store_true", help="no progress bar")
-    command = commands.add_parser("predict", help=_PREDICT, description=_PREDICT)
-    flag = command.add_argument
-    flag("model", help="folder that train wrote, or its model.json")
-    flag("table", help="CSV file with a header line, or Parquet file")
-    flag("--out", metavar="FILE", help="CSV file for the scores; without it they are printed")
-    flag("--json", action="store_true", help="print JSON only")
 
 
-def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Returns what the command prints, with --json and without; writes the files of --out."""
     folder = None if args.out is None else pathlib.Path(args.out)
     if args.curve and args.test_fraction is None:
         raise ValueError("--curve is of the AUC on rows held out: say --test-fraction too.")
@@ -248,8 +243,8 @@ def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
     """The body of `train`, while no other process writes to the folder."""
-    frame = files.read(args.table)
-    schema = schema_of(args, list(frame.columns), len(frame))
+    schema = schema_of(args, lambda: _public(files.read(args.table)))
+    frame = files.read(args.table, schema.numeric)
     test = None
     if args.test_fraction is not None:
         owners = schema.owners(frame)
@@ -271,15 +266,20 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
     return record, "\n".join(_lines(args, scorer, record, 0 if held is None else len(held)))
 
 
+def _public(frame: Any) -> tuple[list[str], int]:
+    """Returns what is public about a table without a schema: names, and the number of rows."""
+    return list(frame.columns), len(frame)
+
+
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
              folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
-    """The scorer, those of the curve, and what is said of them."""
+    """Returns the scorer, the scorers of the curve, and their record."""
     scorers = []
     for k, target in enumerate((args.epsilon, *args.curve)):
         key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
         if key is not None and k:
             key = jax.random.fold_in(key, k + 1)
-        scorers.append(train(rows, schema, epsilon=target, delta=args.delta, key=key,
+        scorers.append(training.train(rows, schema, epsilon=target, delta=args.delta, key=key,
                              progress=not (args.quiet or args.json),
                              folder=None if folder is None else folder / UNFINISHED / str(k)))
     scorer = scorers[0]
@@ -350,16 +350,3 @@ def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
         if (folder / UNFINISHED).exists():
             own_files.check(folder / UNFINISHED)
         return held.pop_all()
-
-
-def _predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    scores = Scorer.load(args.model).decision_function(files.read(args.table))
-    text = "\n".join(["score", *(f"{s:.9g}" for s in scores)])
-    if args.out is not None:
-        pathlib.Path(args.out).write_text(text + "\n", encoding="utf-8")
-        return {"scores": len(scores), "out": args.out}, f"{len(scores)} scores in {args.out}"
-    return {"scores": scores.tolist()}, text
-
-
-# what a command prints with --json and without
-COMMANDS = {"train": _train, "predict": _predict}

@@ -31,8 +31,9 @@ from jaxminimax.mechanism import Query, Repeat, Sequence, budget_split
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
 from jaxminimax.tables import statistics
-from jaxminimax.tables.records import Records, scaled
+from jaxminimax.tables.records import Records
 from jaxminimax.tables.rule import CLIP, HEAVY_BALL, Defaults, defaults
+from jaxminimax.tables.scaling import scaled
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 
@@ -183,5 +184,5 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
                alongside=chosen.extra, progress=False)
     stated = statement(sgda, chosen.hyper, done.state, delta=plain.delta, alongside=chosen.extra,
                        unit=unit, assumed=(*assumed, chosen.explain()))
-    return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, stated,
+    return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, stated.to_json(),
                   chosen.mechanism())

@@ -1,9 +1,11 @@
 """Tables in files, and rows held out to test on."""
 
+import contextlib
 import csv
 import hashlib
 import pathlib
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -13,15 +15,26 @@ from jaxminimax.base.identity import persons
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = ",;\t|"
+# cells that `float` refuses, and pandas would refuse or, in a column of truth values, not refuse
+_NO_NUMBERS = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?", ".", "-",
+               "true", "True", "TRUE", "false", "False", "FALSE"]
 
 
-def read(path: Any) -> Any:
-    """A data frame of a CSV or Parquet file; cells of a CSV stay text until a schema reads them.
+def read(path: Any, numeric: Collection[str] = ()) -> Any:
+    """Reads a CSV or Parquet file as a data frame.
+
+    The cells of a CSV file stay text until a schema reads them. Columns in `numeric` become floats
+    at once, if pandas can read them all: each cell is then what Python's `float` makes of its text,
+    and NaN where that is no number.
 
     Of a CSV file the header line, which is public, says what separates columns: a comma, semicolon,
     tab or bar, and spaces after each one if the header has them after all of its own. Every line
     after it is a record, a blank line too: its cells are all missing. Text is kept as it is, and a
     byte that is no UTF-8 becomes a surrogate of its own.
+
+    Args:
+      path: of the file.
+      numeric: names of columns that a schema declares as numbers.
 
     Raises:
       ValueError: for a file that is not there or no table, has two columns of one name, more cells
@@ -51,10 +64,7 @@ def read(path: Any) -> Any:
                 "skip_blank_lines": False}
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that it leaves out
-            try:
-                frame = pd.read_csv(path, dtype=str, **how)
-            except UnicodeDecodeError:  # the text of pandas holds no surrogates, Python's does
-                frame = pd.read_csv(path, dtype=object, encoding_errors="surrogateescape", **how)
+            frame = _parsed(pd, path, names, how, numeric)
     except pd.errors.ParserWarning as error:
         raise ValueError(f"{path} cannot be read as a table: its lines have at least one cell more "
                          f"than the {len(names)} names of the header line. Name the numbers of "
@@ -67,6 +77,23 @@ def read(path: Any) -> Any:
                          f"names for {len(frame.columns)} columns.")
     frame.columns = names
     return frame
+
+
+def _parsed(pd: Any, path: Any, names: list[str], how: dict[str, Any],
+            numeric: Collection[str]) -> Any:
+    """Reads the lines after the header, the numeric columns as floats if all of them can be."""
+    places = [k for k, name in enumerate(names) if name in numeric]
+    if places:
+        types = dict.fromkeys(range(len(names)), "str") | dict.fromkeys(places, "float64")
+        if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):  # later ones round correctly
+            how = how | {"float_precision": "round_trip"}
+        with contextlib.suppress(ValueError):  # a cell that pandas does not read as a number
+            return pd.read_csv(path, dtype=types, na_values=dict.fromkeys(places, _NO_NUMBERS),
+                               **how)
+    try:
+        return pd.read_csv(path, dtype=str, **how)
+    except UnicodeDecodeError:  # the text of pandas holds no surrogates, Python's does
+        return pd.read_csv(path, dtype=object, encoding_errors="surrogateescape", **how)
 
 
 def header(path: Any) -> tuple[list[str], dict[str, Any]]:
@@ -99,6 +126,9 @@ def header(path: Any) -> tuple[list[str], dict[str, Any]]:
 def _refuse_stray_ends(path: Any) -> None:
     """Refuses a carriage return inside a line, at which a record would be cut in two."""
     with open(path, "rb") as file:
+        if not any(b"\r" in block for block in iter(lambda: file.read(2**20), b"")):
+            return
+        file.seek(0)
         for number, line in enumerate(file, 1):
             text = line.removesuffix(b"\n").removesuffix(b"\r")
             if b"\r" in text and (number > 1 or line.endswith(b"\n")):  # or it ends all lines

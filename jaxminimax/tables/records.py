@@ -12,7 +12,6 @@ from jaxminimax.mechanism import GroupLosses
 from jaxminimax.problems import by_group
 from jaxminimax.problems._people import rows_of_people
 from jaxminimax.releases.losses import release_group_losses
-from jaxminimax.tables.statistics import Moments
 
 
 class Records(NamedTuple):
@@ -56,6 +55,8 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
       owners: whose each row is; None: every row is a person's only one.
       most: rows of a person that are read.
     """
+    if owners is None:
+        return Records(x[:, None], y[:, None], np.ones((len(x), 1), np.float32))
     index = by_person(len(x), owners, most)
     present = index >= 0
     weight = present / np.maximum(np.sum(present, 1, keepdims=True), 1)
@@ -81,19 +82,6 @@ def group_of_persons(group: np.ndarray, index: np.ndarray) -> np.ndarray:
         raise ValueError("a person has rows of several groups: groups must be of persons, the same "
                          "in all rows of one (with by_label, the label too).")
     return first
-
-
-def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:
-    """Features on one scale, rows no longer than 1, and a constant 1: rows no longer than sqrt(2).
-
-    A fixed function of the row and of released numbers.
-    """
-    x = np.asarray(x, np.float64)
-    if floor is not None:
-        x = (x - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
-    x = x / np.sqrt(x.shape[-1])
-    x = x / np.maximum(np.sqrt(np.sum(x * x, -1, keepdims=True)), 1.0)
-    return np.concatenate([x, np.ones((*x.shape[:-1], 1))], -1).astype(np.float32)
 
 
 # --- groups ---

@@ -5,10 +5,8 @@ With its pictures, and the AUC without privacy that stands in it: for study, nev
 
 import dataclasses
 import html
-import io
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +37,6 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     Args:
       scorer: trained; what it released is drawn.
       data: the record that the command prints, with the AUCs where rows were held out.
-
-    Raises:
-      ImportError: without matplotlib.
     """
     stated, law = scorer.statement, None
     if scorer.described is not None:
@@ -118,79 +113,82 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
     return f"<div class='pictures'>{figures}</div>"
 
 
-# --- pictures, as SVG that stands inside a page ---
+# --- pictures, as SVG within a page ---
 
 
-_PICTURE = (4.6, 3.4)  # inches: letters stay readable where a page is as narrow as a telephone
+def _picture(what: str, names: tuple[str, str], log: tuple[bool, bool],
+             curves: Mapping[str, Sequence[Sequence[float]]],
+             dots: Sequence[tuple[float, float, float]] = ()) -> str:
+    """Draws curves by name, and dots: x, y and standard error; `log`: the logarithmic axes."""
+    def scaled(points: Any) -> np.ndarray:
+        return np.stack([np.log10(x) if one else x for x, one in zip(
+            np.asarray(points, np.float64).T, log, strict=True)], -1)
 
+    shown = scaled([*(p for points in curves.values() for p in points),
+                    *((x, y + side * error) for x, y, error in dots for side in (-1, 1))])
+    room = 0.08 * np.ptp(shown, 0) + 0.01
+    low, high = shown.min(0) - room, shown.max(0) + room
 
-def _drawn(what: str, draw: Callable[[Any], None]) -> str:
-    """One picture.
+    def at(points: Any) -> np.ndarray:
+        return (scaled(points) - low) / (high - low) * (370, -285) + (75, 295)
 
-    Raises:
-      ImportError: without matplotlib.
-    """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("a report needs matplotlib: pip install 'jaxminimax[sklearn]'") from error
-    with mpl.rc_context({"svg.fonttype": "none", "font.size": 11, "font.family": "sans-serif"}):
-        figure = Figure(figsize=_PICTURE, layout="constrained")
-        draw(figure.add_subplot())
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
-    text = text[text.index("<svg"):]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    return text.replace("<svg", f'<svg role="img" aria-label="{what}"', 1)
+    def line(points: Any, style: str) -> str:
+        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in at(points))
+        return f"<polyline points='{places}' fill='none' stroke-linecap='round' {style}/>"
+
+    def text(x: float, y: float, words: str, style: str = "text-anchor='middle'") -> str:
+        return f"<text x='{x:.1f}' y='{y:.1f}' {style}>{html.escape(words)}</text>"
+
+    parts = ["<path d='M75 10V295H445' stroke='#777' fill='none'/>",
+             text(260, 334, names[0]), text(-150, 14, names[1],
+                                            "text-anchor='middle' transform='rotate(-90)'")]
+    for share in np.linspace(0.1, 0.9, 5):
+        ticks = [float(f"{10**tick:.1g}" if one else f"{tick:.2g}") for tick, one in zip(
+            low + share * (high - low), log, strict=True)]
+        ((x, y),) = at([ticks])
+        parts += [text(x, 313, f"{ticks[0]:g}"),
+                  text(70, y + 4, f"{ticks[1]:g}", "text-anchor='end'")]
+    for k, (name, points) in enumerate(curves.items()):
+        colour = ("#1f77b4", "#777")[k]
+        parts += [line(points, f"stroke='{colour}' stroke-width='{2 - k}'"),
+                  text(440, 285 - 18 * k, name, f"fill='{colour}' text-anchor='end'")]
+    for x, y, error in dots:
+        parts += [line([(x, y - error), (x, y + error)], "stroke='#d62728'"),
+                  line([(x, y), (x, y)], "stroke='#d62728' stroke-width='8'")]
+    return (f"<svg role='img' aria-label='{what}' viewBox='0 0 460 340' font-size='13'>"
+            f"{''.join(parts)}</svg>")
 
 
 def trade_off(curve: Profile) -> str:
-    """The largest rate of true positives at every rate of false ones."""
-    def draw(axes: Any) -> None:
-        rates = np.geomspace(1e-4, 1.0, 81)
-        axes.loglog(rates, [curve.true_positives(x) for x in rates], label="at most")
-        axes.loglog(rates, rates, "--", color="0.5", label="guessing")
-        axes.set(xlabel="false positive rate", ylabel="true positive rate")
-        axes.legend()
-
-    return _drawn("trade-off curve of membership inference", draw)
+    """Draws the largest rate of true positives at every rate of false ones."""
+    rates = np.geomspace(1e-4, 1.0, 81).tolist()
+    return _picture("trade-off curve of membership inference",
+                    ("false positive rate", "true positive rate"), (True, True),
+                    {"at most": [(x, curve.true_positives(x)) for x in rates],
+                     "guessing": list(zip(rates, rates, strict=True))})
 
 
 def deltas(curve: Profile, epsilon: float, delta: float) -> str:
     """Draws the delta of each epsilon, and the pair that was asked for."""
-    def draw(axes: Any) -> None:
-        axes.semilogy(*zip(*((e, d) for e, d in zip(curve.epsilons, curve.deltas, strict=True)
-                             if d > 0), strict=True))
-        axes.semilogy([epsilon], [delta], "o")
-        axes.set(xlabel="ε", ylabel="δ, at most")
-
-    return _drawn("delta against epsilon", draw)
+    points = [(e, d) for e, d in zip(curve.epsilons, curve.deltas, strict=True) if d > 0]
+    return _picture("delta against epsilon", ("ε", "δ, at most"), (False, True), {"": points},
+                    [(epsilon, delta, 0.0)])
 
 
 def auc_curve(points: Sequence[dict[str, Any]], reference: float | None) -> str:
-    """AUC against epsilon with standard errors; not private.
+    """Draws AUC against epsilon with standard errors; not private.
 
     Args:
       points: records of `epsilon`, `auc` and `auc_standard_error`.
       reference: AUC without privacy.
     """
-    def draw(axes: Any) -> None:
-        points_ = sorted(points, key=lambda x: x["epsilon"])
-        axes.errorbar([p["epsilon"] for p in points_], [p["auc"] for p in points_],
-                      [p["auc_standard_error"] or 0.0 for p in points_], fmt="o-", capsize=4,
-                      label="private")
-        if reference is not None:
-            axes.axhline(reference, linestyle="--", color="0.5", label="without privacy")
-        axes.set(xlabel="ε", ylabel="AUC on rows held out", xscale="log")
-        axes.set_xticks([p["epsilon"] for p in points_],
-                        [f"{p['epsilon']:.3g}" for p in points_])
-        axes.minorticks_off()
-        axes.margins(x=0.2, y=0.2)
-        axes.legend()
-
-    return _drawn("AUC against epsilon", draw)
+    bars = [(p["epsilon"], p["auc"], p["auc_standard_error"] or 0.0)
+            for p in sorted(points, key=lambda p: p["epsilon"])]
+    curves = {"private": [bar[:2] for bar in bars]}
+    if reference is not None:
+        curves["without privacy"] = [(bars[0][0] / 2, reference), (bars[-1][0] * 2, reference)]
+    return _picture("AUC against epsilon", ("ε", "AUC on rows held out"), (True, False), curves,
+                    bars)
 
 
 # --- what a table gives without privacy ---

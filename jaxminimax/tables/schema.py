@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.identity import exact
-from jaxminimax.tables.columns import Category, Charged, Column, Number, as_words, word
+from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
 
 _COLUMN = {"range", "log", "missing", "categories"}
 _TABLES = {"label": {"name", "positive"}, "owner": {"name", "most"},
@@ -103,6 +103,11 @@ class Schema:
     def width(self) -> int:
         """d, the numbers that a row becomes."""
         return sum(column.width for column in self.columns.values())
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """Columns of numbers, with a declared range or one to be released."""
+        return tuple(name for name, kind in self.columns.items() if not isinstance(kind, Category))
 
     @property
     def charged(self) -> tuple[str, ...]:
@@ -220,23 +225,24 @@ class Schema:
         Raises:
           ValueError: for a table without a declared column.
         """
-        parts = {name: column.encode(self.cells(frame, name))
-                 for name, column in self.columns.items()}
-        lengths = {name: len(part) for name, part in parts.items()}
+        cells = {name: self.cells(frame, name) for name in self.columns}
+        lengths = {name: len(column) for name, column in cells.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns must have one length, got {lengths}.")
-        return np.concatenate(list(parts.values()), 1)
+        x, first = np.empty((next(iter(lengths.values())), self.width), np.float32), 0
+        for name, column in self.columns.items():
+            x[:, first: first + column.width] = column.encode(cells[name])
+            first += column.width
+        return x
 
     def labels(self, frame: Any) -> np.ndarray:
         """`[n]` float32, 1 where the label is the positive value and 0 where it is any other."""
-        return (as_words(self.cells(frame, self.label)) == self.positive).astype(np.float32)
+        return (places(self.cells(frame, self.label), (self.positive,)) == 0).astype(np.float32)
 
     def group_of(self, frame: Any) -> np.ndarray:
         """`[n]`, number of each row's group; that of a row in none of them is their count."""
         assert self.groups is not None
-        words = as_words(self.cells(frame, self.groups))
-        order = {value: k for k, value in enumerate(self.group_values)}
-        return np.array([order.get(x, len(order)) for x in words], np.int64)
+        return places(self.cells(frame, self.groups), self.group_values)
 
     def owners(self, frame: Any) -> Any:
         """The owner of each row, `[n]`; None where the schema has none.

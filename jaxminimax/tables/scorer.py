@@ -1,40 +1,22 @@
-"""A private linear scorer of a table: how it is trained, how it scores, is saved and loaded."""
+"""A private linear scorer of a table: how it scores, is saved and loaded; in NumPy, without JAX."""
 
 import dataclasses
 import json
 import os
-import re
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import Statement, statement
 from jaxminimax.base import own_files
-from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.drivers.long_runs import fit
-from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import records as recording
-from jaxminimax.tables import statistics
-from jaxminimax.tables.columns import Number
-from jaxminimax.tables.records import Groups, Records
-from jaxminimax.tables.rule import Defaults, defaults
+from jaxminimax.tables.scaling import Moments, scaled
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from jaxminimax.accounting import Statement
+    from jaxminimax.mechanism.description import Mechanism
 
 FORMAT = 1
 MODEL = "model.json"  # of a folder that the command writes
-
-
-def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-    """Gradient of a person's mean logistic loss: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
-    x, y, weight = record
-    return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
-
-
-LOGISTIC = Problem(operator=_gradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,43 +28,51 @@ class Scorer:
       weights: of the scaled features, and last the intercept's, `[d + 1]`.
       moments: what the features are scaled by.
       floor: least variance that a feature is divided by; None: features are not scaled.
-      statement: what training cost.
+      stated: what training cost, `statement.to_json()`.
       described: what was released; None of one that was read from a file.
       group_losses: noisy mean losses of the groups, of a scorer that was trained without them.
       notes: what to think of before relying on it; not saved.
 
     Examples:
-        >>> from jaxminimax.tables.statistics import Moments
+        >>> from jaxminimax.tables.scaling import Moments
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
         ...                   population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
-        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> statement = jmm.statement(jmm.sgda, hyper, delta=1e-6)
         >>> scorer = jmm.tables.Scorer(schema, np.array([2.0, 0.5]),
-        ...                            Moments(np.zeros(1), np.ones(1), 0.5), None, said)
+        ...                            Moments(np.zeros(1), np.ones(1), 0.5), None,
+        ...                            statement.to_json())
         >>> scorer.decision_function({"age": [18, 54, 90]}).tolist()
         [-1.5, 0.5, 2.5]
     """
 
     schema: Schema
     weights: np.ndarray
-    moments: statistics.Moments
+    moments: Moments
     floor: float | None
-    statement: Statement
-    described: Mechanism | None = None
+    stated: dict[str, Any]
+    described: "Mechanism | None" = None
     group_losses: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def statement(self) -> "Statement":
+        """The privacy statement of the training."""
+        from jaxminimax.accounting import Statement  # loads JAX
+
+        return Statement.from_json(self.stated)
+
     def decision_function(self, frame: Any) -> np.ndarray:
         """Log-odds of the positive label, `[n]`, for every row of a table."""
-        rows = recording.scaled(self.schema.features(frame), self.moments, self.floor)
+        rows = scaled(self.schema.features(frame), self.moments, self.floor)
         return rows.astype(np.float64) @ self.weights
 
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
         record = {"format": FORMAT, "schema": self.schema.to_dict(),
                   "weights": self.weights.tolist(), **self.moments.to_json(),
-                  "floor": self.floor, "statement": self.statement.to_json(),
+                  "floor": self.floor, "statement": self.stated,
                   "group_losses": self.group_losses}
         own_files.write(path, json.dumps(record, indent=1))
 
@@ -107,171 +97,5 @@ class Scorer:
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ValueError(f"{path} is no saved scorer of format {FORMAT}.")
         return cls(Schema.from_dict(record["schema"]), np.array(record["weights"]),
-                   statistics.Moments.from_json(record), record["floor"],
-                   Statement.from_json(record["statement"]),
-                   group_losses=record.get("group_losses"))
-
-
-def refuse_ledger(driver: Mapping[str, Any]) -> None:
-    """Refuses a ledger among the arguments for `fit`.
-
-    Raises:
-      ValueError: if there is one.
-    """
-    if driver.get("ledger") is not None:
-        raise ValueError("ledger=... would be charged for the training alone, and not for the "
-                         "means that are released before it: ledger.reserve(defaults(...)"
-                         ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
-
-
-def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
-                  groups: Groups | None = None, unit: str = "one row",
-                  assumed: tuple[str, ...] = (), progress: bool = False,
-                  once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
-                  **driver: Any) -> Scorer:
-    """A private scorer of records, with settings by `defaults`.
-
-    Args:
-      key: root key, a secret, for this call only.
-      rows: of every person.
-      schema: what the features are made of.
-      chosen: settings; `population` must be the number of persons.
-      groups: of the records, of the sizes that `chosen` is for.
-      unit: what one record is, for the statement.
-      assumed: for the statement.
-      progress: whether to show a bar.
-      once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
-      **driver: for `fit`, but no ledger.
-
-    Raises:
-      ValueError: for a ledger, before anything is released.
-    """
-    refuse_ledger(driver)
-    first, second = jax.random.split(key)
-    by = statistics.Moments.from_json(once("moments", lambda: statistics.release_moments(
-        first, chosen.moments, rows.x, rows.y, rows.weight,
-        schema if chosen.standardise else None).to_json()))
-    floor = chosen.floor if chosen.standardise else None
-    data: PyTree = (recording.scaled(rows.x, by, floor), rows.y, rows.weight.astype(np.float32))
-    start = np.zeros(rows.x.shape[-1] + 1, np.float32)
-    problem: Any = LOGISTIC
-    own = data
-    if chosen.method == "average":
-        start[-1] = np.log(by.prior / (1 - by.prior))
-    else:
-        assert groups is not None
-        problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside = chosen.extra()
-    done = fit(second, Saddle(jnp.asarray(start), ()), own, chosen.hyper, chosen.algorithm,
-               problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
-    w = np.asarray(done.state.average.w, np.float64)
-    released = None
-    if chosen.losses is not None:
-        assert groups is not None
-        losses, by_group = chosen.losses, groups
-        released = once("losses", lambda: recording.losses_of(
-            jax.random.fold_in(first, 1), losses, w, data, by_group))
-    stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
-                       alongside=alongside, unit=unit, assumed=(
-                           *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
-    return Scorer(schema, w, by, floor, stated, chosen.mechanism(), released, chosen.notes())
-
-
-# --- from a table ---
-
-
-_PUBLIC = ("Ranges, categories and values of the schema are public: they were not read off this "
-           "table.")
-
-
-def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
-          key: jax.Array | None = None, progress: bool = False, method: str | None = None,
-          folder: Any = None, **driver: Any) -> Scorer:
-    """A private scorer of a table, by `defaults` and without another option.
-
-    Where the schema has groups that contain the label, the largest loss of a group is made small.
-    Where its groups do not, the scorer is that of the average record, and `group_losses` has the
-    groups' noisy mean losses. Where it has charged columns, a tenth of the budget pays for their
-    ranges.
-
-    With `folder`, a run that was stopped goes on from there, when it is called again with the same
-    arguments and rows: it ends with the scorer that it would have ended with, and spends nothing
-    twice. The folder holds the key of the run, a secret, until it is deleted: with it the noise can
-    be subtracted. Called once more after its end, the same run returns the same scorer.
-
-    Args:
-      frame: a data frame of pandas, polars or pyarrow, or a dictionary of columns.
-      schema: what is public about it.
-      epsilon: of everything that is released, replace-one; of a row, or of a person where the
-        schema has an owner.
-      delta: in (0, 1).
-      key: root key, a secret; None: that of `folder`, or drawn from the system's entropy.
-      progress: whether to show a bar.
-      method: as in `defaults`.
-      folder: for a run that may be stopped, one for each run; None: nothing is saved.
-      **driver: for `fit`, such as `callback`, but no ledger.
-
-    Raises:
-      ValueError: for numbers out of range, a table without a declared column, a group without rows,
-        a folder of another run, one that another user owns or may write to or that another process
-        has, or a ledger.
-
-    Examples:
-        >>> rng = np.random.default_rng(0)
-        >>> table = {"age": rng.uniform(18, 90, 400)}
-        >>> table["ill"] = (table["age"] + rng.normal(0, 9, 400) > 54).astype(int)
-        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
-        >>> scorer = jmm.tables.train(table, schema, epsilon=4.0, delta=1e-4)
-        >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
-        ((400,), True)
-    """
-    refuse_ledger(driver)
-    owners = schema.owners(frame)
-    labels = schema.labels(frame)
-    index = recording.by_person(len(labels), owners, schema.most)
-    groups = None
-    if schema.groups is not None:
-        groups = Groups(schema.group_of(frame), schema.group_values)
-        if schema.by_label:
-            groups = groups.cut(labels)
-        groups = dataclasses.replace(
-            groups, number=recording.group_of_persons(groups.number, index))
-    paid = statistics.ranges_query(len(index), schema, epsilon, delta)
-    chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
-                      sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
-                      alongside=paid)
-    declared = schema.without_charged()
-    features = None if declared is None else declared.features(frame)
-    values: PyTree = None
-    if paid:
-        values = recording.records(statistics.charged_cells(schema, frame), labels, owners,
-                                   schema.most)
-    with Unfinished(folder, key) as job:
-        job.promise((features, labels, index.astype(np.int32),
-                     None if groups is None else groups.number.astype(np.int32),
-                     None if values is None else values.x.view(np.uint32)),
-                    _settings(chosen, driver.get("mesh")),
-                    schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
-                    method=method)
-        root, saved = job.key, [_PUBLIC]
-        if paid:
-            saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
-                         "budget.")
-            root = jax.random.fold_in(job.key, 0)
-            ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
-                jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
-            schema = statistics.with_ranges(schema, [Number(*one) for one in ends])
-            features = schema.features(frame)
-        assert features is not None
-        rows = recording.records(features, labels, owners, schema.most)
-        unit = "one row" if schema.owner is None else (
-            f"one person, the first {schema.most} rows of whom are read")
-        return train_records(root, rows, schema, chosen, groups=groups, unit=unit,
-                             assumed=tuple(saved), progress=progress, once=job.once,
-                             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
-
-
-def _settings(chosen: Defaults, mesh: Any) -> str:
-    """All that decides what is released, but the rows, and how it is rounded."""
-    settings = re.sub(r" at 0x[0-9a-f]+", "", repr(chosen))  # functions, by their names
-    return f"{settings} on {'one device' if mesh is None else dict(mesh.shape)}"
+                   Moments.from_json(record), record["floor"],
+                   record["statement"], group_losses=record.get("group_losses"))

@@ -22,8 +22,8 @@ rows it is their mean, which is no longer.)
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.releases.sums import release
 from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
+from jaxminimax.tables.scaling import Moments
 from jaxminimax.tables.schema import Schema
 
 _release = jax.jit(release, static_argnames="problem")  # compiled once for tables of one shape
@@ -162,29 +163,6 @@ def _range(shares: np.ndarray, least: float) -> Number:
 
 
 # --- moments ---
-
-
-class Moments(NamedTuple):
-    """Released means; public.
-
-    Attributes:
-      mean: of every feature, `[d]`.
-      second: of every feature's square, `[d]`.
-      prior: share of positive labels.
-    """
-
-    mean: np.ndarray
-    second: np.ndarray
-    prior: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain Python values."""
-        return {"mean": self.mean.tolist(), "second": self.second.tolist(), "prior": self.prior}
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Reads the moments that `to_json` wrote as `record`."""
-        return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
 
 
 def psi_length(schema: Schema | None) -> float:

@@ -11,8 +11,7 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.privacy import calibration
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, subsampling
-from jaxminimax.accounting import roots as search
+from jaxminimax.accounting import curve, roots, subsampling
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")
@@ -60,26 +59,35 @@ def test_a_capacity_below_the_expected_size_is_refused_and_a_tight_one_is_not():
         jmm.accounting.calibrate_noise(repeat(jmm.Poisson(rate=1e-3, capacity=80), 1000), 1.0, 1e-6)
 
 
-@pytest.mark.parametrize("start", [1e-3, 0.3, 1.0, 40.0, 1e6])
+@pytest.mark.parametrize("guessed", [None, 0.01, 0.3, 7.0, 40.0, 1e6])
 @pytest.mark.parametrize("power", [0.5, 1.0, 3.0])
-def test_the_bracket_holds_the_root_and_the_search_ends_on_its_private_side(start, power):
+def test_a_search_ends_on_the_private_side_however_far_off_its_guess_is(guessed, power):
     def value(scale):
         return (7.0 / scale) ** power
 
-    low, high = search.bracket(value, 1.0, start, 1.002)
-    assert low < high
-    assert value(high) <= 1 < value(low)
-    root = search.secant(value, low, high, 1.0, 2e-4)
-    assert 7.0 <= root <= 7.0 * (1 + 2e-4 * max(1, 1 / power))
+    guess = None if guessed is None else lambda scale: guessed / scale
+    near = 1e-11 if guess is None else 2e-4 * max(1, 1 / power)
+    assert 7.0 <= roots.find(value, 1.0, guess) <= 7.0 * (1 + near)
 
 
 def test_an_infinite_value_is_left_behind():
     def value(scale):
         return math.inf if scale < 3 else 10 / scale
 
-    low, high = search.bracket(value, 1.0, 0.01, 1.1)
-    assert value(high) <= 1 < value(low)
-    assert search.secant(value, low, high, 1.0, 1e-4) == pytest.approx(10, rel=1e-3)
+    for guess in (None, lambda scale: 0.01 / scale):
+        assert roots.find(value, 1.0, guess, tolerance=1e-4) == pytest.approx(10, rel=1e-3)
+
+
+@pytest.mark.parametrize("power", [0.3, 1.0, 3.0])
+def test_a_search_needs_few_evaluations(power):
+    asked = []
+
+    def value(scale):
+        asked.append(scale)
+        return (7.0 / scale) ** power * (1 + 0.1 / scale)
+
+    roots.find(value, 1.0, lambda scale: 1.0007 * (7.0 / scale) ** power * (1 + 0.1 / scale))
+    assert len(asked) <= 5
 
 
 # ---- what makes it quick ---------------------------------------------------------------------

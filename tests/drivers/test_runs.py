@@ -1,6 +1,7 @@
 """Drivers: one compilation for many runs, and runs that survive being killed."""
 
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -15,7 +16,8 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from tests.conftest import QUICK
+from jaxminimax.base import programs
+from jaxminimax.drivers import many_runs
 
 N, D = 200, 4
 PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -103,8 +105,8 @@ sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe", "
 def test_runs_of_different_lengths_are_each_their_own(uneven, at_once):
     """Four at once: budgets share a place, and one place is filled up."""
     hypers, keys, data, alone = uneven
-    states, seen = sweep(keys, START, data, jmm.stack(hypers), jmm.sgda, PROBLEM, path,
-                         at_once=at_once)
+    states, seen = jax.device_get(sweep(keys, START, data, jmm.stack(hypers), jmm.sgda, PROBLEM,
+                                        path, at_once=at_once))
     assert seen["w"].shape == (3, 2, 10, D)
     for i, length in enumerate(ALIKE):
         for j in range(2):
@@ -115,7 +117,7 @@ def test_runs_of_different_lengths_are_each_their_own(uneven, at_once):
                                         rtol=1e-9, atol=1e-12)
             chex.assert_trees_all_equal(  # what is over repeats itself
                 jax.tree.map(lambda x, k=length: x[k:], here[1]),
-                jax.tree.map(lambda x, k=length: jnp.repeat(x[k - 1:k], 10 - k, axis=0), here[1]))
+                jax.tree.map(lambda x, k=length: np.repeat(x[k - 1:k], 10 - k, axis=0), here[1]))
             assert int(here[0].spent) == length
             stated = jmm.statement(jmm.sgda, hypers[i], here[0], delta=1e-5)
             assert (stated.spent, stated.allowed) == (length, length)
@@ -168,6 +170,69 @@ def test_lengths_that_shape_the_program_are_refused():
         jmm.run(keys[0, 0], START, dataset(), hypers, jmm.sgda, PROBLEM)
     with pytest.raises(ValueError, match="at_once"):
         jmm.sweep(keys, START, dataset(), hypers, jmm.sgda, PROBLEM, at_once=0)
+
+
+def drawn(algorithm=jmm.sgda, sampling=None):
+    return many_runs._draws(algorithm.mechanism(hyper(sampling=sampling)))
+
+
+def test_runs_that_share_their_rows_go_on_together():
+    assert drawn(sampling=jmm.Poisson(rate=0.1))
+    assert not drawn(sampling=jmm.Full())
+    assert not drawn(sampling=jmm.Disjoint(batch=20))
+    sizes = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=(3, 4))
+    assert not many_runs._draws(jmm.group_sgd.mechanism(jmm.group_sgd.example(sizes, 2)))
+
+
+# --- programs that are kept ---
+
+
+class Mine:
+    """An algorithm whose functions may be replaced, as those of a module that is loaded again."""
+
+    mechanism, init, update = jmm.sgda.mechanism, jmm.sgda.init, jmm.sgda.update
+
+
+def once(data, problem, algorithm=Mine, swept=False, **query):
+    described = jmm.Query(**{"clip": Saddle(1.0, None), "noise_multiplier": Saddle(0.0, None),
+                             "population": len(data), **query})
+    settings = jmm.sgda.Hyper(query=described, step=Saddle(1.0, 1.0), iterations=1)
+    z, key = Saddle(jnp.zeros(3), jnp.zeros(())), jax.random.key(0)
+    if not swept:
+        return jmm.run(key, z, data, settings, algorithm, problem).state.z.w
+    return jmm.sweep(key[None, None], z, data, jmm.stack([settings]), algorithm,
+                     problem).state.z.w[0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_kept_program_is_no_stale_promise(monkeypatch, swept):
+    rows, others = jnp.ones((8, 3)), 2 * jnp.ones((8, 3))
+    problem = jmm.Problem(lambda z, x: Saddle(x + 0 * jnp.sum(others), jnp.zeros(())))
+    go = functools.partial(once, swept=swept)
+    first = go(rows, problem)
+    with monkeypatch.context() as patch:
+        patch.setattr(programs, "walk", None)  # nothing is looked into a second time
+        np.testing.assert_array_equal(go(rows, problem), first)
+    # the same shapes, and one is what the problem closes over
+    with pytest.raises(ValueError, match="the data's own arrays"):
+        go(others, problem)
+    # other numbers of the description, other settings, another problem, another update
+    assert np.linalg.norm(go(rows, problem, clip=Saddle(0.1, None))) == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="clip"):
+        go(rows, problem, clip=Saddle(-1.0, None))
+    assert not np.allclose(go(rows, problem, noise_multiplier=Saddle(1.0, None)), first)
+    assert np.all(go(rows, jmm.Problem(lambda z, x: Saddle(-x, jnp.zeros(())))) == -first)
+    monkeypatch.setattr(Mine, "update", lambda key, state, data, hyper, problem: jmm.sgda.update(
+        key, state, data, dataclasses.replace(hyper, query=dataclasses.replace(
+            hyper.query, clip=Saddle(2.0, None))), problem))
+    with pytest.raises(ValueError, match="other settings"):
+        go(rows, problem)
+    monkeypatch.setattr(Mine, "update", staticmethod(jmm.sgda.update))
+    monkeypatch.setattr(Mine, "mechanism", lambda hyper: jmm.Sequence(
+        parts=(jmm.sgda.mechanism(hyper),) * 2))
+    with pytest.raises(ValueError, match="never releases"):
+        go(rows, problem)
 
 
 @pytest.mark.slow
@@ -257,8 +322,7 @@ SCRIPT = textwrap.dedent("""
 def test_a_killed_process_resumes_bit_for_bit_in_float32(tmp_path):
     def go(kill_at, *folders):
         command = [sys.executable, "-c", SCRIPT, str(kill_at)]
-        flags = " ".join(f"--{name}={str(value).lower()}" for name, value in QUICK.items())
-        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        environment = os.environ | {"JAX_PLATFORMS": "cpu"}
         return subprocess.run(command + [str(tmp_path / x) for x in folders], env=environment,
                               check=False, capture_output=True, text=True)
 

@@ -1,6 +1,6 @@
 """What a sampling or a description is stands with it: nobody else asks which one it is.
 
-A new one is written here, in one class each, and runs, is calibrated and is told in statements
+A new one is written here, in one class each, and runs, is calibrated and appears in statements
 without an edit anywhere; what leaves an answer out, or is no kind at all, is refused.
 """
 
@@ -48,7 +48,7 @@ EXCEPTIONS = {
     ("algorithms/gda.py", "algorithms/recursive_sgda.py", "algorithms/recursion.py"): (
         SAMPLINGS, "gda refuses all but full batches; the steps of a theorem are for one sampling, "
                    "and no privacy rests on them"),
-    ("__main__.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),
+    ("commands.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),
 }
 
 

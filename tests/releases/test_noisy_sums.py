@@ -53,8 +53,9 @@ def test_a_round_has_two_conditionals_and_one_for_rare_samples(model, sampling, 
                       sampling=sampling)
     settings = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=10)
     data = (jnp.zeros((N, features)), jnp.zeros(N))
+    problem = jmm.problems.auc(model, prior=0.3, radius=Saddle(2.0, 2.0))
     program = runs._compiled.lower(jax.random.key(0), start, data, settings, jmm.sgda,
-                                   jmm.problems.auc(model, prior=0.3), runs.nothing).compile()
+                                   problem, runs.nothing).compile()
     lines = {}  # of each computation, by its name
     for part in re.split(r"\n\n+", program.as_text()):
         lines[re.match(r"(?:ENTRY )?%?([\w.\-]*)", part).group(1)] = part

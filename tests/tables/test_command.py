@@ -1,6 +1,7 @@
-"""Tables from the command line: what must be told, what is charged, and runs that go on."""
+"""Tables from the command line: what must be stated, what is charged, and runs that go on."""
 
 import decimal
+import itertools
 import json
 import math
 import stat
@@ -27,6 +28,7 @@ from jaxminimax.tables import (
     files,
     report,
     rule,
+    scaling,
     scorer,
     statistics,
     train,
@@ -81,6 +83,36 @@ def test_bytes_that_are_no_text_spoil_their_cell_alone(tmp_path):
     assert files.read(path).to_dict("list") == {"a": ["\udce9", "u"], "b": ["1", "2"]}
 
 
+CELLS = ("1.5", "1e400", "-0", " 7", "00012", "9007199254740993", "0.1", "1e", "True", "false", "?",
+         "", "NaN", "-inf", "1_0", "0x1F", "3.0000000000000004", "\u0663", "text", '"2,5"', "TRUE")
+
+
+def test_a_cell_of_a_file_is_the_same_number_in_any_company(tmp_path):
+    """So that no person's cell changes how another's is read: alone, in pairs, as text."""
+    path, kind = tmp_path / "t.csv", Number(-20, 20, missing=True)
+    for cells in itertools.product(CELLS, repeat=2):
+        path.write_text("who,x\n" + "".join(f"a,{cell}\n" for cell in cells), encoding="utf-8")
+        text = files.read(path)["x"]
+        actual = columns.as_numbers(files.read(path, ["x"])["x"])
+        assert np.array_equal(actual, columns.as_numbers(text), equal_nan=True)
+        alone = [columns.as_numbers([cell.strip('"')])[0] for cell in cells]
+        assert np.array_equal(actual, alone, equal_nan=True)
+        assert np.all(np.abs(kind.encode(actual)) <= 1)
+
+
+@pytest.mark.parametrize("line", ["", "   ", ",", "1", "1,2,3"])
+def test_lines_without_all_cells_read_alike_as_numbers_and_as_text(tmp_path, line):
+    (tmp_path / "t.csv").write_text(f"\nx,y\n0,1\n{line}\n1,1\n", encoding="utf-8")
+    if line.count(",") > 1:
+        with pytest.raises(ValueError, match=r"one cell more|saw 3"):
+            files.read(tmp_path / "t.csv", ["x"])
+        return
+    frame, text = files.read(tmp_path / "t.csv", ["x"]), files.read(tmp_path / "t.csv")
+    actual = columns.as_numbers(frame["x"])
+    assert np.array_equal(actual, columns.as_numbers(text["x"]), equal_nan=True)
+    assert frame["y"].tolist() == text["y"].tolist()
+
+
 def test_parquet_and_polars_are_the_same_table(tmp_path):
     table = made(30)
     table.to_parquet(tmp_path / "t.parquet")
@@ -95,8 +127,8 @@ def test_estimators_take_polars_frames():
     frame = pl.DataFrame(made(30).drop(columns="y").to_dict("list"))
     y = np.arange(30) % 2
     kinds = {"a": Number(0, 80), "b": Number(0, 1)}
-    told, _ = PrivateAUCClassifier(schema=kinds)._table(frame, y)
-    assert np.array_equal(Schema(kinds, "y", 1).features(told)[:, 1],
+    table, _ = PrivateAUCClassifier(schema=kinds)._table(frame, y)
+    assert np.array_equal(Schema(kinds, "y", 1).features(table)[:, 1],
                           Schema(kinds, "y", 1).features(made(30))[:, 1])
     numbers, _ = PrivateAUCClassifier(bounds=(0, 1))._table(frame.select("a", "b"), y)
     assert np.allclose(numbers["x0"], frame["a"].to_numpy())
@@ -124,19 +156,19 @@ def test_two_columns_of_one_name_and_of_two_lengths_are_refused():
         schema.features({"a": [1, 2], "b": [1], "y": [0, 1]})
 
 
-# --- what must be told ---
+# --- what must be stated ---
 
 
-def told(*given):
+def arguments(*given):
     base = ["train", "t.csv", "--epsilon", "1", "--delta", "1e-6"]
     from jaxminimax import options as parsers
     return parsers.parser("", command.add).parse_args([*base, *given])
 
 
 def test_options_stand_for_a_schema():
-    args = told("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
+    args = arguments("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
                 "c=u|v", "--ranges", "charged", "--owner", "who", "--most", "3")
-    assert command.schema_of(args, ["a", "b", "c", "y", "who"], 400) == Schema(
+    assert command.schema_of(args, lambda: (["a", "b", "c", "y", "who"], 400)) == Schema(
         SCHEMA.columns, "y", 1, "who", 3)
     assert Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
 
@@ -150,7 +182,7 @@ def test_options_stand_for_a_schema():
 ])
 def test_what_is_missing_is_said(given, message):
     with pytest.raises(ValueError, match=message):
-        command.schema_of(told(*given), ["userId", "age", "job", "y"], 1000)
+        command.schema_of(arguments(*given), lambda: (["userId", "age", "job", "y"], 1000))
 
 
 @pytest.mark.parametrize(("name", "noted"), [
@@ -164,7 +196,7 @@ def test_constants_and_categories_with_too_many_values_are_noted():
     schema = Schema({"a": Number(0, 1), "b": Number(0, 1), "c": Category(range(20))}, "y", 1)
     assert any(note.startswith("c: 20 values") for note in command.doubts(schema, 500))
     assert not command.doubts(schema, 5000)
-    by = statistics.Moments(np.array([0.2, 0.2, *[0.05] * 20]),
+    by = scaling.Moments(np.array([0.2, 0.2, *[0.05] * 20]),
                             np.array([0.0401, 0.4, *[0.05] * 20]),
                          0.5)
     for floor, names in ((0.0025, ["a"]), (0.1, []), (None, [])):
@@ -309,11 +341,12 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
     query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
                       population=100)
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
-    by = statistics.Moments(np.zeros(4), np.zeros(4), 0.5)
+    by = scaling.Moments(np.zeros(4), np.zeros(4), 0.5)
     for delta, noted in ((0.02, 1), (1e-6, 0)):
         stated = jmm.statement(jmm.sgda, hyper, delta=delta)
-        page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None, stated), {})
-        head, _ = page.split("What is released")
+        page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None,
+                                         stated.to_json()), {})
+        head, _ = page.split("<h2>The statement</h2>")
         assert head.count("Delta is too large") == noted
         assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too
 
@@ -327,7 +360,7 @@ def test_noise_in_an_empty_cell_stretches_no_range():
 
 def test_a_positive_value_that_is_nowhere_is_noted():
     for prior, count in ((0.02, 1), (0.3, 0), (0.98, 1)):
-        one = scorer.Scorer(SCHEMA, np.zeros(5), statistics.Moments(np.zeros(4), np.zeros(4),
+        one = scorer.Scorer(SCHEMA, np.zeros(5), scaling.Moments(np.zeros(4), np.zeros(4),
                                                                     prior),
                             None, None)
         assert len(command.rare_label(one)) == count

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -14,9 +16,19 @@ from sklearn.metrics import roc_auc_score
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.estimators import PrivateAUCClassifier
-from jaxminimax.tables import Category, Number, Schema, defaults, scorer, statistics, train
+from jaxminimax.tables import (
+    Category,
+    Number,
+    Schema,
+    defaults,
+    scaling,
+    scorer,
+    statistics,
+    train,
+)
 from jaxminimax.tables import files as files_of_tables
-from jaxminimax.tables.records import Groups, by_person, group_of_persons, records, scaled
+from jaxminimax.tables.records import Groups, by_person, group_of_persons, records
+from jaxminimax.tables.scaling import scaled
 
 COLUMNS = {"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
            "work": Category(("state", "private", 3))}
@@ -178,7 +190,7 @@ def test_too_few_records_release_their_prior_alone():
 
 
 def test_rows_are_no_longer_than_the_square_root_of_two():
-    by = statistics.Moments(np.array([0.3, -2.0]), np.array([0.1, 5.0]), 0.5)
+    by = scaling.Moments(np.array([0.3, -2.0]), np.array([0.1, 5.0]), 0.5)
     x = scaled(np.random.default_rng(0).uniform(-1, 1, (500, 2)) * 9, by, 0.0025)
     assert np.linalg.norm(x, axis=1).max() <= math.sqrt(2) * (1 + 1e-6)
 
@@ -266,6 +278,47 @@ def test_a_scorer_is_saved_and_loaded(tmp_path):
     for path in ("other", "none"):
         with pytest.raises(ValueError, match="no saved scorer"):
             scorer.Scorer.load(tmp_path / path)
+
+
+WITHOUT_JAX = """
+import sys
+
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("jax", "jaxlib", "optax", "scipy", "dp_accounting"):
+            raise ImportError(name)
+
+
+sys.meta_path.insert(0, Refuse())
+import jaxminimax
+from jaxminimax import __main__
+
+one = jaxminimax.tables.Scorer.load(sys.argv[2])
+assert one.stated["epsilon"] == 1.0
+raise SystemExit(__main__.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("floor", [None, 0.01])
+def test_a_scorer_scores_without_jax_to_the_byte(tmp_path, floor):
+    columns = COLUMNS | {"size": Number(-1e-3, 1e6, missing=True)}
+    schema = Schema(columns, "y", ">50K", owner="who", most=3, groups="work", group_values=("a",))
+    rng = np.random.default_rng(2)
+    by = scaling.Moments(*rng.uniform(-0.5, 1, (2, schema.width)), 0.3)
+    scorer.Scorer(schema, rng.normal(size=schema.width + 1), by, floor,
+                  {"epsilon": 1.0}).save(tmp_path / "model.json")
+    table = frame(40).astype(object).assign(size=rng.normal(0, 1e6, 40))
+    for row, cell in enumerate(("", "text", "1e999", "-inf", " 7 ", "True", "?", "1_0")):
+        table.iloc[row, row % 3] = cell
+    table.to_csv(tmp_path / "t.csv", index=False)
+    words = ["predict", str(tmp_path), str(tmp_path / "t.csv"), "--out", str(tmp_path / "scores")]
+    subprocess.run([sys.executable, "-c", WITHOUT_JAX, *words], check=True, capture_output=True)
+    table = files_of_tables.read(tmp_path / "t.csv")
+    scores = scorer.Scorer.load(tmp_path).decision_function(table)
+    assert (tmp_path / "scores").read_text() == "".join(
+        f"{line}\n" for line in ("score", *(f"{score:.9g}" for score in scores)))
 
 
 def test_a_ledger_would_not_be_charged_for_the_means_and_is_refused():

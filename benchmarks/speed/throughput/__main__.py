@@ -74,7 +74,7 @@ def one_case(fleet: Fleet, case: Case, names: list[str], args: argparse.Namespac
     for name in names:
         try:
             if OURS not in entries and name != OURS:
-                raise Skipped(f"would be beside nothing: the library's step {skipped[0]['why']}")
+                raise Skipped(f"would have no comparison: the library's step {skipped[0]['why']}")
             if heavy(name) and 8 * case.batch * case.size > MANY:
                 raise Skipped(f"would hold {case.batch} gradients of {case.size} numbers")
             before = saved.expected(case, name, record)

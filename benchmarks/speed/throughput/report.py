@@ -129,7 +129,7 @@ def markdown(record: dict[str, Any]) -> str:
         f"noise at {1e9 * limits['seconds_per_normal']:.1f} ns a number, over the time taken.\n"
         "Peak memory: of JAX programs what the compiler allocates, of the others the growth of "
         "the resident set. Compile times are processor time.\n"
-        "\"resident norms\": the rows' squared norms are computed once and kept beside them. The "
+        "\"resident norms\": the rows' squared norms are computed once and kept with them. The "
         "library, jax_privacy and Opacus take norms from the layers' inputs, and cannot.",
         "```\n" + report.table(*_table(record["rows"])) + "\n```",
         "## Targets", "\n".join(f"- {line}" for line in reached),

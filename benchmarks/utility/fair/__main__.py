@@ -251,7 +251,7 @@ def markdown(made: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
                         f"{x['ours_violation']:.4f} ± {x['ours_violation_se']:.4f}",
                         x["ours_method"] or "") for x in lines])
     return (f"# Fairness with private groups, Adult\n\n{front}\nMeans over seeds of split and "
-            f"noise, with their standard errors.\n\n## Beside {PAPER}\n\n{published}")
+            f"noise, with their standard errors.\n\n## Compared with {PAPER}\n\n{published}")
 
 
 def plot(path: pathlib.Path, made: list[dict[str, Any]]) -> None:

@@ -81,13 +81,13 @@ CASES = (
          lambda n: solution_cost(recursive_job(n, 1.0).hyper),
          functools.partial(lower, epsilon=1.0),
          [2**12, 2**13, 2**14, 2**15, 2**16], [2**12, 2**13, 2**14],
-         note="logarithms left out; T grows with n, which blurs the slope."),
+         note="logarithms left out; T grows with n, which changes the slope."),
     Case("recursive_sgda", "largest T", "bilinear game on small balls", "strong", 1.0, -0.5,
          lambda n: descent_job(n, 1.0), lambda n: n**-0.5 + spread(1.0, 2 * _K) / n,
          lambda n: spread(1.0, 2 * _K) > n**0.5, _descent_cost,
          functools.partial(lower, epsilon=1.0),
          [2**10, 2**12, 2**13, 2**14, 2**15], [2**10, 2**12, 2**14],
-         note="logarithms left out; T grows with n, which blurs the slope."),
+         note="logarithms left out; T grows with n, which changes the slope."),
     Case("recursive", "T = 2", "quadratic game", "strong", 1.0, -0.5,
          _strong_job, lambda n: n**-0.5 + spread(1.0, 6) / n, lambda n: spread(1.0, 6) > n**0.5,
          lambda n: solution_cost(_strong_job(n).hyper),
@@ -95,5 +95,5 @@ CASES = (
                                       diameter=2 * math.sqrt(2), epsilon=1.0),
          [2**12, 2**13, 2**14, 2**15], [2**12, 2**13, 2**14],
          note="the theorem is for all convex-concave losses; a strongly convex-concave one gains "
-              "twice its slope without being told, for the bias is of order lambda^2."),
+              "twice its slope by itself, because the bias is of order lambda^2."),
 )

@@ -1,0 +1,349 @@
+"""All commands of `python -m jaxminimax`: their options, and what they print."""
+
+import argparse
+import dataclasses
+import inspect
+from typing import Any
+
+import numpy as np
+
+from jaxminimax import accounting, mechanism, options
+from jaxminimax.accounting import answers, curve, stating
+from jaxminimax.accounting.sections import NO_GUARANTEE
+from jaxminimax.algorithms import ALGORITHMS, takes
+from jaxminimax.base import VERSION, checks
+from jaxminimax.base.types import GroupProblem, Saddle
+from jaxminimax.mechanism.description import Mechanism, check_noise
+from jaxminimax.mechanism.resolvent import noise_unit
+from jaxminimax.plans import plan
+from jaxminimax.tables import command as tables
+from jaxminimax.tables import predict
+
+
+def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
+    """Describes a run and its extra losses, with noise calibrated to the target."""
+    algorithm, share = ALGORITHMS[args.algorithm], args.laplace
+    how: dict[str, Any] = {"neighbours": args.neighbours, "people": args.people}
+    hyper, extra = options.hyper_of(args, None), []
+    if share is not None:
+        checks.number("--epsilon", args.epsilon, low=0.0)
+        checks.number("--laplace", share, low=0.0, high=1.0)
+        if takes(algorithm, "laplace"):
+            how["share"] = share
+        else:
+            losses = options.extra_losses(args, None)
+            extra = [accounting.calibrate_noise(losses, share * args.epsilon, args.delta, **how)]
+    hyper = accounting.calibrate(algorithm, hyper, args.epsilon, args.delta,
+                                 alongside=tuple(extra), **how)
+    return [algorithm.mechanism(hyper), *extra]
+
+
+def _described(args: argparse.Namespace) -> list[Mechanism]:
+    """Describes the releases with the noise of the command line."""
+    algorithm, laplace = ALGORITHMS[args.algorithm], args.laplace_noise_multiplier
+    checks.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
+    if args.spent is not None:
+        checks.count("--spent", args.spent, low=1)
+    if laplace is not None:
+        checks.number("--laplace-noise-multiplier", laplace, low=0.0)
+    main = algorithm.mechanism(options.hyper_of(args, args.effective_noise_multiplier, laplace))
+    own = laplace is None or takes(algorithm, "laplace")
+    return [main] if own else [main, options.extra_losses(args, laplace)]
+
+
+# --- what is printed ---
+
+
+def _together(parts: list[Mechanism]) -> Mechanism:
+    """All of it as one mechanism."""
+    return parts[0] if len(parts) == 1 else mechanism.Sequence(parts=tuple(parts))
+
+
+def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
+    """Truncates each part after so many releases."""
+    stopped = (curve.truncated(part, spent) for part in parts)
+    return _together([part for part in stopped if part is not None])
+
+
+def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The privacy profile, which --plot draws; epsilon at --delta, if that is given."""
+    options.check_options(args)
+    everything = _together(_described(args))
+    if args.spent is not None:
+        everything = _stopped([everything], args.spent)
+    how = {"neighbours": args.neighbours, "people": args.people}
+    profile = accounting.profile(everything, **how)
+    record, plain = profile.to_json(), str(profile)
+    if args.delta is not None:
+        epsilon = accounting.epsilon(everything, args.delta, **how)
+        finite = epsilon < float("inf")
+        record["at_delta"] = {"delta": args.delta, "epsilon": epsilon if finite else NO_GUARANTEE}
+        plain += (f"\nAt delta = {args.delta:g}: epsilon = "
+                  f"{f'{epsilon:.6g}' if finite else NO_GUARANTEE}.")
+    if args.plot is not None:
+        profile.plot(args.plot)
+        plain += f"\nDrawn: {args.plot}"
+    return record, plain
+
+
+def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The privacy statement, with bounds on membership attacks by the whole privacy profile."""
+    options.check_options(args)
+    parts = _described(args)
+    allowed = mechanism.releases(parts[0])
+    everything = _together(parts)
+    stated = stating.state_of(everything, lambda spent: _stopped(parts, spent), args.delta,
+                              neighbours=args.neighbours, allowed=allowed,
+                              spent=allowed if args.spent is None else min(args.spent, allowed),
+                              unit=args.unit, people=args.people,
+                              extra=lambda spent: sum(min(spent, mechanism.releases(part))
+                                                       for part in parts[1:]),
+                              answers=True)
+    return stated.to_json(), str(stated)
+
+
+def answer(args: argparse.Namespace) -> dict[str, Any]:
+    """The record that a command prints."""
+    options.check_options(args)
+    parts = _calibrated(args) if args.command == "calibrate" else _described(args)
+    composed, how = _together(parts), (args.neighbours, args.people)
+    answers.check_delta(args.delta)
+    answers.warn_of(args.delta, composed)
+    dearest = curve.dearest(composed, args.delta, *how)
+    proven, shorter, looking = None, None, None
+    if dearest.epsilon == float("inf"):
+        proven = answers.proven_up_to(composed, args.delta, *how)
+    if args.command == "epsilon" and args.spent is not None:
+        allowed = mechanism.releases(parts[0])
+        if args.spent < allowed:
+            looking, _ = answers.odometer(lambda spent: _stopped(parts, spent), allowed,
+                                          args.spent, args.delta, *how)
+        shorter = curve.dearest(_stopped(parts, args.spent), args.delta, *how).epsilon
+    return {
+        **_noise(args, composed),
+        "epsilon": dearest.epsilon,
+        "proven_up_to": proven,
+        "epsilon_if_stopped_by_looking": looking,
+        "epsilon_spent_if_fixed": shorter,
+        "delta": args.delta,
+        **_how(args, composed),
+        "accountant": stating.accountant_name(dearest.bound),
+        "event": curve.event(dearest.cost),
+    }
+
+
+def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
+    """The record that `delta` prints."""
+    options.check_options(args)
+    parts = _described(args)
+    composed, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
+    shorter = (None if args.spent is None else
+               accounting.delta(_stopped(parts, args.spent), args.epsilon, **how))
+    return {**_noise(args, composed), "epsilon": args.epsilon,
+            "delta": accounting.delta(composed, args.epsilon, **how),
+            "delta_spent_if_fixed": shorter, **_how(args, composed),
+            "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
+
+
+def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
+    """The noise multipliers, as fields of a record."""
+    parts: list[Any] = mechanism.leaves(everything)
+    of_losses = (mechanism.GroupLosses, mechanism.RecordLosses, mechanism.Selection)
+    losses = [part for part in parts if isinstance(part, of_losses)]
+    main, *others = (part for part in parts if not isinstance(part, of_losses))
+    query: Any = main.query if isinstance(main, mechanism.Repeat) else main
+    per_player = {"": query.noise_multiplier}
+    if isinstance(query, mechanism.Query):
+        players = check_noise(query)._asdict()
+        per_player = {name: x for name, x in players.items() if x is not None}
+    for other in others:
+        per_player |= other.noise_multipliers()
+    return {
+        "algorithm": args.algorithm,
+        "noise_multiplier": per_player if args.command == "calibrate" else None,
+        "displacement": noise_unit(query) if isinstance(query, mechanism.Resolvent) else None,
+        "effective_noise_multiplier": main.multiplier(),
+        "losses_noise_multiplier": losses[0].multiplier() if losses else None,
+        "losses_noise": losses[0].unit if losses else None,
+    }
+
+
+def _how(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
+    """Relation, people and sampling, as fields of a record."""
+    return {"neighbours": args.neighbours, "people": args.people,
+            "sampling": everything.summary()}
+
+
+def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Noise multipliers, epsilon or delta, a line for each."""
+    record, lines = delta_answer(args) if args.command == "delta" else answer(args), []
+    for name, value in record.items():
+        if name == "epsilon" and value == float("inf"):
+            value = answers.limit_in_words(record["proven_up_to"], args.delta)
+        elif isinstance(value, dict):
+            value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
+        elif isinstance(value, float):
+            value = f"{value:.6g}" if value < float("inf") else NO_GUARANTEE
+        if value is not None:
+            lines.append(f"{name.replace('_', ' '):28} {value}")
+    return {name: NO_GUARANTEE if value == float("inf") else value
+            for name, value in record.items()}, "\n".join(lines)
+
+
+def _summed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    stated = accounting.Ledger(args.file).statement()
+    return stated.to_json(), str(stated)
+
+
+# --- settings by a theorem ---
+
+_PLANNED = {name: x for name, x in sorted(ALGORITHMS.items()) if hasattr(x, "plan")}
+_PLAN = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
+
+
+def _rounds(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+# the keyword of `plan`, its type, and what it is
+NUMBERS: dict[str, tuple[Any, str]] = {
+    "population": (int, "n, records"),
+    "dim": (int, "d, numbers of both players together; of group algorithms, of the model"),
+    "bound": (float, "on the norm of a record's operator, players together; of group algorithms, "
+                     "on a record's loss"),
+    "smooth": (float, "Lipschitz constant of a record's operator"),
+    "diameter": (float, "of the feasible set"),
+    "radius": (float, "largest distance of a feasible point from the start"),
+    "modulus": (float, "of strong monotonicity"),
+    "passes": (str, "one, many or full"),
+    "iterations": (int, "rounds"),
+    "batch": (int, "records of a disjoint batch"),
+    "slack": (float, "relative residual of certified solutions"),
+    "mode": (str, "tight, paper or manual"),
+    "kappa": (float, "factor of the regularisation, or of the step"),
+    "rounds": (_rounds, "largest, bound_optimal, or a number"),
+    "inner": (int, "iterates of a round"),
+    "composite": (bool, "keep the regularisation out of the clipped operator"),
+    "game": (str, "monotone, bilinear or strongly_monotone"),
+    "proved": (bool, "keep to the settings that the theorem covers"),
+    "tree": (bool, "noise by a tree where correlated noise would be less, too"),
+    "eta": (float, "step size"),
+    "phases": (int, "certified solutions"),
+    "step": (float, "step size"),
+    "anchors": (float, "share of the budget for anchors"),
+}
+_IN_PYTHON = {"sampling", "solver", "geometry", "decaying"}
+_CONSTANTS = ("bound", "lipschitz", "diameter", "smooth")  # of a group problem
+
+
+def _add_plan(commands: Any) -> None:
+    """Adds `plan` to the commands of a parser.
+
+    Its options are the public numbers that the algorithms' `plan` functions take. For group
+    algorithms they include the constants of the `problem`, because a plan reads nothing else of it.
+    Samplings, solvers and geometries can be given in Python only.
+    """
+    lines = (f"  {name}: {', '.join(flag_of(x) for x in plan_options(name))}" for name in _PLANNED)
+    command = commands.add_parser(
+        "plan", help=_PLAN, description=_PLAN, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["options of each algorithm:", *lines, "example:",
+                          "  python -m jaxminimax plan gda --epsilon 1 --delta 1e-6 "
+                          "--population 1000 --bound 1 --smooth 1 --modulus 0.5"]))
+    flag = command.add_argument
+    flag("algorithm", choices=list(_PLANNED), metavar="ALGORITHM",
+         help="one of " + ", ".join(_PLANNED))
+    flag("--epsilon", type=float, required=True, help="the target, positive")
+    flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n")
+    flag("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
+         help="what neighbouring data sets differ by (default: replace_one)")
+    for name, (kind, text) in NUMBERS.items():
+        if kind is bool:
+            flag(flag_of(name), action="store_true", default=None, help=text)
+        else:
+            flag(flag_of(name), type=kind, help=text)
+    flag("--lipschitz", type=float, help="of group algorithms, on the norm of a record's gradient")
+    flag("--group-sizes", dest="sizes", type=int, nargs="+", metavar="N",
+         help="of group algorithms, records of every group")
+    flag("--json", action="store_true", help="print JSON only")
+
+
+def plan_options(name: str) -> list[str]:
+    """The options of an algorithm, by the names that they have in Python."""
+    taken = [x for x in inspect.signature(ALGORITHMS[name].plan).parameters
+             if x != "target" and x not in _IN_PYTHON]
+    return [x for one in taken for x in (_CONSTANTS if one == "problem" else (one,))]
+
+
+def flag_of(name: str) -> str:
+    """The option of a public number."""
+    return "--group-sizes" if name == "sizes" else f"--{name.replace('_', '-')}"
+
+
+def _numbers(args: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `plan` that the options mean.
+
+    Raises:
+      ValueError: for an option that the algorithm has no use for, or a constant that is missing.
+    """
+    own = plan_options(args.algorithm)
+    arguments = {name: getattr(args, name) for name in (*NUMBERS, "lipschitz", "sizes")
+                 if getattr(args, name) is not None}
+    for name in arguments.keys() - set(own):
+        raise ValueError(f"{flag_of(name)} is no number of {args.algorithm}, which takes "
+                         f"{', '.join(map(flag_of, own))}: leave it out.")
+    if "lipschitz" not in own:
+        return arguments
+    constants = {name: arguments.pop(name) for name in _CONSTANTS if name in arguments}
+    for name in _CONSTANTS[:3]:
+        if name not in constants:
+            raise ValueError(f"{args.algorithm} needs {flag_of(name)}.")
+
+    def unused(*_: Any) -> Any:
+        raise TypeError("a plan reads constants only")
+
+    problem = GroupProblem(unused, unused, unused, convex=True, **constants)
+    return arguments | {"problem": problem, "sizes": tuple(arguments.pop("sizes", ()))}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON knows it; a schedule, or an algorithm, by its name."""
+    if isinstance(value, Saddle):
+        return {player: _plain(one) for player, one in value._asdict().items() if one is not None}
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name))
+                for field in dataclasses.fields(value)} or type(value).__name__
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if hasattr(value, "__name__") or callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    return float(np.asarray(value))
+
+
+def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    algorithm = ALGORITHMS[args.algorithm]
+    planned = plan(algorithm, epsilon=args.epsilon, delta=args.delta,
+                   neighbours=args.neighbours, **_numbers(args))
+    described = algorithm.mechanism(planned.hyper)
+    line = {"algorithm": args.algorithm,
+            "epsilon": accounting.epsilon(described, args.delta, neighbours=args.neighbours),
+            "delta": args.delta, "neighbours": args.neighbours,
+            "sampling": " ".join(leaf.summary() for leaf in mechanism.leaves(described)),
+            "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
+            "why": list(planned.why), "hyper": _plain(planned.hyper)}
+    lines = [f"{name:28} {value:.6g}" if isinstance(value, float) else f"{name:28} {value}"
+             for name, value in line.items() if name not in ("why", "hyper") and value is not None]
+    lines += [f"{'hyper ' + name:28} {value}" for name, value in line["hyper"].items()]
+    return line, "\n".join([*lines, *planned.why])
+
+
+# what a command prints with --json and without
+COMMANDS = {"explain": explain, "calibrate": _answered, "epsilon": _answered, "delta": _answered,
+            "profile": profiled, "ledger": _summed, "plan": _planned, "train": tables.train,
+            "predict": predict.predict}
+
+
+def parser_of(what: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of all commands; `what` they are for."""
+    return options.parser(what, _add_plan, tables.add, predict.add)

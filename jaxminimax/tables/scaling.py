@@ -1,0 +1,47 @@
+"""Features on one scale, by released moments; in NumPy, as scoring needs no more."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+_BLOCK = 2**14  # records
+
+
+class Moments(NamedTuple):
+    """Released means; public.
+
+    Attributes:
+      mean: of every feature, `[d]`.
+      second: of every feature's square, `[d]`.
+      prior: share of positive labels.
+    """
+
+    mean: np.ndarray
+    second: np.ndarray
+    prior: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain Python values."""
+        return {"mean": self.mean.tolist(), "second": self.second.tolist(), "prior": self.prior}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Reads the moments that `to_json` wrote as `record`."""
+        return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
+
+
+def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:
+    """Features on one scale, rows no longer than 1, and a constant 1: rows no longer than sqrt(2).
+
+    A fixed function of the row and of released numbers.
+    """
+    result = np.ones((*x.shape[:-1], x.shape[-1] + 1), np.float32)
+    for first in range(0, len(x), _BLOCK):  # float64 of all rows at once would be several copies
+        block = np.asarray(x[first: first + _BLOCK], np.float64)
+        if floor is not None:
+            block = (block - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
+        block = block / np.sqrt(x.shape[-1])
+        length = np.sqrt(np.sum(block * block, -1, keepdims=True))
+        result[first: first + _BLOCK, ..., :-1] = block / np.maximum(length, 1.0)
+    return result
