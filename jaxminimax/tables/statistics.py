@@ -139,8 +139,8 @@ def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
     """
     columns = values.shape[-1]
-    start = Saddle(jnp.zeros((columns, CELLS)), ())
-    answer = _release(key, described, jnp.int32(0), _SHARES, start,
+    start = Saddle(np.zeros((columns, CELLS), np.float32), ())
+    answer = _release(key, described, np.int32(0), _SHARES, start,
                      (cells(values), np.asarray(weight, np.float32)))
     return tuple(_range(row, least_share(described))
                  for row in np.asarray(answer.w, np.float64)[:, :-1])
@@ -195,8 +195,9 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     shift, squared = (np.zeros(0), np.zeros(0, bool)) if schema is None else _layout(schema)
     places = np.flatnonzero(squared)
     problem = _psi(None if schema is None else tuple(shift.tolist()), tuple(places.tolist()))
-    start = Saddle(jnp.zeros(1 + (width + len(places) if schema is not None else 0)), ())
-    answer = np.asarray(_release(key, described, jnp.int32(0), problem, start,
+    numbers = 1 + (width + len(places) if schema is not None else 0)
+    start = Saddle(np.zeros(numbers, np.float32), ())
+    answer = np.asarray(_release(key, described, np.int32(0), problem, start,
                                 (x, y, weight)).w, np.float64)
     prior = float(np.clip(answer[0] + 0.5, 0.02, 0.98))
     if schema is None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import statement
@@ -82,7 +81,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         assert groups is not None
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
     alongside = chosen.extra()
-    done = fit(second, Saddle(jnp.asarray(start), ()), own, chosen.hyper, chosen.algorithm,
+    done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     released = None
