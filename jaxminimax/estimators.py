@@ -184,18 +184,18 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
 
 
 class PrivateAUCClassifier(_PrivateScorer):
-    """A private scorer whose score is the area under the ROC curve.
+    """A private linear scorer of two classes, trained for the area under the ROC curve.
 
     Args:
-      epsilon: of everything that `fit` releases, replace-one.
-      delta: in (0, 1), below 1/n.
-      schema: `Schema`, or columns by name; public. None: X are numbers.
+      epsilon: epsilon of everything that `fit` releases, replace-one.
+      delta: delta, in (0, 1), below 1/n.
+      schema: `Schema`, or columns by name; public. None if X are numbers.
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
         released, and charged.
-      most: rows of one owner that are read, where `fit` gets owners.
-      ledger: a `Ledger` that every `fit` is charged to, and that refuses the one too many.
-      random_state: None: noise of the system's entropy. A seed is for experiments: who has it can
-        subtract the noise.
+      most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
+        the seed can remove the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -213,7 +213,7 @@ class PrivateAUCClassifier(_PrivateScorer):
     """
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Returns the AUC; not private, for records that did not train."""
+        """Returns the AUC; it is not private, and for records that were not used to train."""
         return float(roc_auc_score(np.asarray(y) == self.classes_[1], self.decision_function(X),
                                    sample_weight=sample_weight))
 
@@ -226,14 +226,21 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
     towards the groups of the largest noisy losses (`balanced_groups`). Labels are then public like
     groups: the guarantee is about the rest of a record.
 
-    Without, the model is that of the average record: groups with all labels in them differ in how
-    hard they are, and giving the hardest one more weight does not make it easier. Their mean losses
-    under it are released, `group_losses_`.
-
-    Arguments are those of `PrivateAUCClassifier`, and
+    Without `by_label` the model is that of the average record. Groups with all labels in them
+    differ in how hard they are, and more weight does not make the hardest one easier. Their mean
+    losses under the model are released, `group_losses_`.
 
     Args:
+      epsilon: epsilon of everything that `fit` releases, replace-one.
+      delta: delta, in (0, 1), below 1/n.
       by_label: whether groups are cut by the label.
+      schema: `Schema`, or columns by name; public. None if X are numbers.
+      bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
+        released, and charged.
+      most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
+        the seed can remove the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -280,17 +287,27 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
 class PrivateFairClassifier(_PrivateScorer):
     """A private classifier whose predictions depend little on a group that is private too.
 
-    Arguments and attributes are those of `PrivateAUCClassifier`, and:
-
     Args:
-      weight: of the chi-square information between prediction and group, with the logistic loss:
-        the larger, the fairer and the less accurate; public. Each fit is one point of that front.
-      kind: "parity", predictions independent of the group, or "odds", so among the records of each
-        class.
-      group_values: the groups; public. None: those that occur, which is then public. A row with
+      epsilon: epsilon of everything that `fit` releases, replace-one.
+      delta: delta, in (0, 1), below 1/n.
+      weight: the weight of the chi-square information between prediction and group, next to the
+        logistic loss: a larger one is fairer and less accurate; public.
+      kind: "parity", predictions independent of the group, or "odds", independent among the records
+        of each class.
+      group_values: the groups; public. None for those that occur, which is then public. A row with
         another value is in no group.
+      schema: `Schema`, or columns by name; public. None if X are numbers.
+      bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
+        released, and charged.
+      most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
+        the seed can remove the noise.
 
     Attributes:
+      statement_: the privacy statement of `fit`.
+      scorer_: the `Scorer`.
+      classes_: the two classes.
       groups_: the groups.
 
     Examples:

@@ -30,8 +30,7 @@ def strong_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. The strong gap max_v L(w, v) - min_w L(w, v) at one point z.
 
     L is the mean over `data`: the empirical gap on the training data, the population gap on data
-    that stand for the population. Its expectation over runs is the strong gap. Values near 1e-7
-    need float64.
+    that stand for the population. Its mean over runs is the strong gap. Use float64 near 1e-7.
 
     Args:
       problem: a problem with closed-form best responses of both players.
@@ -342,8 +341,7 @@ def auc(scores: jax.Array | np.ndarray, y: jax.Array | np.ndarray) -> float:
 def parity_violation(predicted: np.ndarray, groups: np.ndarray) -> float:
     """Reads the data; not private. The largest violation of demographic parity by hard predictions.
 
-    For every class it takes the largest difference between two groups' shares of records that are
-    predicted to be in it, and returns the largest of those.
+    It is the largest difference between two groups' shares of predictions of one class.
 
     Args:
       predicted: predicted classes, not scores, `[n]`.

@@ -6,7 +6,8 @@ older, faster generator of code for fusions, in one piece, and without XLA's cos
 that leaves all arithmetic as it is; the rest of XLA's rewriting of programs stays on. Tests marked
 `optimised` are compiled as for users, which takes three times as long: they hold clipping, noise
 and samples against everything that a compiler may do to them, or run longer than they compile.
-`optimised("a", "b")` marks the parameters with an `a` or a `b` in their name alone.
+`optimised("a", "b")` marks the parameters with an `a` or a `b` in their name alone. Processes that
+tests start are compiled quickly.
 
 With `JAXMINIMAX_TEST_PROGRAMS=FOLDER` programs are kept for the next session, which loads them. For
 one session that costs more than it gives: few programs are in two tests, and to write all of them
@@ -51,6 +52,11 @@ def optimised(item) -> bool:
     name = item.name.partition("[")[2]
     return any(not mark.args or any(part in name for part in mark.args)
                for mark in item.iter_markers("optimised"))
+
+
+def quick_flags() -> str:
+    """`QUICK` as XLA reads it from the environment."""
+    return " ".join(f"--{name}={str(value).lower()}" for name, value in QUICK.items())
 
 
 class Effort:
@@ -126,6 +132,14 @@ def pytest_runtest_protocol(item):
     """Around the fixtures of a file too, which its first test makes."""
     EFFORT.set(quick=not optimised(item))
     return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_children():
+    """Processes that tests start compile quickly too; this process has read its flags already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", quick_flags())
+        yield
 
 
 @pytest.fixture

@@ -9,7 +9,10 @@ import pytest
 from tests import golden
 
 
-@pytest.mark.parametrize("name", golden.QUICK)
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # of certificates
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in golden.QUICK else pytest.mark.slow)
+    for name in golden.CASES])
 def test_states_and_charges_are_as_they_were(name):
     with jax.enable_x64(False):  # as the command that wrote the file
         state = golden.run(name)
@@ -17,8 +20,9 @@ def test_states_and_charges_are_as_they_were(name):
 
 
 @pytest.mark.slow
-def test_all_others_too_and_on_two_devices():
-    done = subprocess.run([sys.executable, golden.__file__], capture_output=True, text=True)
+def test_states_of_two_devices_are_as_they_were():
+    done = subprocess.run([sys.executable, golden.__file__, "--mesh"], capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -69,7 +69,7 @@ def test_a_program_is_of_one_size_whatever_the_data_and_the_rounds():
 
 @pytest.fixture
 def kept(monkeypatch):
-    """What JAX is told of programs on disk is forgotten after a test, and no process's is known."""
+    """JAX's settings of programs on disk are reset after a test, which starts without any."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     compilation_cache.reset_cache()
     before = {name: getattr(jax.config, name) for name in names}

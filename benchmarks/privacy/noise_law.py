@@ -11,7 +11,7 @@ take turns, in process time, within a program that draws many times.
 """
 
 import argparse
-import pathlib
+import functools
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -26,45 +26,66 @@ from benchmarks.speed.throughput import cases as throughput_cases
 from jaxminimax.noise import _sampler, _tables, floats, floored_normal
 
 _BLOCK = 2**20
+_BLOCKS = 64  # of a call
 _CACHED = 2**13
 _WORDS = 2**31
 _SPEED = ((201_220, 18), (201_220, 20), (201_220, 22), (25, 18))
 
 
-@jax.jit
-def block(key: jax.Array, bits: jax.Array) -> jax.Array:
-    """2^20 integers."""
-    return floored_normal(key, _BLOCK, bits)
+@functools.partial(jax.jit, static_argnames=("cell", "cells", "blocks"))
+def _counted(key: jax.Array, bits: jax.Array, cell: Callable[[jax.Array], jax.Array], cells: int,
+             blocks: int) -> jax.Array:
+    def more(total: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
+        return total + jnp.bincount(cell(floored_normal(key, _BLOCK, bits)), length=cells), None
+
+    return jax.lax.scan(more, jnp.zeros(cells, jnp.int32), jax.random.split(key, blocks))[0]
+
+
+def counts(key: jax.Array, draws: int, bits: int, cell: Callable[[jax.Array], jax.Array],
+           cells: int) -> np.ndarray:
+    """Returns how many of at least `draws` integers are in each cell, counted where they are drawn.
+
+    Args:
+      key: of all of them.
+      draws: their number, rounded up to whole blocks.
+      bits: of a standard deviation.
+      cell: of an integer, from 0 to `cells` - 1.
+      cells: their number.
+    """
+    blocks = -(-draws // _BLOCK)
+    calls = -(-blocks // _BLOCKS)  # no count of a call passes 32 bits
+    total = np.zeros(cells, np.int64)
+    for k in jax.random.split(key, calls):
+        total += np.asarray(_counted(k, jnp.int32(bits), cell, cells, -(-blocks // calls)))
+    return total
 
 
 def chi_square(draws: int, bits: int) -> dict[str, Any]:
     """Counts against the normal law; cells with fewer than 20 expected are taken together."""
     reach = 8 * 2**bits
     at = np.arange(-reach, reach)
-    counts, rounds = np.zeros(len(at), np.int64), -(-draws // _BLOCK)
-    keys = jax.random.split(jax.random.key(bits), rounds)
-    for key in keys:
-        counts += np.bincount(np.asarray(block(key, bits)) + reach, minlength=len(at))
+    *drawn, beyond = counts(jax.random.key(bits), draws, bits, lambda x: jnp.where(
+        (x >= -reach) & (x < reach), x + reach, 2 * reach), 2 * reach + 1)
+    seen_at = np.array(drawn)
+    if beyond:
+        raise ValueError(f"{beyond} of {draws} integers are beyond 8 standard deviations")
     ends = np.append(at, reach) / 2.0**bits
     # from the nearer tail, for no difference of numbers next to 1
     share = np.where(ends[:-1] < 0, np.diff(stats.norm.cdf(ends)), -np.diff(stats.norm.sf(ends)))
-    expected = share * counts.sum()
+    expected = share * seen_at.sum()
     rare = expected < 20
-    seen = np.append(counts[~rare], counts[rare].sum())
+    seen = np.append(seen_at[~rare], seen_at[rare].sum())
     due = np.append(expected[~rare], expected[rare].sum())
     result = stats.chisquare(seen, due * seen.sum() / due.sum())
-    return {"bits": bits, "draws": rounds * _BLOCK, "cells": len(seen),
+    return {"bits": bits, "draws": int(seen_at.sum()), "cells": len(seen),
             "chi_square": float(result.statistic), "p": float(result.pvalue)}
 
 
 def lowest_byte(draws: int) -> dict[str, Any]:
     """Of the finest integers; uniform but for less than e^(-2 pi^2 2^28)."""
-    rounds = -(-draws // _BLOCK)
-    counts = np.zeros(256, np.int64)
-    for key in jax.random.split(jax.random.key(99), rounds):
-        counts += np.bincount(np.asarray(block(key, 22)) & 255, minlength=256)
-    result = stats.chisquare(counts)
-    return {"bits": "lowest 8 of 22", "draws": rounds * _BLOCK, "cells": 256,
+    seen = counts(jax.random.key(99), draws, 22, lambda x: x & 255, 256)
+    result = stats.chisquare(seen)
+    return {"bits": "lowest 8 of 22", "draws": int(seen.sum()), "cells": 256,
             "chi_square": float(result.statistic), "p": float(result.pvalue)}
 
 
@@ -151,20 +172,26 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs and prints all parts."""
     options = parser().parse_args(arguments)
     draws = int(options.draws)
+    record: dict[str, Any] = {"environment": report.environment()}
+
+    def keep(name: str, value: Any) -> None:
+        record[name] = value
+        if options.json:
+            report.write_json(options.json, record)
+
     laws = [chi_square(draws, bits) for bits in (0, 2, 5, 9)] + [lowest_byte(draws)]
+    keep("law", laws)
     print(report.table(("bits", "draws", "cells", "chi-square", "p"), [
         (str(r["bits"]), str(r["draws"]), str(r["cells"]), f"{r['chi_square']:.1f}",
          f"{r['p']:.3f}") for r in laws]), end="\n\n", flush=True)
     times = [speed(*case) for case in _SPEED]
+    keep("speed", times)
     print(report.table(("numbers", "bits", "integer ns", "float32 ns", "ratio"), [
         (str(r["size"]), str(r["bits"]), f"{r['integer_ns']:.2f}", f"{r['float32_ns']:.2f}",
          f"{r['ratio']:.2f}") for r in times]), end="\n\n", flush=True)
     words = every_word(2**22 if options.quick else _WORDS)
+    keep("first_stage", words)
     print("\n".join(f"{name}: {value}" for name, value in words.items()))
-    if options.json:
-        path: pathlib.Path = options.json
-        report.write_json(path, {"environment": report.environment(), "law": laws,
-                                 "speed": times, "first_stage": words})
 
 
 if __name__ == "__main__":

@@ -148,19 +148,20 @@ def markdown(rows: Sequence[Row], details: Sequence[dict[str, Any]], assumed: Se
     """The page: what is compared, tables, the re-runs, what is assumed."""
     lines = ["# The published record at a true ε", "",
              "*Published*: as printed, at the claimed ε. *Ours*: mean ± standard error over seeds, "
-             "at a true ε equal to the claimed one, replace-one neighbours; bold where ahead. A "
-             "cell is ahead or behind where the difference exceeds two standard errors and, for "
+             "at a true ε equal to the claimed one, replace-one neighbours; bold if ahead. A "
+             "cell is ahead or behind if the difference exceeds two standard errors and, for "
              "few seeds, the 95 % quantile of Student's t (2.78 of them for five seeds), and "
-             "level otherwise. *True ε of the claim*: what an explicit pair of data sets attains "
-             "against the published noise, and an upper bound; for PrivateDiff, of its noise with "
-             "the clip that would have left every record seen as it is, which its program does not "
-             "do; for DP-FERMI, of its program.", "", tables(rows)]
+             "level otherwise. *True ε of the claim*: the ε that an explicit pair of data sets "
+             "attains against the published noise, and an upper bound. For PrivateDiff it is that "
+             "of its noise with a clip norm that would have changed no record seen, although its "
+             "program does not clip records. For DP-FERMI it is that of its program.", "",
+             tables(rows)]
     if details:
         lines += ["## Re-runs of PrivateDiff's program", "",
-                  "Its update on its data, from its initial weights: the largest norm of one "
-                  "record's gradient, where the program assumes 1; the best test AUC of these "
-                  "epochs; and ε of the first release alone, for a record of any size, as the "
-                  "program is.", "",
+                  "The table runs its update on its data, from its initial weights. It has the "
+                  "largest norm of one record's gradient, which the program assumes to be 1, the "
+                  "best test AUC of these epochs, and the ε of the first release alone, for a "
+                  "record of any size, without changes to the program.", "",
                   "| data | claimed ε | epochs | largest gradient | best AUC | ε of one release |",
                   "| --- " * 6 + "|"]
         lines += [f"| {d['data']} | {d['epsilon']:g} | {d['epochs']} | {d['gradient']:.1f} | "

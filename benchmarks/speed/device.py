@@ -8,12 +8,17 @@ float32 product, and bytes of rows a second over the bandwidth of a copy, both m
 share of the step that the integer noise takes, from the time of a number drawn by itself; and, from
 the profiler, kernels a step and the five that take longest, with what each takes without the ones
 within it. A figure of a CPU says nothing of a GPU: the file names its device.
+
+The JSON file is written after every row, and the rows that it holds are not measured again. So a
+run that was stopped goes on. Where a device is slow at loops, branches, or numbers of 64 bits,
+`loops_and_branches` of a row says how many of them a step has.
 """
 
 import argparse
 import collections
 import functools
 import pathlib
+import re
 import statistics
 import sys
 import tempfile
@@ -34,12 +39,22 @@ GENERATORS = ("threefry2x32", "rbg")
 BATCHES = (64, 1024, 4096)
 _BITS = 20  # of the noise whose time is taken
 _HOT = 5
+# kinds of operations in the text of a program, each of which is a kernel or a trip to the host
+_COUNTED = {"loops": r"stablehlo\.while\b", "branches": r"stablehlo\.(?:case|if)\b",
+            "sorts": r"stablehlo\.sort\b", "scatters": r"stablehlo\.scatter\b",
+            "calls of other code": r"stablehlo\.custom_call\b",
+            "64-bit": r" = .*[if]64>$"}
 _NO_KERNELS = ("Thunk", "Threadpool", "while", "call", "conditional")  # what only holds others
+
+
+def with_replacement(case: Case) -> jmm.FixedSize:
+    """The sampling whose draw costs least."""
+    return jmm.FixedSize(batch=case.batch, replacement=True)
 
 
 def entry(case: Case, generator: str, data: tuple[Any, ...], steps: int) -> Entry:
     """The library's steps, rows drawn with replacement, with keys of one generator."""
-    query = ours.query(jmm.FixedSize(batch=case.batch, replacement=True), case.n)
+    query = ours.query(with_replacement(case), case.n)
     settings, problem = ours.hyper(jmm.sgda, query, steps), ours.problem(case)
 
     def whole(z: Any, key: jax.Array, *data: jax.Array) -> tuple[Any, jax.Array]:
@@ -49,6 +64,39 @@ def entry(case: Case, generator: str, data: tuple[Any, ...], steps: int) -> Entr
     start = jmm.problems.auc_start(plain.point(case)["theta"])
     return plain.program(whole, (start, jax.random.key(0, impl=generator)), data, steps,
                          lambda x, y: {})
+
+
+def lowered(case: Case, sampling: Any, platform: str) -> dict[str, int]:
+    """Returns how many operations of a few kinds a step has, in the program before compilation.
+
+    Args:
+      case: workload and batch.
+      sampling: of the rows.
+      platform: "cuda", "cpu", ...; no such device is needed.
+    """
+    settings, problem = ours.hyper(jmm.sgda, ours.query(sampling, case.n), 100), ours.problem(case)
+    state = jmm.sgda.init(jmm.problems.auc_start(plain.point(case)["theta"]), settings)
+    data = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (case.resident, (case.n,)))
+    step = jax.jit(lambda key, state, data: jmm.sgda.update(key, state, data, settings, problem))
+    return operations_in(step.trace(jax.random.key(0), state, data).lower(
+        lowering_platforms=(platform,)).as_text())
+
+
+def operations_in(program: str) -> dict[str, int]:
+    """Returns the operations of a program by kind; those of a function count at every call."""
+    functions = dict(re.findall(r"^  func\.func \w+ @([\w.]+)(.*?)^  }", program,
+                                re.MULTILINE | re.DOTALL))
+
+    @functools.cache
+    def count(function: str) -> collections.Counter[str]:
+        body = functions[function]
+        total = collections.Counter({kind: len(re.findall(pattern, body, re.MULTILINE))
+                                     for kind, pattern in _COUNTED.items()})
+        for called in re.findall(r"call @([\w.]+)", body):
+            total += count(called)
+        return total
+
+    return {kind: count("main")[kind] for kind in _COUNTED}
 
 
 def own_times(events: Iterable[tuple[str, float, float]]) -> dict[str, float]:
@@ -107,6 +155,7 @@ def row(case: Case, machine: dict[str, float], ns: float, args: argparse.Namespa
         "of_bandwidth": rows / took / machine["copy_bytes_per_second"],
         "of_noise": 1e-9 * ns * case.size / took,
         "compile_seconds": made["threefry2x32"].compile_seconds,
+        "loops_and_branches": lowered(case, with_replacement(case), jax.default_backend()),
         **kernels(made["threefry2x32"]),
     }
 
@@ -135,14 +184,24 @@ def main(argv: list[str] | None = None) -> int:
         args.rounds, args.seconds, args.rows = 3, 0.05, 6000
     if max(args.batches) > args.rows:
         p.error(f"got batches up to {max(args.batches)} of {args.rows} rows")
-    machine = limits.measured()
+    arguments = {name: getattr(args, name) for name in ("rows", "rounds", "seconds")}
+    try:
+        rows = report.kept(args.json, "rows", arguments, tuple(arguments)) or []
+    except ValueError as error:
+        p.error(str(error))
+    machine = limits.measured("wall")
     noise = functools.cache(lambda size: noise_law.speed(size, _BITS, rounds=3, clock="wall"))
-    rows = []
     for workload in args.workloads:
         for batch in args.batches:
+            if any((r["workload"], r["batch"]) == (workload, batch) for r in rows):
+                continue
             case = Case(workload, batch, args.rows)
             rows.append(row(case, machine, noise(case.size)["integer_ns"], args))
             report.say(f"{workload}, batch {batch}: {rows[-1]['microseconds']:.1f} us a step")
+            if args.json:
+                report.write_json(args.json, {"environment": report.environment(),
+                                              "arguments": arguments, "limits": machine,
+                                              "rows": rows})
     print(report.table(
         ("workload", "batch", "us a step", "rbg / threefry", "of product rate", "of bandwidth",
          "of noise", "kernels", "hottest"),
@@ -150,9 +209,6 @@ def main(argv: list[str] | None = None) -> int:
           f"{r['rbg_over_threefry']:.2f}", f"{r['of_product_rate']:.4f}",
           f"{r['of_bandwidth']:.4f}", f"{r['of_noise']:.2f}", f"{r['kernels_a_step']:.0f}",
           ", ".join(f"{h['kernel']} {h['share']:.2f}" for h in r["hottest"])) for r in rows]))
-    if args.json:
-        report.write_json(args.json, {"environment": report.environment(), "limits": machine,
-                                      "rows": rows})
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The accountant: what a mechanism costs, and statements of it; on the host, in float64.
+"""The accountant: the privacy loss of a mechanism, and statements of it; on the host, in float64.
 
 It reads descriptions of mechanisms and nothing else. `epsilon`, `delta` and `profile` answer for a
 description, `statement` for a run, `calibrate` and its kin find noise, and a `Ledger` adds up runs.

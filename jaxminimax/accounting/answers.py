@@ -1,4 +1,4 @@
-"""Epsilon and delta of a mechanism, the numbers that are promised, and the limits of their proofs.
+"""Epsilon and delta of a mechanism, and the limits of what can be proven about them.
 
 With r = ratio, o = failures and tau = departure as in `curve`, delta pays at an epsilon E for
 
@@ -17,18 +17,18 @@ The milestone odometer says what a run has cost that was stopped by looking at w
 Milestones T_1 < ... < T_r = T, the number of releases allowed, and shares delta_1 + ... + delta_r =
 delta are fixed before the run, by a public rule: T_j = ceil(T / 1.5^k) for k = 0, ..., 12, half of
 delta for T itself and the rest in equal shares. Let the run stop at any time tau that is a function
-of what was released until then and of coins that know nothing of the data, and let J be the first
+of what was released until then and of randomness independent of the data, and let J be the first
 milestone at or beyond tau. The odometer prints epsilon_J = epsilon(T_J, delta_J), and for
 neighbouring data with laws P and Q of the stopped transcript, and every event S,
 
     P(S) <= sum_j e^(epsilon_j) Q(S, J = j) + delta.
 
-Proof. "S, and J = j" is decided by the first T_j releases and the coins, and those are (epsilon_j,
-delta_j)-private: P(S, J = j) <= e^(epsilon_j) Q(S, J = j) + delta_j. Sum over j.
+Proof. "S, and J = j" is decided by the first T_j releases and that randomness, and those are
+(epsilon_j, delta_j)-private: P(S, J = j) <= e^(epsilon_j) Q(S, J = j) + delta_j. Sum over j.
 
-So one delta in all pays for every number that might have been printed. A stop that is decided on
-anything else, such as a private validation loss or a crash that depends on the data, is not
-covered. Quoting the smaller of this number and the epsilon of all releases counts both deltas.
+So one delta covers every number that might have been printed. It does not cover a stop decided by
+anything else, such as a private validation loss or a crash that depends on the data. To quote the
+smaller of this number and the epsilon of all releases, add both deltas.
 
 Odometers: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go
 composition", NeurIPS 2016.
@@ -54,7 +54,7 @@ LARGE = 0.1  # a delta from here on gets a warning of its own
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuses a target that is no number in range.
+    """Refuses a target epsilon that is not one number in its range.
 
     Raises:
       ValueError: naming the value and the fix.
@@ -65,7 +65,7 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def check_delta(delta: float) -> None:
-    """Refuses a delta that is no number in range.
+    """Refuses a delta that is not one number in its range.
 
     Raises:
       ValueError: naming the value and the fix.
@@ -82,25 +82,25 @@ def _plain(name: str, value: float) -> None:
 
 
 def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
-    """Warns of a delta of 1/n or more, for the functions that a user calls; once in each call.
+    """Warns about a delta of 1/n or more; functions that a user calls do so once in each call.
 
-    Publishing one whole record, drawn at random, is (0, 1/n)-differentially private: such a delta
-    does not rule it out. One of 1/10 is no privacy, however many records there are.
+    Publishing one whole record, drawn at random, is (0, 1/n)-differentially private, so such a
+    delta allows it. A delta of 1/10 is no privacy, for any number of records.
     """
     n = as_description(mechanism).records()
     if delta >= LARGE:
-        warnings.warn(f"delta = {float(delta):g} IS NO PRIVACY: a mechanism that publishes all "
-                      f"records with probability {float(delta):g} meets it, whatever epsilon is. "
+        warnings.warn(f"delta = {float(delta):g} IS NO PRIVACY: a program that publishes all "
+                      f"records with probability {float(delta):g} meets it at every epsilon. "
                       "Choose a delta well below 1/n" + (f" = {1 / n:.3g}." if n else "."),
                       UserWarning, stacklevel=stacklevel)
     elif n and delta >= 1 / n:
         warnings.warn(f"delta = {float(delta):g} is at or above 1/n = {1 / n:.3g} for n = {n} "
-                      "records: a mechanism that publishes whole records may meet it. Choose a "
+                      "records: a program that publishes whole records may meet it. Choose a "
                       "delta well below 1/n.", UserWarning, stacklevel=stacklevel)
 
 
 def effective_noise_multiplier(query: OneRelease) -> float:
-    """z_eff: one Gaussian as strong as both players' together.
+    """Returns the noise multiplier of one release that costs as much as both players' releases.
 
     (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
 
@@ -123,7 +123,7 @@ def effective_noise_multiplier(query: OneRelease) -> float:
 
 def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
             neighbours: str = "replace_one", people: int = 1) -> float:
-    """The epsilon of (epsilon, delta)-differential privacy of a mechanism.
+    """Computes the epsilon at which a mechanism is (epsilon, delta)-differentially private.
 
     It is the cost of everything that the mechanism allows, and so of a run that stops earlier by
     any rule. Without sampling it is the exact Gaussian value. Otherwise it is that of the composed
@@ -171,7 +171,7 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
 
 def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
           neighbours: str = "replace_one", people: int = 1) -> float:
-    """The delta of (epsilon, delta)-differential privacy at a given epsilon, from above.
+    """Computes an upper bound on delta at a given epsilon.
 
     Args:
       mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
@@ -199,7 +199,7 @@ def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
 
 
 class Asked(NamedTuple):
-    """A description, its charges, and between which data sets."""
+    """A question to the accountant: a description, its charges, and the neighbouring relation."""
 
     mechanism: Description
     costs: tuple[Charge, ...]
@@ -208,12 +208,12 @@ class Asked(NamedTuple):
 
     @property
     def together(self) -> bool:
-        """Returns whether the charges may be read for all of the records."""
+        """Returns True if the charges hold for all of the records together."""
         return curve.together(self.mechanism, self.costs, self.people)
 
 
 def _asked(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
-    """Checks the request; None if nothing was released."""
+    """Checks a question; returns None if nothing was released."""
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
     costs, done = charges(mechanism, neighbours), mechanism
     curve.check_people(mechanism, people)
@@ -227,22 +227,22 @@ def _asked(mechanism: Description, spent: int | None, neighbours: str, people: i
 
 
 def curves(asked: Asked, at: np.ndarray) -> list[curve.Ways]:
-    """Deltas of each dominating pair in both directions, or of the group lemma where smaller."""
+    """Bounds delta for each dominating pair both ways, by the group lemma where that is smaller."""
     direct = [(np.ones_like(at), np.ones_like(at))]
     if asked.together:
         direct = [pair for cost in curve.anywhere(asked.costs)
                   for pair in curve.both_ways(cost, at, asked.neighbours, asked.people)]
     if asked.people == 1:
         return direct
-    one = np.max([way for cost in asked.costs for pair in curve.both_ways(
+    single = np.max([way for cost in asked.costs for pair in curve.both_ways(
         cost, at / asked.people, asked.neighbours) for way in pair], axis=0)
     grown = np.array([curve.factor(e, asked.people) for e in at / asked.people])
-    value = np.minimum(1.0, np.where(one > 0, one * grown, 0.0))
+    value = np.minimum(1.0, np.where(single > 0, single * grown, 0.0))
     return [(np.minimum(right, value), np.minimum(left, value)) for right, left in direct]
 
 
 class Limits(NamedTuple):
-    """The range of epsilon and delta in which a proof is possible for a description.
+    """The range of epsilon and delta in which something can be proven about a description.
 
     Attributes:
       epsilon: every proven epsilon at the delta that was asked for is below it; 0 if there is none.
@@ -255,7 +255,7 @@ class Limits(NamedTuple):
 
 def limits(mechanism: Description, delta: float, neighbours: str = "replace_one",
            people: int = 1) -> Limits:
-    """The limits of a description, whatever its noise is.
+    """Computes the limits of a description, which hold for any amount of noise.
 
     Args:
       mechanism: valid, with noise; a multiplier that is not set is an error.
@@ -273,12 +273,12 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
         places = curve.anywhere(costs)
         proven.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
                              max(_floor(cost, people) for cost in places)))
-    return Limits(max(one.epsilon for one in proven), min(one.delta for one in proven))
+    return Limits(max(proof.epsilon for proof in proven), min(proof.delta for proof in proven))
 
 
 def proven_up_to(mechanism: Description, delta: float, neighbours: str,
                  people: int = 1) -> float | None:
-    """The largest epsilon of `limits`, for a statement; None without noise, or without a limit."""
+    """Returns the largest epsilon of `limits`; None without noise, or without a limit."""
     if any(map(silent, charges(mechanism, neighbours))):
         return None
     largest = limits(mechanism, delta, neighbours, people).epsilon
@@ -286,12 +286,12 @@ def proven_up_to(mechanism: Description, delta: float, neighbours: str,
 
 
 def limit_in_words(proven: float | None, delta: float) -> str:
-    """Explains an infinite epsilon by `proven_up_to`."""
+    """Explains an infinite epsilon by the result of `proven_up_to`."""
     if proven is None:
         return "infinite, which is no guarantee"
     if proven == 0:
-        return (f"not proven at delta = {delta:g}: samplers of records and noise may fail with a "
-                "larger probability, however much noise there is; choose a larger delta")
+        return (f"not proven at delta = {delta:g}: the samplers of records and noise may fail with "
+                "a larger probability, for any amount of noise; choose a larger delta")
     return (f"above what is proven, {proven:.4g} at most at delta = {delta:g}, and so no useful "
             "guarantee")
 
@@ -304,15 +304,15 @@ def refuse(epsilon: float, delta: float, limit: Limits) -> None:
     """
     if delta <= limit.delta:
         raise ValueError(f"delta = {delta:g} is too small: the smallest that is proven for these "
-                         f"releases is {limit.delta:.3g}, which samplers of records and noise "
-                         "may fail by, however much noise there is. Choose a larger delta, or "
-                         "fewer releases.")
+                         f"releases is {limit.delta:.3g}, the probability with which the samplers "
+                         "of records and noise may fail, for any amount of noise. Choose a larger "
+                         "delta, or fewer releases.")
     if epsilon >= limit.epsilon:
         raise ValueError(f"epsilon = {epsilon:g} is above what is proven at delta = {delta:g} for "
-                         f"these releases, {limit.epsilon:.4g}, so no noise can be matched to it: "
-                         "noise is drawn from its law up to an error that counts e^epsilon times. "
-                         "Choose a smaller epsilon or a larger delta, or give the release's "
-                         "`parameters`, if it has far fewer numbers than it is charged for.")
+                         f"these releases, {limit.epsilon:.4g}, so no noise can be matched to it. "
+                         "The noise generator has an error that counts e^epsilon times. Choose a "
+                         "smaller epsilon or a larger delta, or state `parameters`, if the release "
+                         "has far fewer numbers than the accountant assumes.")
 
 
 def _ceiling(cost: Charge, delta: float, people: int = 1) -> float:
@@ -329,7 +329,7 @@ def _floor(cost: Charge, people: int = 1) -> float:
 
 
 def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
-    """Nearly the largest epsilon of one record that the group lemma can prove at `delta`."""
+    """Finds about the largest epsilon of one record that the group lemma can prove at `delta`."""
     def proven(e: float) -> bool:
         share = delta / curve.factor(e, people)
         return all(e < _ceiling(cost, share) for cost in costs)
@@ -348,21 +348,21 @@ STEPS = 13  # milestones, T included
 
 
 def shares(count: int, delta: float) -> list[float]:
-    """Half of `delta` for the last of `count` milestones, the rest in equal shares; in order."""
+    """Returns the share of delta of each milestone: half for the last, the rest equally."""
     if count == 1:
         return [delta]
     return [0.5 * delta / (count - 1) * (1 - 1e-15)] * (count - 1) + [0.5 * delta]
 
 
 def milestones(allowed: int, delta: float) -> tuple[tuple[int, float], ...]:
-    """Numbers of releases, rising to `allowed`, and the share of `delta` of each."""
+    """Returns numbers of releases, rising to `allowed`, and the share of `delta` of each."""
     ends = sorted({-(-allowed * 2**k // 3**k) for k in range(STEPS)})
     return tuple(zip(ends, shares(len(ends), delta), strict=True))
 
 
 def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, delta: float,
              neighbours: str, people: int = 1) -> tuple[float, int]:
-    """The odometer's epsilon of a run stopped after `spent` releases, and the milestone it is of.
+    """Computes the odometer's epsilon of a run that stopped early, and its milestone.
 
     Args:
       part_at: the description of a number of releases; for 0, of the releases alongside the run.

@@ -1,4 +1,4 @@
-"""The file of a ledger: read whole or not at all, one writer at a time, on disk before it counts.
+"""The file of a ledger: one writer at a time, and on disk before a run begins.
 
 A process that changes it holds an exclusive lock on PATH.lock in the same folder: see `own_files`.
 The file holds no key and no row of the data.
@@ -31,7 +31,7 @@ WHAT, VERSION = "jaxminimax ledger", 1
 
 
 class Books:
-    """The content of a file, under a lock."""
+    """Reads and writes the file of a ledger, under a lock."""
 
     def __init__(self, path: str | os.PathLike[str], wait: float = 60.0) -> None:
         # a rename would replace a link, and leave two ledgers
@@ -39,22 +39,22 @@ class Books:
         self._wait = wait
 
     def exists(self) -> bool:
-        """Returns whether there is a file."""
+        """Returns True if there is a file."""
         return os.path.exists(self.path)
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Nobody else changes the file.
+        """Returns a context in which no other process changes the file.
 
         Raises:
           ValueError: if there is no such folder, or others hold the lock for a minute.
         """
         folder = os.path.dirname(self.path)
         if not os.path.isdir(folder):
-            raise ValueError(f"The ledger's folder {folder} is not there: make it first.")
+            raise ValueError(f"The ledger's folder {folder} does not exist: create it first.")
         return own_files.locked(self.path, self._wait)
 
     def read(self) -> dict[str, Any]:
-        """The content.
+        """Returns the content of the file.
 
         Raises:
           ValueError: for a file that is not there, is no ledger, or is damaged.
@@ -66,16 +66,16 @@ class Books:
             raise ValueError(f"There is no ledger at {self.path}: Ledger(path, epsilon=..., "
                              "delta=...) opens one.") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{self.path} is no ledger, or is cut off ({error}): what was spent "
-                             "is not known, so restore the file.") from None
+            raise ValueError(f"{self.path} is not a ledger, or is truncated ({error}). The budget "
+                             "spent is unknown, so restore the file.") from None
         if not isinstance(content, dict) or content.get("what") != WHAT:
-            raise ValueError(f"{self.path} is no ledger of jaxminimax: give another path.")
+            raise ValueError(f"{self.path} is not a ledger of jaxminimax: state another path.")
         if content.get("version") != VERSION:
             raise ValueError(f"{self.path} is a ledger of version {content.get('version')!r}, and "
                              f"this library reads {VERSION}: use the version that wrote it.")
         if content.pop("checksum", None) != _checksum(content):
-            raise ValueError(f"{self.path} was changed by something else, or is damaged: what was "
-                             "spent is not known, so restore the file.")
+            raise ValueError(f"{self.path} was changed by another program, or is damaged. The "
+                             "budget spent is unknown, so restore the file.")
         return content
 
     def write(self, content: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class Books:
         """
         if self.exists() and os.stat(self.path).st_nlink > 1:
             raise ValueError(f"{self.path} has several names (hard links), and the others would "
-                             "keep what was spent before: remove them.")
+                             "keep the old content: remove them.")
         content = {**content, "what": WHAT, "version": VERSION}
         text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, allow_nan=False)
         own_files.write(self.path, text)
@@ -101,7 +101,7 @@ KINDS: dict[str, type[Filter]] = {kind.kind: kind for kind in (Renyi, Basic, Pla
 
 
 class RunMark(NamedTuple):
-    """How a run that may go on after a crash is known again, by `fit`.
+    """The marks by which `fit` recognises a run that it continues after a crash.
 
     Attributes:
       key: a mark of the run's key, that only its owner can make.
@@ -116,10 +116,10 @@ class RunMark(NamedTuple):
 
 def opened(settings: dict[str, Any], kind: str, order: float | None, typical: Description | None,
             plan: Mapping[str, Description] | None) -> dict[str, Any]:
-    """The content of a new ledger."""
+    """Returns the content of a new ledger."""
     epsilon, delta = settings["epsilon"], settings["delta"]
     if epsilon is None or delta is None:
-        raise ValueError("There is no ledger at this path: give epsilon and delta to open one.")
+        raise ValueError("There is no ledger at this path: state epsilon and delta to open one.")
     check_epsilon(epsilon)
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
@@ -129,10 +129,10 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
     people = 1 if settings["people"] is None else settings["people"]
     checks.count("people", people)
     if (kind == "plan") != (plan is not None):
-        raise ValueError("filter='plan' goes with plan={'name': description, ...}, and no other "
-                         "filter does.")
+        raise ValueError("filter='plan' needs plan={'name': description, ...}, and only this "
+                         "filter takes it.")
     if kind != "renyi" and (order is not None or typical is not None):
-        raise ValueError("order and typical go with filter='renyi' only: leave them out.")
+        raise ValueError("Only filter='renyi' takes order and typical: leave them out.")
     rule: Filter
     if kind == "renyi":
         if order is None:
@@ -152,12 +152,12 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
 
 
 def now() -> str:
-    """The time, to the second."""
+    """Returns the time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def rule_of(content: dict[str, Any]) -> Filter:
-    """The filter of a ledger.
+    """Returns the filter of a ledger.
 
     Raises:
       ValueError: for a kind that is not known.
@@ -168,7 +168,7 @@ def rule_of(content: dict[str, Any]) -> Filter:
 
 
 def named(content: dict[str, Any], name: str) -> dict[str, Any]:
-    """The entry of a run.
+    """Returns the entry of a run.
 
     Raises:
       ValueError: if there is none.
@@ -181,7 +181,7 @@ def named(content: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def check_name(name: Any) -> None:
-    """Refuses what is no name of a run.
+    """Refuses a name that is not a string.
 
     Raises:
       ValueError: naming it.
@@ -191,13 +191,13 @@ def check_name(name: Any) -> None:
 
 
 def spent_of(content: dict[str, Any], rule: Filter) -> Amounts:
-    """The sums of all charges."""
+    """Returns the sums of all charges."""
     return total([entry["charge"] for entry in content["entries"]], tuple(rule.limits))
 
 
 def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
               entry: dict[str, Any]) -> str:
-    """Adds an entry to `content`, if there is room for its charge; the name it got.
+    """Adds an entry to `content` if its charge is within the limits; returns its name.
 
     Raises:
       ValueError: if there is none, saying what is left; for a name that was used before.
@@ -206,7 +206,7 @@ def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
     if name is None:
         name = next(f"run {k}" for k in range(1, len(used) + 2) if f"run {k}" not in used)
     if name in used:
-        raise ValueError(f"{name!r} is in the ledger already: give this run another name.")
+        raise ValueError(f"{name!r} is in the ledger already: use another name for this run.")
     before = spent_of(content, rule)
     content["entries"].append({"name": name, "opened": now(), "closed": None, **entry})
     for amount, then in spent_of(content, rule).items():
@@ -214,15 +214,15 @@ def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
         if not (then <= limit and math.isfinite(then)):
             left = max(limit - before[amount], 0.0)
             raise ValueError(
-                f"{name!r} costs {entry['charge'].get(amount, 0.0):.6g} of {amount}, and "
+                f"{name!r} needs {entry['charge'].get(amount, 0.0):.6g} of {amount}, and "
                 f"{left:.6g} of {limit:.6g} are left: {rule.remedy(amount, left)}.")
     return name
 
 
 def known_run(content: dict[str, Any], run: RunMark | None, charges: str) -> str | None:
-    """The name of a run that was begun before and may go on; None for a new one.
+    """Returns the name of a run that was begun before and may continue; None for a new one.
 
-    From then on nobody may cancel it.
+    Afterwards the run cannot be cancelled.
 
     Raises:
       ValueError: for a key of another run, or of one that cannot go on.
@@ -233,14 +233,14 @@ def known_run(content: dict[str, Any], run: RunMark | None, charges: str) -> str
             continue
         name = entry["name"]
         if before["run"] != run.run or entry["charges"] != charges:
-            raise ValueError(f"The key is that of {name!r}, another run: equal noise twice gives "
-                             "the data away. Use secret_key() for each run.")
+            raise ValueError(f"The key was used for another run, {name!r}. Two runs with equal "
+                             "noise reveal the data: use secret_key() for each run.")
         if not (run.resumable and before["resumable"]):
-            raise ValueError(f"{name!r} was begun before, and without a checkpoint it cannot go "
-                             "on: begin anew with another key and another name.")
+            raise ValueError(f"{name!r} was begun before, and cannot continue without a "
+                             "checkpoint: start a new run with another key and another name.")
         if entry["spent"] is not None and entry["spent"] < entry["releases"]:
-            raise ValueError(f"{name!r} was closed after {entry['spent']} releases, and the others "
-                             "were given back: begin anew with another key.")
+            raise ValueError(f"{name!r} was closed after {entry['spent']} releases, and the ledger "
+                             "took the others back: start a new run with another key.")
         before["again"] = True
         return str(name)
     return None
@@ -264,7 +264,7 @@ class Remaining(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A reservation; also a context, which closes it unless it ends by an exception.
+    """A run's reservation in a ledger; as a context it closes unless an exception ends it.
 
     Attributes:
       ledger: that it is in.
@@ -279,13 +279,13 @@ class Entry:
     fresh: bool = False
 
     def close(self, state: Any = None) -> None:
-        """The run has ended.
+        """Records that the run has ended.
 
         With filter="renyi", releases that were not made by then are given back.
 
         Args:
-          state: the last state of the run, which tells the releases that were made; None if all of
-            them were, or may have been.
+          state: the last state of the run, which counts the releases made; None if all of them
+            were made, or may have been.
 
         Raises:
           ValueError: if it was closed before, with another number of releases.
@@ -294,7 +294,7 @@ class Entry:
         self.ledger._close(self, spent)
 
     def cancel(self) -> None:
-        """Takes the reservation back: nothing was released, and nothing will be.
+        """Takes the reservation back: the run made no release, and will make none.
 
         Raises:
           ValueError: for one that was found in the file, or is closed: it may have released.
@@ -329,7 +329,7 @@ _ASSUMED = (
 
 def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
                  ) -> LedgerStatement:
-    """The statement of a ledger's content, by its filter and the sums of its charges."""
+    """Returns the statement of a ledger's content, by its filter and the sums of its charges."""
     entries, (theorem, odometer) = content["entries"], rule.summary()
     shown = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
     return LedgerStatement(

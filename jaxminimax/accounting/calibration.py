@@ -1,6 +1,6 @@
-"""From a privacy target to noise multipliers, or to a number of releases.
+"""Finds the noise multipliers, or the number of releases, that meet a privacy target.
 
-What is charged falls with the scale of the noise, and `roots` finds the least scale.
+The privacy loss falls with the scale of the noise, and `roots` finds the least scale.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
 
 def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
            alongside: tuple[Mechanism, ...], people: int) -> float:
-    """The factor at which `describe(factor)` with `alongside` is (epsilon, delta)-private."""
+    """Finds the factor at which `describe(factor)` with `alongside` is (epsilon, delta)-private."""
     check_epsilon(epsilon)
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
@@ -50,10 +50,10 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     if question in _CACHE and value(_CACHE[question]) <= epsilon:
         return _CACHE[question]
     if any(map(silent, alone)):
-        raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
-                         "give the ratio between the players, or leave it None.")
+        raise ValueError("noise_multiplier contains a 0, so no common factor makes the run "
+                         "private: state the ratio between the players, or leave it None.")
     if not any(cost.losses or cost.gaussian for cost in alone):
-        raise ValueError("There is nothing to calibrate: the mechanism releases nothing.")
+        raise ValueError("The mechanism makes no release, so there is no noise to calibrate.")
     if alongside:
         _leave_room(alongside, epsilon, delta, neighbours, people)
     limit = limits(Sequence(parts=(fixed, describe(1.0))), delta, neighbours, people)
@@ -71,19 +71,19 @@ def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
     check_delta(delta)
     already = dearest(Sequence(parts=others), float(delta), neighbours, people).epsilon
     if already >= epsilon:
-        raise ValueError(f"The other releases alone cost epsilon = {already:.4g} at delta = "
-                         f"{delta:g}, and the target is {epsilon:g}: give them more noise.")
+        raise ValueError(f"The other releases alone have epsilon = {already:.4g} at delta = "
+                         f"{delta:g}, and the target is {epsilon:g}: add more noise to them.")
 
 
 def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
-    """The run's releases of the kind of `hyper.losses`."""
+    """Returns the run's releases of the kind of `hyper.losses`."""
     return [leaf for leaf in leaves(algorithm.mechanism(hyper))
             if type(leaf) is type(hyper.losses)]
 
 
 def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
                alongside: tuple[Mechanism, ...]) -> Any:
-    """`hyper` with parts of its query that reach the target each: a record is in one of them."""
+    """Calibrates each part of a query to the target: a record is in one of the parts."""
     parts = tuple(_calibrated(part, epsilon, delta, neighbours, alongside)
                   for part in disjoint_parts(hyper.query))
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
@@ -206,7 +206,7 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
 
 def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: str,
                 alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
-    """The release that reaches the target; of several ways to make it, the one with least noise."""
+    """Calibrates a release; of several ways to make it, it takes the one with least noise."""
     choices = mechanism.alternatives() if isinstance(mechanism, Leaf) else ()
     best: Any = None
     for choice in choices if len(choices) > 1 else (mechanism,):
@@ -252,8 +252,9 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
     mechanism, alongside = of_run(algorithm, hyper), extras(alongside)
     if parts_of_data(mechanism) > 1 or not any(
             field.name == "iterations" for field in dataclasses.fields(hyper)):
-        raise ValueError("Rounds on disjoint parts of the data cost no more than one of them, so "
-                         "there is no number of iterations to calibrate: use plan(algorithm, ...).")
+        raise ValueError("Rounds on disjoint parts of the data cost together what one of them "
+                         "costs, so there is no number of iterations to calibrate: use "
+                         "plan(algorithm, ...).")
 
     def private(iterations: int, rough: bool = False) -> bool:
         changed = dataclasses.replace(hyper, iterations=iterations)
@@ -262,11 +263,11 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
         return cost.epsilon <= epsilon
 
     if not private(1):
-        one = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
-        refuse(0.0, delta, limits(Sequence(parts=(*alongside, one)), float(delta), neighbours,
+        shortest = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
+        refuse(0.0, delta, limits(Sequence(parts=(*alongside, shortest)), float(delta), neighbours,
                                   int(people)))
-        raise ValueError(f"Even one iteration costs more than epsilon = {epsilon:g} at delta = "
-                         f"{delta:g}: raise the noise multipliers.")
+        raise ValueError(f"One iteration alone exceeds epsilon = {epsilon:g} at delta = {delta:g}: "
+                         "raise the noise multipliers.")
     about = _last(lambda n: private(n, True), 1, 2)
     step = max(1, about // 1000)
     low = high = about
@@ -280,13 +281,14 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
 
 
 def _last(private: Callable[[int], bool], low: int, high: int) -> int:
-    """The last number that is private, from one that is, or is taken to be, and a larger one."""
+    """Finds the largest private number by bisection, from one that is private and a larger one."""
     step = high - low
     while private(high):
         step *= 2
         low, high = high, high + step
         if high > 2**40:
-            raise ValueError("More than 10^12 iterations would be private: nothing to calibrate.")
+            raise ValueError("More than 10^12 iterations meet the target, so there is no largest "
+                             "number to return: lower the noise multipliers.")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if private(middle) else (low, middle)

@@ -1,4 +1,4 @@
-"""Epsilon and delta of composed releases, upper bounds, and guesses that are quick.
+"""Upper bounds on epsilon and delta of composed releases, and quick guesses of them.
 
 A direction of a pair is a list of dominating pairs and how often each is repeated; answers are the
 largest over all directions. A tilted transform is accurate near the epsilon that it is tilted to,
@@ -24,7 +24,7 @@ _NOTHING = 1e-250  # a delta that no transform is needed for
 
 
 class Answer(NamedTuple):
-    """A bound and how it was found: "pld" by a transform, "chernoff" without."""
+    """A bound, and how it was computed: "pld" by a transform, "chernoff" without."""
 
     value: float
     name: str
@@ -41,14 +41,14 @@ class _Guess:
         self.tops = [float(np.abs(part.loss).max()) for part in self.parts]
 
     def near(self, t: float, eps: float | None = None) -> tuple[float, float, float]:
-        """Ln delta if the tilted sum is normal, at eps or at the tilted mean; eps; deviation."""
+        """Returns ln delta of a normal tilted sum, at eps or its mean; eps; the deviation."""
         k, mean, variance = tilt.moments(self.parts, t)
         spread = math.sqrt(max(variance, 1e-300))
         eps = mean if eps is None else eps
         return tilt.normal_delta(k - t * eps, spread, t, mean - eps), eps, spread
 
     def tilt_for(self, delta: float) -> float:
-        """The t whose tilted mean is about the epsilon of delta; 0 if that is below the mean."""
+        """Returns the t with about the epsilon of delta as tilted mean; 0 if that is too small."""
         target = math.log(delta)
 
         def gap(log_t: float) -> float:
@@ -68,7 +68,7 @@ class _Guess:
         return math.exp(float(scipy.optimize.brentq(gap, low, high, xtol=1e-3)))
 
     def epsilon(self, delta: float) -> float:
-        """About the epsilon of delta."""
+        """Returns about the epsilon of delta."""
         t = self.tilt_for(delta)
         if t > 0:
             return self.near(t)[1]
@@ -81,7 +81,7 @@ class _Guess:
         return low if gap(low) <= 0 else float(scipy.optimize.brentq(gap, low, mean, rtol=1e-6))
 
     def composed(self, t: float, eps: float, spread: float, log_delta: float) -> tilt.Composed:
-        """By the transform, with cells as wide as they may be, or have to be."""
+        """Composes by the transform, with cells as wide as accuracy allows or memory demands."""
         few = max(20 * spread, max(self.tops)) / _FEW_CELLS  # so many cost nothing
         h = min(tilt.cell(eps, t, spread, self.times), few)
         h = max(h, max(self.tops) / _MOST_CELLS)
@@ -96,7 +96,7 @@ class _Guess:
 
 
 def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float]) -> float:
-    """About what `epsilon_at` returns, within a few per cent, usually a thousandth; no bound."""
+    """Guesses what `epsilon_at` returns, within a few per cent, usually a thousandth."""
     delta = paid(0.0)
     if delta <= 0:
         return math.inf
@@ -116,7 +116,7 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
 
 
 def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
-    """An upper bound on H of all releases at e^eps, the largest over directions."""
+    """Returns an upper bound on H of all releases at e^eps, the largest over directions."""
     guesses = sorted((_guessed_at(releases, eps) for releases in directions),
                      key=lambda bound: -bound[1])
     worst = Answer(0.0, "pld")
@@ -138,7 +138,7 @@ def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
 
 
 def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
-    """An upper bound on delta at eps of one direction, tilted by t."""
+    """Returns an upper bound on delta at eps of one direction, tilted by t."""
     bound = tilt.chernoff(guess.parts, eps, t)
     if guess.times > tilt.MOST_TIMES or bound <= _NOTHING:
         return Answer(bound, "chernoff")
@@ -148,7 +148,7 @@ def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
 
 
 def _guessed_at(releases: Direction, eps: float) -> tuple[_Guess, float, float]:
-    """Masses that are truncated where they should be for a delta at eps, its ln, and the tilt."""
+    """Returns masses truncated for the delta at eps, ln of that delta, and the tilt."""
     delta = 1e-6
     for _ in range(_ROUNDS):
         guess = _Guess(releases, delta)
@@ -161,7 +161,7 @@ def _guessed_at(releases: Direction, eps: float) -> tuple[_Guess, float, float]:
 
 
 def epsilon_at(directions: Sequence[Direction], paid: Callable[[float], float]) -> Answer:
-    """The smallest epsilon found at which all directions have at most the delta `paid(epsilon)`.
+    """Finds about the smallest epsilon at which all directions need at most `paid(epsilon)`.
 
     Args:
       directions: of the pair.
@@ -204,7 +204,7 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
 
 
 def _affordable(paid: Callable[[float], float]) -> float:
-    """The largest epsilon at which nearly all of delta is left; infinity if it always is."""
+    """Returns the largest epsilon that leaves nearly all of delta; infinity if all of them do."""
     least = 0.99 * paid(0.0)
     if paid(1e6) >= least:
         return math.inf
@@ -216,7 +216,7 @@ def _affordable(paid: Callable[[float], float]) -> float:
 
 
 def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
-    """The root of delta(eps) = paid(eps) near `start`, from above; None if the window has none."""
+    """Finds the root of delta(eps) = paid(eps) near `start`, from above; None without one."""
     def gap(eps: float) -> float:
         left = paid(eps)
         if left <= 0:
@@ -242,7 +242,7 @@ def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float)
 
 
 def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> float:
-    """Epsilon by Chernoff's bound, which holds for every t."""
+    """Returns epsilon by Chernoff's bound, which holds for every t."""
     atom = tilt.atoms(guess.parts)
     for _ in range(_ROUNDS):
         if delta <= atom:

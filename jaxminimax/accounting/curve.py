@@ -1,7 +1,7 @@
-"""Delta and epsilon of a `Charge`: the curves that everything which is stated is read from.
+"""Delta and epsilon of a `Charge`, from which all stated numbers follow.
 
-Descriptions say what they cost, see `mechanism.description`; how charges add up, and what they are
-relative to, is in `mechanism.costs`.
+`mechanism.description` computes the charges of a description, and `mechanism.costs` says how they
+add up and what they are relative to.
 
 `delta_of` and `epsilon_of` are upper bounds for k records of one person, failures of sampler and
 noise included. Releases without sampling are one Gaussian, with its closed form; all else is
@@ -17,8 +17,8 @@ Its privacy loss distributions are not used, for their
 truncation and rounding are absolute, near 1e-15 a convolution: more than delta may be after 10^6
 releases.
 
-k records of one person have a sharper proof in some places, and a lemma in all. Descriptions whose
-proof covers k records at once say so (`Description.supports_group_privacy`): then the pairs of a
+Two proofs cover k records of one person: a sharp one for some descriptions, and a lemma for all.
+Descriptions with the sharp proof say so (`Description.supports_group_privacy`): then the pairs of a
 charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
 its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
 Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the records may be in
@@ -31,8 +31,8 @@ In any case the curve of one record bounds that of k,
 
 step by step along data sets that differ in one record each. It is used on the whole curve, largest
 over the places, realised noise and failures of samplers included. If both bounds hold, the
-smaller epsilon is charged. Mostly that is the first, which is attained. The second is searched for
-only if it also holds at the epsilon of the first.
+smaller epsilon counts. Mostly that is the first, which is attained. The second is computed only if
+it also holds at the epsilon of the first.
 """
 
 import functools
@@ -52,7 +52,7 @@ from jaxminimax.mechanism.costs import Charge, silent
 
 
 def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
-    """The cost of a mechanism, one charge for each place where the differing record may be.
+    """Returns the charges of a mechanism, one for each place where the differing record may be.
 
     Raises:
       ValueError: for a description that is not valid, or a relation it has no guarantee for.
@@ -66,8 +66,8 @@ def of_run(algorithm: Any, hyper: Any) -> Description:
     """Describes a full run of an algorithm.
 
     Raises:
-      TypeError: for what is no algorithm, or settings that are not its own.
-      ValueError: for a description that is none.
+      TypeError: if it is not an algorithm, or the settings are not its own.
+      ValueError: if its description is not one.
     """
     arguments.algorithm(algorithm)
     arguments.settings(hyper, algorithm)
@@ -75,7 +75,7 @@ def of_run(algorithm: Any, hyper: Any) -> Description:
 
 
 def extras(mechanisms: Any) -> tuple[Description, ...]:
-    """Other mechanisms on the same data, as a tuple.
+    """Returns other mechanisms on the same data as a tuple.
 
     Raises:
       TypeError: for what is no tuple or list.
@@ -83,12 +83,12 @@ def extras(mechanisms: Any) -> tuple[Description, ...]:
     """
     if not isinstance(mechanisms, tuple | list):
         raise TypeError("alongside must be a tuple of mechanisms, got "
-                        f"{checks.describe(mechanisms)}: one alone is (mechanism,).")
+                        f"{checks.describe(mechanisms)}: write one alone as (mechanism,).")
     return tuple(map(as_description, mechanisms))
 
 
 def truncated(mechanism: Description, spent: int) -> Description | None:
-    """`mechanism` stopped after `spent` releases; None if nothing was released.
+    """Returns `mechanism` stopped after `spent` releases; None if it made none.
 
     Parts are taken to run one after the other, in their order, or in turn where they say so.
     """
@@ -96,17 +96,17 @@ def truncated(mechanism: Description, spent: int) -> Description | None:
 
 
 def shift(neighbours: str) -> float:
-    """How many clip norms neighbouring sums are apart."""
+    """Returns the distance of neighbouring sums in clip norms."""
     return 2.0 if neighbours == "replace_one" else 1.0
 
 
 def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
-    """How far apart, in deviations of the noise, k records move all Gaussian releases."""
+    """Returns how far k records move all Gaussian releases, in deviations of the noise."""
     return people * shift(neighbours) * math.sqrt(cost.gaussian)
 
 
 def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
-    """The releases that are composed, for each direction of the pair."""
+    """Returns the releases to compose, for each direction of the pair."""
     parts = [part for loss, times in cost.losses
              for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
     if cost.gaussian:
@@ -117,16 +117,16 @@ def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
 
 
 def apart(cost: Charge, people: int) -> tuple[float, float, float]:
-    """Ratio, failures and departure from the described law, for k records."""
+    """Returns ratio, failures and departure from the described law, for k records."""
     return people * cost.ratio, cost.failures(people), people * cost.departure(people)
 
 
 @functools.lru_cache(maxsize=4096)
 def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, *,
                   rough: bool = False) -> tuple[float, str]:
-    """Epsilon, and the bound it is from: "gaussian", "pld" or "chernoff".
+    """Computes epsilon, and names the bound: "gaussian", "pld" or "chernoff".
 
-    With `rough` it is a quick guess of the same number, and no bound.
+    With `rough` it is a quick guess of the same number, and not a bound.
     """
     r, o, tau = apart(cost, people)
 
@@ -148,15 +148,15 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
 
 
 def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
-    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
+    """Returns an upper bound on epsilon at delta, the largest over both directions.
 
-    Infinity without noise, or where failures alone cost delta.
+    It is infinite without noise, or if failures alone use up delta.
     """
     return named_epsilon(cost, float(delta), neighbours, people)[0]
 
 
 def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], float]) -> float:
-    """An epsilon at which at most `paid(epsilon)` is used; infinity if none is found."""
+    """Finds an epsilon that needs at most `paid(epsilon)`; infinity if there is none."""
     left = paid(0.0)
     for _ in range(50):
         if left <= 0:
@@ -170,7 +170,7 @@ def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], floa
 
 
 def event(charge: Charge) -> str:
-    """The dp-accounting event of a charge, as that library prints it, for the record.
+    """Returns the dp-accounting event of a charge, as that library prints it.
 
     Gaussian multipliers are noise over clip norm, which is what that library's PLD accountant means
     by them under REPLACE_ONE (its RDP accountant does not).
@@ -205,7 +205,7 @@ Ways = tuple[np.ndarray, np.ndarray]  # P against Q, Q against P
 
 
 def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int = 1) -> list[Ways]:
-    """Upper bounds on H of each pair that dominates the charge, both ways round, at e^epsilon.
+    """Bounds H at e^epsilon of each pair that dominates the charge, in both directions.
 
     With H_0 of the described releases, r, o and tau as in `curve`, and H_0(e - r) at most
     H_0(0) + 1 - e^(e - r) for e < r, as H grows by at most the difference of its arguments.
@@ -246,7 +246,7 @@ def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int)
 
 
 def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
-    """Bounds of one direction; a bound at a smaller epsilon holds at a larger one."""
+    """Bounds H of one direction; a bound at a smaller epsilon holds at a larger one."""
     order = np.argsort(epsilons)
     values = np.empty_like(epsilons)
     values[order] = np.minimum.accumulate([
@@ -256,12 +256,12 @@ def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
-    """Delta at epsilon of what is charged, an upper bound; the largest over both directions."""
+    """Returns an upper bound on delta at epsilon, the largest over both directions."""
     return float(np.max(both_ways(cost, np.array([epsilon]), neighbours, people)))
 
 
 def failures_of(cost: Charge, people: int) -> float:
-    """Probability of what is charged as a failure, and so is in no Renyi divergence."""
+    """Returns the probability of failures, which are in no Renyi divergence."""
     return cost.failures(people) + people * cost.departure(people)
 
 
@@ -283,7 +283,7 @@ class Dearest(NamedTuple):
 
 
 def check_people(mechanism: Description, people: int) -> None:
-    """Refuses numbers of records that a unit cannot have.
+    """Refuses a number of records that one unit cannot have.
 
     Raises:
       ValueError: naming the value and the fix.
@@ -297,14 +297,14 @@ def check_people(mechanism: Description, people: int) -> None:
 
 
 def together(mechanism: Description, costs: tuple[Charge, ...], people: int) -> bool:
-    """Returns whether the charges of a description may be read for k records."""
+    """Returns True if the charges of a description hold for k records together."""
     return (people == 1 or mechanism.supports_group_privacy()
             or not any(cost.losses for cost in costs))
 
 
 def dearest(mechanism: Description, delta: float, neighbours: str, people: int = 1, *,
             rough: bool = False) -> Dearest:
-    """The largest epsilon of a description for k records.
+    """Computes the largest epsilon of a description for k records, over all places.
 
     Args:
       mechanism: valid or not.
@@ -341,7 +341,7 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
 
 
 def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
-    """The charges of all places, each with the largest failures and departures of any."""
+    """Returns the charges of all places, each with the largest failures and departures."""
     if len(costs) == 1:
         return costs
     most = {name: max(getattr(cost, name) for cost in costs)
@@ -350,7 +350,7 @@ def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
 
 
 def factor(epsilon: float, people: int) -> float:
-    """sum_{j < k} e^(j epsilon), rounded up."""
+    """Returns sum_{j < k} e^(j epsilon), rounded up."""
     if epsilon * (people - 1) > 690.0:
         return math.inf
     # e^((k - 1) eps) (1 - e^(-k eps)) / (1 - e^-eps), in which no term overflows
@@ -360,7 +360,7 @@ def factor(epsilon: float, people: int) -> float:
 
 
 def _by_lemma(one: Callable[[float], Dearest], delta: float, people: int) -> Dearest:
-    """The smallest k e found with delta(e) factor(e) <= delta; infinity if there is none."""
+    """Finds about the smallest k e with delta(e) factor(e) <= delta; infinity if there is none."""
     def at(e: float) -> Dearest:
         # delta(e) must be at most delta / sum_{j < k} e^(j e)
         share = delta / factor(e, people)

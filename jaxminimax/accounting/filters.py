@@ -1,14 +1,14 @@
-"""Privacy filters: rules by which several runs, each chosen by looking at the others, stay private.
+"""Privacy filters: rules that keep several runs private, each chosen by looking at the others.
 
 A filter fixes its limits when it is opened. A run is charged when it is reserved, before it reads
-data; the sum of all charges must stay within the limits on every path of choices, and then all
-outputs together are (epsilon, delta)-private, however the next run, its noise and its end are
-chosen from what had been released, and however runs are nested: with its description, problem and
-data fixed, what a run will release is drawn by coins of its own, and who sees it bit by bit, with
-other runs between, sees no more than who is shown all of it at once.
+data. The sum of all charges must stay within the limits on every path of choices, and then all
+outputs together are (epsilon, delta)-private. The next run, its noise and its end may be chosen by
+any rule that looks at earlier releases, and runs may be nested: with its description, problem and
+data fixed, a run draws its releases with randomness of its own, and an observer who sees them one
+by one, with other runs between, sees no more than one who is shown all of them at once.
 
-There is no such filter of full strength for privacy loss distributions: with noise that is chosen
-on the way their composition understates. `Plan` uses it, for runs that are all named at opening.
+There is no such filter for privacy loss distributions: their composition understates the loss if
+noise is chosen on the way. `Plan` uses it, for runs that are all named at opening.
 
 Sources: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go
 composition", NeurIPS 2016. Of the filter by Renyi divergences: Feldman and Zrnic, "Individual
@@ -34,7 +34,7 @@ Amounts = dict[str, float]
 
 
 def total(charged: list[Amounts], names: tuple[str, ...]) -> Amounts:
-    """The sums, exact and then rounded up."""
+    """Returns the sums of all amounts, added exactly and then rounded up."""
     sums = {}
     for name in names:
         each = [one.get(name, 0.0) for one in charged]
@@ -49,7 +49,7 @@ def total(charged: list[Amounts], names: tuple[str, ...]) -> Amounts:
 
 @dataclasses.dataclass(frozen=True)
 class Filter(abc.ABC):
-    """A privacy filter: its limits, and the charge of a run.
+    """A privacy filter: the limits of a budget, and what a run is charged against them.
 
     Attributes:
       limits: of every amount that is charged, fixed at opening.
@@ -67,43 +67,43 @@ class Filter(abc.ABC):
     @abc.abstractmethod
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
-        """The charge of a run.
+        """Returns the charge of a run.
 
         Raises:
           ValueError: for a run that this filter cannot charge.
         """
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
-        """The charge of releases that are only stated to be (epsilon, delta)-private.
+        """Returns the charge of releases that a statement calls (epsilon, delta)-private.
 
         Raises:
           ValueError: if this filter cannot charge them.
         """
-        raise ValueError(f"A ledger with filter={self.kind!r} has no room for other statements: "
-                         "open one with filter='basic'.")
+        raise ValueError(f"A ledger with filter={self.kind!r} takes no other statements: open one "
+                         "with filter='basic'.")
 
     def remedy(self, amount: str, left: float) -> str:
-        """Advice where too little of an amount is left."""
+        """Returns advice for a run that needs more of an amount than is left."""
         if amount == self.main:
-            return ("give it more noise or fewer releases; ledger.calibrate(algorithm, hyper, "
+            return ("add more noise or make fewer releases; ledger.calibrate(algorithm, hyper, "
                     "share=...) finds the noise for a share of what is left")
-        return "give it fewer releases, as more noise does not change this"
+        return "make fewer releases; more noise does not change this amount"
 
     @abc.abstractmethod
     def odometer(self, spent: Amounts) -> float:
-        """Epsilon of what was charged; see `summary` for what it means."""
+        """Returns the epsilon of all charges so far; `summary` says what it means."""
 
     def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
-        """An (epsilon, delta) such that any further statement of it still fits."""
+        """Returns the (epsilon, delta) of a further statement that certainly fits."""
         return 0.0, 0.0
 
     @abc.abstractmethod
     def summary(self) -> tuple[str, str]:
-        """By what theorem runs are added up, and what the odometer's number means."""
+        """Returns how runs are added up, and what the odometer's number means."""
 
 
 class Basic(Filter):
-    """Sums of (epsilon_i, delta_i), Rogers et al. 2016.
+    """Basic composition: sums of (epsilon_i, delta_i), by Rogers et al. 2016.
 
     Theorem. With epsilon_i, delta_i and mechanism i chosen by looking at the outputs before it, for
     every event S of all outputs, E the sum of epsilon_i on the path and delta at least the sum of
@@ -119,43 +119,43 @@ class Basic(Filter):
 
     @classmethod
     def open(cls, epsilon: float, delta: float) -> "Basic":
-        """The filter of (epsilon, delta)."""
+        """Returns the filter of (epsilon, delta)."""
         return cls({"epsilon": epsilon, "delta": delta}, {})
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
-        """Its epsilon, by everything that the accountant knows, at a share of delta."""
+        """Returns the run's epsilon at a share of delta, by the whole accountant."""
         return {"epsilon": dearest(mechanism, delta, neighbours, people).epsilon, "delta": delta}
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
-        """Both."""
+        """Returns the epsilon and the delta of the statement."""
         return {"epsilon": epsilon, "delta": delta}
 
     def remedy(self, amount: str, left: float) -> str:
-        """Advice on delta: a smaller one."""
+        """Advises a smaller delta where delta is short."""
         if amount != "delta":
             return super().remedy(amount, left)
-        return (f"it is delta that is short, not noise. State it at a delta of at most {left:.6g}, "
-                "where its epsilon is larger, or open a ledger with a larger delta")
+        return (f"delta is short, and noise does not change that. State it at a delta of at most "
+                f"{left:.6g}, where its epsilon is larger, or open a ledger with a larger delta")
 
     def odometer(self, spent: Amounts) -> float:
-        """The sum of the runs' epsilons."""
+        """Returns the sum of the runs' epsilons."""
         return spent["epsilon"]
 
     def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
-        """The epsilon and delta that are left."""
+        """Returns the epsilon and delta that are left."""
         return left["epsilon"], left["delta"]
 
     def summary(self) -> tuple[str, str]:
-        """The theorem, and its sum."""
-        return ("Runs are added up by basic composition: their epsilons and their deltas "
-                "(Rogers et al. 2016).",
-                "the sum of the runs' epsilons, which holds wherever one stops, with the same "
+        """Returns the theorem, and what its sum means."""
+        return ("Runs are added up by basic composition, the sums of their epsilons and of their "
+                "deltas (Rogers et al. 2016).",
+                "the sum of the runs' epsilons, which holds for every stopping rule, with the same "
                 "delta")
 
 
 class Plan(Filter):
-    """Runs that are all named at opening, charged by one composition of privacy losses.
+    """Composition of the privacy losses of runs that are all named at opening.
 
     Theorem. The order of the releases, and which of them are made, may be chosen by looking.
 
@@ -173,39 +173,40 @@ class Plan(Filter):
     @classmethod
     def open(cls, epsilon: float, delta: float, neighbours: str, plan: dict[str, Description],
              people: int = 1) -> "Plan":
-        """The plan, if all of it together is (epsilon, delta)-private.
+        """Returns the plan, if all of it together is (epsilon, delta)-private.
 
         Raises:
           ValueError: if it costs more.
         """
         costs = dearest(Sequence(parts=tuple(plan.values())), delta, neighbours, people).epsilon
         if not costs <= epsilon:
-            raise ValueError(f"The plan costs epsilon = {costs:.6g} at delta = {delta:g}, and the "
-                             f"ledger has {epsilon:g}: give its runs more noise, calibrate(..., "
+            raise ValueError(f"The plan has epsilon = {costs:.6g} at delta = {delta:g}, and the "
+                             f"ledger has {epsilon:g}: add noise to its runs; calibrate(..., "
                              "alongside=...) finds how much.")
         costs_by_name = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
         return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": costs_by_name})
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
-        """One of the runs that were named."""
+        """Returns the charge of one of the named runs."""
         if name not in self.limits:
             raise ValueError(f"{name!r} is not in the plan, which has {', '.join(self.limits)}: "
-                             "name one of these, or open a ledger with filter='renyi'.")
+                             "use one of these names, or open a ledger with filter='renyi'.")
         if self.details["charges"][name] != repr(charges(mechanism, neighbours)):
-            raise ValueError(f"What was planned as {name!r} has another cost: reserve the "
-                             "description that the ledger was opened with.")
+            raise ValueError(f"The plan has another description for {name!r}: reserve the one that "
+                             "the ledger was opened with.")
         return {name: 1.0}
 
     def odometer(self, spent: Amounts) -> float:
-        """That of the plan, once anything of it was begun."""
+        """Returns the epsilon of the plan, once any of its runs was begun."""
         return self.details["epsilon"] if any(spent.values()) else 0.0
 
     def summary(self) -> tuple[str, str]:
-        """The theorem, and its one number."""
+        """Returns the theorem, and what its one number means."""
         return ("Runs were all named when the ledger was opened, and are charged together by one "
                 f"composition of privacy losses: epsilon = {self.details['epsilon']:.4g}. Their "
-                "order and their ends may be chosen by looking.", "of the whole plan")
+                "order and their ends may be chosen by looking at releases.",
+                "the epsilon of the whole plan")
 
 
 _RATIO = 1e-3  # part of epsilon that is kept for the law of the integer noise
@@ -213,7 +214,7 @@ _ASIDE = 0.1  # part of delta that is kept for failures
 
 
 class Renyi(Filter):
-    """Sums of Renyi divergences at one order a, fixed at opening, with failures.
+    """Composition of Renyi divergences at one order a, fixed at opening, with failures.
 
     Theorem. Let every release i, chosen by looking at those before it, be a mechanism of which,
     given the past, all but a failure of mass f_i on either data set has integral of P_i^a
@@ -245,7 +246,7 @@ class Renyi(Filter):
 
     @classmethod
     def open(cls, epsilon: float, delta: float, order: float) -> "Renyi":
-        """The filter of (epsilon, delta) at an order.
+        """Returns the filter of (epsilon, delta) at an order.
 
         Raises:
           ValueError: if the order leaves nothing to spend.
@@ -255,7 +256,7 @@ class Renyi(Filter):
         rho = (epsilon - ratio - _conversion(order, main)) * (1 - 1e-12)
         if not rho > 0:
             raise ValueError(f"order = {order:g} leaves nothing of epsilon = {epsilon:g} at delta "
-                             f"= {delta:g}: take a larger order, or none to have one chosen.")
+                             f"= {delta:g}: state a larger order, or leave it out.")
         most = _odometers(order, rho, main)[0][1] + ratio  # a little above epsilon
         return cls({"divergence": rho, "failure": 0.5 * aside * math.exp(-ratio),
                     "law": 0.5 * aside * math.exp(-np.logaddexp(0.0, most)), "ratio": ratio},
@@ -263,21 +264,21 @@ class Renyi(Filter):
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
-        """The divergence at the filter's order, and the extra terms, at its dearest place."""
+        """Returns the divergence at the filter's order and the other amounts, at worst."""
         most, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
         if not together(mechanism, costs, people):
-            raise ValueError(f"There is no Renyi divergence of these releases for {people} records "
-                             "of one person: open the ledger with filter='basic'.")
+            raise ValueError(f"These releases have no Renyi divergence for {people} records of one "
+                             "person: open the ledger with filter='basic'.")
         for cost in costs:
             rho, failure = renyi.divergence(cost, self.details["order"], neighbours,
                                                    1e-3 * self.limits["failure"], people)
-            one = {"divergence": rho, "failure": failure + cost.failures(people),
+            amounts = {"divergence": rho, "failure": failure + cost.failures(people),
                    "law": people * cost.departure(people), "ratio": people * cost.ratio}
-            most = {name: max(most[name], one[name]) for name in most}
+            most = {name: max(most[name], amounts[name]) for name in most}
         return most
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
-        """Randomised response of that epsilon with a failure of mass delta.
+        """Returns the charge of randomised response with that epsilon and a failure of mass delta.
 
         Every (epsilon, delta)-private pair is made from that one: Kairouz, Oh and Viswanath, "The
         composition theorem for differential privacy", ICML 2015.
@@ -286,17 +287,17 @@ class Renyi(Filter):
                 "law": 0.0, "ratio": 0.0}
 
     def remedy(self, amount: str, left: float) -> str:
-        """For failures, as which the delta of a statement is charged: a smaller delta."""
+        """Advises a smaller delta where failures are short: deltas of statements count as these."""
         if amount != "failure":
             return super().remedy(amount, left)
-        return (f"it is delta that is short, not noise. A ledger with filter={self.kind!r} keeps "
-                f"{_ASIDE / 2:.0%} of its delta for the deltas of other statements and for samples "
-                f"that fail. State it at a delta of at most {left:.6g}, where its epsilon is "
-                "larger, or open a ledger with filter='basic', which adds up deltas, and a delta "
-                "above their sum")
+        return (f"delta is short, and noise does not change that. A ledger with filter="
+                f"{self.kind!r} keeps {_ASIDE / 2:.0%} of its delta for the deltas of other "
+                f"statements and for samples that fail. State it at a delta of at most {left:.6g}, "
+                "where its epsilon is larger, or open a ledger with filter='basic', which adds up "
+                "deltas, and a delta above their sum")
 
     def odometer(self, spent: Amounts) -> float:
-        """Epsilon of the first milestone at or above what was charged."""
+        """Returns the epsilon of the first milestone at or above the divergence spent."""
         if not any(spent.values()):
             return 0.0
         reached = _odometers(self.details["order"], self.limits["divergence"],
@@ -305,7 +306,7 @@ class Renyi(Filter):
         return max(value, 0.0) + self.limits["ratio"]
 
     def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
-        """By bisection on randomised response."""
+        """Returns the epsilon of the randomised response that fits, and the delta that is left."""
         low, high = 0.0, left["divergence"] + 50.0
         for _ in range(200):
             middle = 0.5 * (low + high)
@@ -314,17 +315,17 @@ class Renyi(Filter):
         return low, left["failure"]
 
     def summary(self) -> tuple[str, str]:
-        """The theorem with its order, and the milestones."""
+        """Returns the theorem with its order, and what the milestones mean."""
         return ("Runs are added up by their Renyi divergences of order "
                 f"{self.details['order']:.4g}, which was fixed when the ledger was opened (Feldman "
-                "and Zrnic 2021), other statements by the epsilon and delta they say.",
-                "of the next of its milestones, which were fixed when the ledger was opened; for "
-                "all of them together, the same delta; holds wherever one stops")
+                "and Zrnic 2021), other statements by their epsilon and delta.",
+                "that of the next milestone, fixed when the ledger was opened; all milestones "
+                "together have the same delta, and it holds for every stopping rule")
 
 
 def best_order(epsilon: float, delta: float, neighbours: str,
                typical: Description | None = None, people: int = 1) -> float:
-    """The order at which most runs like `typical` fit, or Gaussian ones without sampling.
+    """Finds the order at which most runs like `typical` fit, or Gaussian ones without sampling.
 
     Raises:
       ValueError: if no order leaves anything of so small a delta and epsilon.
@@ -332,12 +333,12 @@ def best_order(epsilon: float, delta: float, neighbours: str,
     best, least = 0.0, math.inf
     for order in np.geomspace(1e-2, 1e6, 161) + 1.0:
         try:
-            one = Renyi.open(epsilon, delta, float(order))
+            opened = Renyi.open(epsilon, delta, float(order))
         except ValueError:
             continue
-        cost = order if typical is None else one.charge(typical, "", delta, neighbours,
-                                                        people)[one.main]
-        share = cost / one.limits[one.main]
+        cost = order if typical is None else opened.charge(typical, "", delta, neighbours,
+                                                        people)[opened.main]
+        share = cost / opened.limits[opened.main]
         if share < least:
             best, least = float(order), share
         elif share > 4 * least:  # far beyond the best one
@@ -350,12 +351,12 @@ def best_order(epsilon: float, delta: float, neighbours: str,
 
 
 def _conversion(order: float, delta: float) -> float:
-    """The excess of epsilon over rho."""
+    """Returns the excess of epsilon over rho."""
     return ((-math.log(delta * order) + (order - 1) * math.log1p(-1 / order)) / (order - 1))
 
 
 def _odometers(order: float, rho: float, delta: float) -> list[tuple[float, float]]:
-    """Limits, falling, and epsilon of each, without the ratio."""
+    """Returns the milestones: divergences, falling, and the epsilon of each without the ratio."""
     limits = [rho / 1.5**j for j in range(STEPS)]
     return [(limit, limit + _conversion(order, share))
             for limit, share in zip(limits, reversed(shares(STEPS, delta)), strict=True)]

@@ -86,7 +86,7 @@ def _last(holds: Callable[[float], bool], low: float, high: float) -> tuple[floa
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon whose divergence is at most delta, rounded up."""
+    """Returns the smallest epsilon whose divergence is at most delta, rounded up."""
     if mu == 0:
         return 0.0
     if mu > _LARGEST or delta <= _LEAST:
@@ -104,7 +104,7 @@ def epsilon(mu: float, delta: float) -> float:
 
 
 def closest_mu(epsilon: float, divergence: float) -> float:
-    """The smallest mu whose divergence at e^epsilon is at least that, rounded up.
+    """Returns the smallest mu whose divergence at e^epsilon is at least that, rounded up.
 
     Args:
       epsilon: at least 0.

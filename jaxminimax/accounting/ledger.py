@@ -1,4 +1,4 @@
-"""A ledger: one budget for all that is released about the same data, in a file."""
+"""A ledger: one privacy budget, in a file, for all releases about the same data."""
 
 import contextlib
 import copy
@@ -25,7 +25,7 @@ _STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "as
 
 
 class Ledger:
-    """A budget for several runs on the same data, each chosen and stopped by looking at the others.
+    """A privacy budget for several runs on the same data, each chosen by looking at the others.
 
         ledger = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6)
         hyper = ledger.calibrate(jmm.sgda, hyper, share=0.5)  # half of what is left
@@ -63,8 +63,8 @@ class Ledger:
       plan: descriptions by name.
 
     Raises:
-      ValueError: for numbers out of range, settings other than those of the ledger that is there,
-        or a file that is no ledger.
+      ValueError: for numbers out of range, settings other than those of the existing ledger, or a
+        file that is not a ledger.
 
     Examples:
         >>> ledger = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6)
@@ -104,17 +104,17 @@ class Ledger:
         for name, value in settings.items():
             if value is not None and value != stored[name]:
                 raise ValueError(f"The ledger at {self._books.path} has {name} = {stored[name]!r}, "
-                                 f"not {value!r}: give the settings it was opened with, or none.")
+                                 f"not {value!r}: state the settings it was opened with, or none.")
 
     # --- spending ---
 
     def reserve(self, described: Any, hyper: Any = None, *, name: str | None = None,
                 delta: float | None = None, unit: str | None = None,
                 run: books.RunMark | None = None) -> Entry:
-        """Charges a run, or refuses it; call it before the run reads data.
+        """Counts a run against the budget, or refuses it; call it before the run reads data.
 
         Args:
-          described: a description, or with `hyper` the algorithm it is of.
+          described: a description; with `hyper`, the algorithm.
           hyper: the algorithm's `Hyper`, calibrated.
           name: the name of the run; None for "run 1" and so on. A plan needs it.
           delta: with filter="basic", the part of the ledger's delta for this run; None for a tenth
@@ -124,7 +124,7 @@ class Ledger:
           run: marks by which a run is recognised if it goes on after a crash; see `fit`.
 
         Raises:
-          ValueError: if the ledger cannot pay for it, saying what is left; for a name or a key that
+          ValueError: if the run exceeds the budget, saying what is left; for a name or a key that
             was used before; for another unit; for a description that is not valid.
         """
         books.check_name(name)
@@ -152,21 +152,21 @@ class Ledger:
         return Entry(self, name, mechanism, fresh=True)
 
     def add(self, statement: Statement | Any, *, name: str | None = None) -> None:
-        """Charges releases that were made without this ledger, by what their statement says.
+        """Counts releases that were made without this ledger, by their statement.
 
-        Their epsilon of all releases and their delta are added, as of any mechanism that is
-        (epsilon, delta)-private. `Statement.from_json` reads a statement back. Another kind of
+        It counts the epsilon of all their releases and their delta, as of any (epsilon,
+        delta)-private mechanism. `Statement.from_json` reads a statement back. Another kind of
         statement needs epsilon, delta, neighbours, unit, sampling, enforced and assumed.
 
         Raises:
-          ValueError: if the ledger cannot pay for it, or if it is for other neighbours, another
-            unit or another number of people.
+          ValueError: if they exceed the budget, or if the statement is for other neighbours,
+            another unit or another number of people.
         """
         books.check_name(name)
         if not all(hasattr(statement, what) for what in _STATED):
-            raise ValueError(f"{type(statement).__name__} is no statement of one mechanism: it "
-                             f"needs {', '.join(_STATED)}. A ledger's own runs are added by its "
-                             "reservations.")
+            raise ValueError(f"{type(statement).__name__} is not a statement of one mechanism, "
+                             f"which has {', '.join(_STATED)}. Runs of this ledger are counted "
+                             "by reserve(...).")
         self.check_same("The statement", neighbours=statement.neighbours,
                         people=getattr(statement, "people", 1), unit=statement.unit)
         for what, high in (("epsilon", math.inf), ("delta", 1.0)):
@@ -176,7 +176,7 @@ class Ledger:
             checks.scalars(**{what: value})
         epsilon, delta = float(statement.epsilon), float(statement.delta)
         entry = {
-            "words": f"({epsilon:.6g}, {delta:g})-private by its statement, and charged as any "
+            "words": f"({epsilon:.6g}, {delta:g})-private by its statement, and counted as any "
                      "such mechanism: " + " ".join(statement.sampling),
             "charges": None, "charge": self._rule.foreign(epsilon, delta), "unit": self.unit,
             "releases": getattr(statement, "allowed", None),
@@ -200,13 +200,13 @@ class Ledger:
             if value != (own := getattr(self, name)):
                 raise ValueError(f"{what} is for {name} = {value!r}, and the ledger for {own!r}: "
                                  f"they cannot be added. If {own!r} is true of these data, state "
-                                 f"it with {name}={own!r}; else open a ledger of its own.")
+                                 f"{name}={own!r}; otherwise open another ledger.")
 
     def calibrate(self, algorithm: Any, hyper: Any, *, share: float = 1.0,
                   delta: float | None = None) -> Any:
         """Returns `hyper` with the noise at which the whole run takes `share` of what is left.
 
-        The ratio between the players' multipliers is kept. Nothing is reserved by it.
+        The ratio between the players' multipliers is kept, and nothing is reserved.
 
         Args:
           algorithm: a module such as `sgda`.
@@ -221,17 +221,17 @@ class Ledger:
         checks.number("share", share, low=0.0, high=1.0 + 1e-12)
         left = self._left()
         if isinstance(self._rule, Plan):
-            raise ValueError("A plan's noise is fixed when the ledger is opened: calibrate(..., "
-                             "alongside=...) before that.")
+            raise ValueError("A plan's noise is fixed when the ledger is opened: use calibrate("
+                             "..., alongside=...) before that.")
         aim = share * left[self._rule.main]
         if not aim > 0:
-            raise ValueError("Nothing is left in this ledger.")
+            raise ValueError("The budget of this ledger is spent: open another one.")
         if isinstance(self._rule, Basic):
             return calibration.calibrate(algorithm, hyper, aim, self._delta(delta),
                                         neighbours=self.neighbours, people=self.people)
         losses = getattr(hyper, "losses", None)
         if losses is not None and losses.noise_multiplier is None:
-            raise ValueError("The noise of the groups' losses is not set: dataclasses.replace("
+            raise ValueError("The noise of the groups' losses is not set: use dataclasses.replace("
                              "hyper, losses=...) with a noise_multiplier first.")
 
         def scaled(factor: float) -> Any:
@@ -246,7 +246,7 @@ class Ledger:
     # --- reading ---
 
     def remaining(self) -> Remaining:
-        """The budget that is left."""
+        """Returns the budget that is left."""
         left = self._left()
         limits = self._rule.limits
         planned = tuple(left) if isinstance(self._rule, Plan) else ()
@@ -257,16 +257,16 @@ class Ledger:
 
     @property
     def odometer(self) -> float:
-        """Epsilon of what is charged now, if nothing more is reserved; see `statement`."""
+        """The epsilon of all runs so far, if no more are reserved; see `statement`."""
         return self._rule.odometer(books.spent_of(self._read(), self._rule))
 
     def statement(self) -> LedgerStatement:
-        """The privacy statement of everything in this ledger."""
+        """Returns the privacy statement of everything in this ledger."""
         content = self._read()
         return books.statement_of(content, self._rule, books.spent_of(content, self._rule))
 
     def entry(self, name: str, described: Any, hyper: Any = None) -> Entry:
-        """A reservation that is in the file, after a restart.
+        """Returns a reservation from the file, after a restart.
 
         Args:
           name: of the run.
@@ -278,7 +278,7 @@ class Ledger:
         """
         mechanism = described if hyper is None else described.mechanism(hyper)
         if self._find(name)["charges"] != repr(charges(mechanism, self.neighbours)):
-            raise ValueError(f"{name!r} was reserved for another description: give its own.")
+            raise ValueError(f"{name!r} was reserved for another description: state that one.")
         return Entry(self, name, mechanism)
 
     # --- the file ---
@@ -286,8 +286,8 @@ class Ledger:
     def _read(self) -> dict[str, Any]:
         content = self._books.read()
         if books.rule_of(content) != self._rule:
-            raise ValueError(f"{self._books.path} is another ledger than the one that was opened: "
-                             "open it again.")
+            raise ValueError(f"{self._books.path} is not the ledger that was opened: open it "
+                             "again.")
         return content
 
     def _left(self) -> Amounts:
@@ -298,20 +298,20 @@ class Ledger:
     def _delta(self, delta: float | None) -> float:
         if not isinstance(self._rule, Basic):
             if delta is not None:
-                raise ValueError(f"delta={delta!r} is of filter='basic'; this ledger has one delta "
-                                 "for all runs: leave it out.")
+                raise ValueError(f"Only filter='basic' takes delta={delta!r}; this ledger has one "
+                                 "delta for all runs: leave it out.")
             return self.delta
         left = self._left()["delta"]
         delta = min(0.1 * self.delta, left) if delta is None else delta
         if not left > 0:
-            raise ValueError(f"Nothing is left of delta = {self.delta:g}: give the runs smaller "
-                             "parts of it.")
+            raise ValueError(f"The runs have used all of delta = {self.delta:g}: state a smaller "
+                             "delta for each run.")
         check_delta(delta)
         return float(delta)
 
     @contextlib.contextmanager
     def _changed(self) -> Iterator[dict[str, Any]]:
-        """The content under the lock; if it was changed, it is on disk when the lock is left."""
+        """Yields the content under the lock, and writes it to disk if it was changed."""
         with self._books.locked():
             content = self._read()
             before = copy.deepcopy(content)
@@ -324,7 +324,7 @@ class Ledger:
 
     def bind(self, entry: Entry, marks: dict[str, str], kept: Mapping[str, str] = _NONE, *,
              several: bool = False) -> None:
-        """Writes down what a run reads and computes, or compares it with what was written before.
+        """Records marks of what a run reads and computes, or compares them with earlier ones.
 
         Args:
           entry: of the run.
@@ -343,12 +343,12 @@ class Ledger:
                 if run["of"].get(name) == value:
                     continue
                 if not several:
-                    raise ValueError(f"{entry.name!r} was begun with another {name}: the same key "
-                                     "would give the data away. Begin anew with another key.")
+                    raise ValueError(f"{entry.name!r} was begun with another {name}, and the same "
+                                     "key would reveal the data: start a new run with another key.")
                 run["of"][name] = "several"
 
     def shown(self, entry: Entry, rounds: int) -> int:
-        """Writes down that a run's state after so many rounds may be seen; the most of any."""
+        """Records that a run's state after so many rounds may be seen; returns the most so far."""
         with self._changed() as content:
             run = books.named(content, entry.name)["run"]
             if run is None:
@@ -363,7 +363,7 @@ class Ledger:
             # another process that goes on with it may have released something by now
             again = stored["run"] is not None and stored["run"].get("again", False)
             if not entry.fresh or again or stored["closed"] is not None:
-                raise ValueError(f"{entry.name!r} may have released something: close it.")
+                raise ValueError(f"{entry.name!r} may have released something: close it instead.")
             content["entries"].remove(stored)
 
     def _close(self, entry: Entry, spent: int | None) -> None:
@@ -381,8 +381,8 @@ class Ledger:
                 kept = before in every or not self._rule.gives_back
                 if spent == before or (kept and spent in every):
                     return
-                raise ValueError(f"{entry.name!r} was closed with {before} releases: what "
-                                 "was given back cannot be spent.")
+                raise ValueError(f"{entry.name!r} was closed after {before} releases, and the "
+                                 "ledger took the others back: they cannot be made.")
             stored |= {"closed": books.now(), "spent": spent}
             if charge is not None:
                 stored["charge"] = {name: min(x, stored["charge"][name])

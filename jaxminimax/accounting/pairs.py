@@ -1,4 +1,4 @@
-"""Pairs of laws that dominate one release, for k records of one person, by kind of privacy loss.
+"""Dominating pairs of one release, for k records of one person, by kind of privacy loss.
 
 A pair is given by its hockey-stick profiles F(eps) = H_{e^eps}(P || Q) and, of the reverse,
 H_{e^eps}(Q || P), for eps >= 0, H_a(P || Q) = integral of (P - a Q)_+. Products of dominating pairs
@@ -59,7 +59,7 @@ class Pair(NamedTuple):
 
 
 def symmetric(profile: Profile) -> tuple[Pair, ...]:
-    """The pair that is its own mirror image."""
+    """Returns the pair that is its own mirror image."""
     return (Pair(profile, profile),)
 
 
@@ -94,7 +94,7 @@ class _Mixtures:
         self.loss = self._loss(self.at)[0]
 
     def _loss(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Loss at x = z^2 y, and its derivative in y."""
+        """Returns the loss at x = z^2 y, and its derivative in y."""
         out, slope = np.zeros_like(y), np.zeros_like(y)
         for sign, logs in ((1, self.w), (-1, self.v)):
             j = np.arange(len(logs))[:, None]
@@ -109,7 +109,7 @@ class _Mixtures:
         return out, slope
 
     def __call__(self, eps: np.ndarray) -> np.ndarray:
-        """The profile."""
+        """Returns the profile at every eps."""
         out = [self._some(part) for part in np.array_split(eps, len(eps) // 65536 + 1)]
         return np.concatenate(out)
 
@@ -162,7 +162,7 @@ class _Mixtures:
         return np.where(asked > self.edge * (1 + 1e-14), 0.0, value)
 
     def _unhit(self, eps: np.ndarray, beyond: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(w_0 - e^eps v_0) P[N(0) > t], which cancels, and its size for rounding."""
+        """Returns (w_0 - e^eps v_0) P[N(0) > t], which cancels, and its size for rounding."""
         p, q = self.none
         if not (math.isfinite(p) and math.isfinite(q)):
             # w_0 = 0 or v_0 = 0: nothing cancels

@@ -1,21 +1,21 @@
-"""The composed privacy loss beyond one (epsilon, delta), for the reader of a statement.
+"""The privacy profile of a mechanism: bounds on attacks beyond one (epsilon, delta).
 
 With P and Q the laws of everything that is released on two neighbouring data sets, and
 
     delta(e) = sup over neighbours of H_{e^e}(P || Q),     H_a(P || Q) = integral of (P - a Q)_+,
 
-every number here is an upper bound for the adversary who is to tell P from Q, and knows all but the
-records that differ:
+every number is an upper bound for an attacker who distinguishes P from Q, and knows all records but
+those that differ:
 
-* His advantage, true less false positives, is at most delta(0).
-* If he is right about P at a rate of at least b and wrong about Q at a rate of at most a, then for
-  every e >= 0, with the divergences of P against Q and of Q against P,
+* The advantage, true less false positive rate, is at most delta(0).
+* An attack of true positive rate b and false positive rate a satisfies, for every e >= 0, with the
+  divergences of P against Q and of Q against P,
 
       b <= min( delta_PQ(e) + e^e a,  1 - e^-e (1 - delta_QP(e) - a) ),
 
-  by the definition of the first for the event "he says P", and of the second for its complement.
-  Each e of a finite set gives a bound, so the smallest of finitely many is one. Which of the two is
-  P is not known either: the larger of both ways round is printed, each with its own two curves.
+  by the definition of the first for the event "the attack says P", and of the second for its
+  complement. Each e of a finite set gives a bound, so the smallest of finitely many is one. Either
+  data set may be P: the larger of both directions is printed, each with its own two curves.
 * mu is the largest, over the printed epsilons, of the mu for which Gaussians mu apart have that
   delta. The curve is below theirs at these epsilons; that is no Gaussian differential privacy,
   which would be a statement on all epsilons, and which a release that may fail does not have.
@@ -51,7 +51,7 @@ STATED = (1e-3, 0.01, 0.1)  # of them in statements
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """Upper bounds for who tells neighbouring data sets apart; `str` for words, `to_json` for JSON.
+    """Upper bounds on attacks that distinguish neighbouring data sets; `str` prints them.
 
     Attributes:
       neighbours: the relation.
@@ -67,8 +67,8 @@ class Profile:
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
         ...                   population=100)
-        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
-        >>> round(made.mu, 3), made.true_positives(0.01) < 0.02
+        >>> curve = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(curve.mu, 3), curve.true_positives(0.01) < 0.02
         (0.224, True)
     """
 
@@ -82,7 +82,7 @@ class Profile:
     apart_from: float
 
     def delta(self, epsilon: float) -> float:
-        """An upper bound on delta at any epsilon >= 0; `jmm.delta` computes it at that one."""
+        """Returns an upper bound on delta at any epsilon; `jmm.delta` computes a sharper one."""
         checks.number("epsilon", epsilon, low=0.0, closed=True)
         at = np.asarray(self.epsilons)
         right = int(np.searchsorted(at, epsilon))
@@ -96,11 +96,11 @@ class Profile:
 
     @property
     def advantage(self) -> float:
-        """Bounds membership inference (true less false positives): total variation."""
+        """The largest advantage of membership inference: true less false positive rate."""
         return self.deltas[0]
 
     def true_positives(self, rate: float) -> float:
-        """The most true positives at that rate of false ones."""
+        """Returns the largest true positive rate at a false positive rate."""
         checks.number("rate", rate, low=0.0, high=1.0, closed=True)
         at = np.asarray(self.epsilons)
         return max(_power(at, np.asarray(one), np.asarray(two), rate)
@@ -108,11 +108,11 @@ class Profile:
 
     @property
     def mu(self) -> float:
-        """The closest Gaussian from above on the printed epsilons; no statement beyond them."""
+        """The mu of the closest Gaussian from above on the printed epsilons, and on no others."""
         return max(map(gaussian.closest_mu, self.epsilons, self.deltas))
 
     def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
-        """The lines of it that statements print."""
+        """Returns the numbers that statements print."""
         return {
             "advantage": self.advantage,
             "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
@@ -121,7 +121,7 @@ class Profile:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Plain Python values: an infinite mu is "no guarantee"; all orders are None."""
+        """Returns plain Python values: an infinite mu is "no guarantee", all orders are None."""
         return dict(json.loads(json.dumps({
             "neighbours": self.neighbours, "people": self.people,
             **self.answers(),
@@ -136,7 +136,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Self:
-        """The profile that `to_json` made a record of."""
+        """Returns the profile that `to_json` made a record of."""
         zcdp, divergence = record["zcdp"], record["renyi"]
         order = zcdp and zcdp["up_to_order"]
         return cls(
@@ -150,21 +150,22 @@ class Profile:
             record["apart_from"])
 
     def __str__(self) -> str:
-        who = "one record" if self.people == 1 else f"any {self.people} records"
+        who = "one" if self.people == 1 else f"any {self.people}"
         lines = [
-            f"Who knows everything but {who}, and sees all releases, is bounded as follows.",
-            f"Advantage in telling whether {'they were' if self.people > 1 else 'it was'} as "
-            f"suspected: at most {self.advantage:.4g} (0 is guessing, 1 is certainty).",
-            "False positives, and true positives at most:",
+            "Bounds on membership attacks that see all releases and know every record except "
+            f"{who}.",
+            f"Advantage, true less false positive rate: at most {self.advantage:.4g} (0 is "
+            "guessing, 1 is certainty).",
+            "False positive rate, and true positive rate at most:",
             *(f"  {rate:<8g} {self.true_positives(rate):.4g}" for rate in RATES),
             "epsilon, and delta at most:",
             *(f"  {e:<8.4g} {self.delta(e):.4g}" for e in _few(self.epsilons)),
             f"Closest Gaussian from above at epsilons in [0, {self.epsilons[-1]:.4g}]: mu = "
-            f"{self.mu:.5g}; that says nothing beyond them.",
+            f"{self.mu:.5g}; it holds for no other epsilon.",
         ]
         if self.zcdp is None:
-            return "\n".join([*lines, "Renyi divergences: none, there is no exact pair for some "
-                                      "of the releases."])
+            return "\n".join([*lines, "Renyi divergences: none, as some releases have no exact "
+                                      "dominating pair."])
         orders = ("all orders" if math.isinf(self.zcdp.up_to)
                   else f"orders up to {self.zcdp.up_to:.4g}, not beyond")
         apart = (f", apart from failures of probability {self.apart_from:.2g}"
@@ -181,14 +182,14 @@ class Profile:
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
-            raise ValueError("plots need matplotlib: python -m pip install matplotlib.") from error
+            raise ValueError("Plots need matplotlib: python -m pip install matplotlib.") from error
         figure = Figure(figsize=(9, 4), layout="constrained")
         left, right = figure.subplots(1, 2)
         rates = np.geomspace(1e-6, 1.0, 121)
         left.loglog(rates, [self.true_positives(x) for x in rates], label="at most")
         left.loglog(rates, rates, "--", color="0.6", label="guessing")
         left.set(xlabel="false positive rate", ylabel="true positive rate",
-                 title="who tells neighbouring data sets apart")
+                 title="membership inference")
         left.legend()
         points = [(e, d) for e, d in zip(self.epsilons, self.deltas, strict=True) if d > 0]
         if points:
@@ -198,16 +199,16 @@ class Profile:
 
 
 def _few(epsilons: tuple[float, ...]) -> list[float]:
-    """Nine of them, evenly."""
+    """Returns nine epsilons, evenly spaced."""
     return sorted({epsilons[0] + (epsilons[-1] - epsilons[0]) * k / 8 for k in range(9)})
 
 
 def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate: float) -> float:
     with np.errstate(over="ignore"):
-        one = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
+        upper = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
     # a sum of positive numbers: a difference from 1 would lose small rates
-    two = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
-    return min(1.0, float(min(one.min(), two.min())) * (1 + 1e-14))
+    lower = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
+    return min(1.0, float(min(upper.min(), lower.min())) * (1 + 1e-14))
 
 
 _FARTHEST = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5)  # deltas at which the printed range may end
@@ -232,8 +233,8 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
         ...                   population=100)
-        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
-        >>> round(made.advantage, 3)  # of membership inference, at most
+        >>> curve = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(curve.advantage, 3)  # of membership inference, at most
         0.089
     """
     asked = _asked(mechanism, spent, neighbours, people)
@@ -258,7 +259,7 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
 
 
 def briefly(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:
-    """A profile at few epsilons, up to that of `delta`: for what statements print."""
+    """Computes a profile at few epsilons, up to that of `delta`, for statements."""
     asked = Asked(mechanism, charges(mechanism, neighbours), neighbours, people)
     top = _reaches(asked, delta) or 1.0
     first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
@@ -267,7 +268,7 @@ def briefly(mechanism: Description, delta: float, *, neighbours: str, people: in
 
 
 def _range(asked: Asked) -> np.ndarray:
-    """Epsilons from 0 to where delta is small, and those that the printed rates ask for."""
+    """Returns epsilons from 0 to where delta is small, and those that the printed rates need."""
     reached = (_reaches(asked, least) for least in _FARTHEST)
     top = max(next((one for one in reached if one is not None), 1.0), 1e-6)
     first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
@@ -276,14 +277,14 @@ def _range(asked: Asked) -> np.ndarray:
 
 
 def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
-    """Epsilons at which a Gaussian with this advantage has its best tests, and some more."""
+    """Returns epsilons at which a Gaussian with this advantage has its best tests, and more."""
     mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
 
 
 def _reaches(asked: Asked, least: float) -> float | None:
-    """The epsilon of that delta, if there is one that is finite and not absurd."""
+    """Returns the epsilon of a delta if it is below 700, else None."""
     try:
         reached = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
     except ValueError:  # failures alone exceed that delta
@@ -292,7 +293,7 @@ def _reaches(asked: Asked, least: float) -> float | None:
 
 
 def _renyi_of(asked: Asked) -> tuple[Any, Any]:
-    """Combines the alternatives: the largest rho, and the orders that all have."""
+    """Combines the alternatives: the largest rho, and the orders that all of them have."""
     if not asked.together:
         return None, None
     rhos = [renyi.concentrated(cost, *asked[2:]) for cost in asked.costs]

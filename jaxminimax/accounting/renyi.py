@@ -1,4 +1,4 @@
-"""Renyi divergences of the pairs that a charge is made of, and what of concentration they prove.
+"""Renyi divergences of charges: exact ones for profiles, and upper bounds for filters.
 
 With a record of k people, everything in units of the clip norm, noise z and B(k, q) the number of
 their records in a Poisson sample, one release has the pair
@@ -101,7 +101,7 @@ class Concentrated(NamedTuple):
 
 
 def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | None:
-    """D_a of all releases at `ORDERS`, infinite where it was not computed.
+    """Returns D_a of all releases at `ORDERS`, infinite where it was not computed.
 
     What samplers and noise may fail by is left out; `Charge.ratio` is in it.
 
@@ -130,7 +130,7 @@ def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
         return np.full(ORDERS.shape, np.inf)
     match loss.kind:
         case "laplace" if neighbours == "replace_one":
-            return _laplace(loss.z / people)
+            return np.array([_laplace_at(loss.z / people, a) for a in ORDERS])
         case "poisson":
             replaced = neighbours == "replace_one"
             pairs = [(people, people)] if replaced else [
@@ -139,19 +139,9 @@ def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
     return None
 
 
-def _laplace(z: float) -> np.ndarray:
-    """Divergences of Laplace noise of scale z on a sensitivity of 1, in closed form."""
-    a = ORDERS
-    # e^((a - 1) D_a) = a / (2a - 1) e^((a - 1) / z) + (a - 1) / (2a - 1) e^(-a / z)
-    near = math.log(0.5) + np.log(2 * a / (2 * a - 1)) + (a - 1) / z
-    far = np.log((a - 1) / (2 * a - 1)) - a / z
-    # near order 1 the logarithm of a number near 1 is known to one rounding only
-    return np.logaddexp(near, far) / (a - 1) + 4e-16 / (a - 1)
-
-
 @functools.lru_cache(maxsize=256)
 def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
-    """D_a of the mixture with `up` records at their best against that with `down` at theirs."""
+    """Computes D_a of the mixture with `up` records against that with `down` opposite ones."""
     out = np.full(ORDERS.shape, np.inf)
     step = min(z, z * z) / 8
     for i, order in enumerate(ORDERS):
@@ -173,7 +163,7 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
 
 
 def _over_centre(x: np.ndarray, rate: float, z: float, records: int) -> np.ndarray:
-    """Ln of sum_j B(records, rate)(j) N(j, z^2) over N(0, z^2), with relative accuracy near 0."""
+    """Returns ln of sum_j B(records, rate)(j) N(j, z^2) / N(0, z^2), accurate near 0."""
     j = np.arange(1, records + 1)
     weights = scipy.stats.binom.pmf(j, records, rate)
     j, weights = j[weights > 0], weights[weights > 0]
@@ -192,7 +182,7 @@ def _over_centre(x: np.ndarray, rate: float, z: float, records: int) -> np.ndarr
 
 
 def _log_excess(loss: np.ndarray, order: float) -> np.ndarray:
-    """Ln of e^(a l) - 1 - a (e^l - 1), which is at least 0."""
+    """Returns ln of e^(a l) - 1 - a (e^l - 1), which is at least 0."""
     al = order * loss
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         near = np.log(np.maximum(np.expm1(al) - order * np.expm1(loss), 0.0))
@@ -202,7 +192,7 @@ def _log_excess(loss: np.ndarray, order: float) -> np.ndarray:
 
 
 def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated | None:
-    """The rho of concentrated privacy, and the orders that it holds for.
+    """Returns the rho of concentrated privacy, and the orders that it holds for.
 
     Gaussians alone have D_a = c a, and with the ratio r of the realised noise at most c a +
     r (2 a - 1) / (2 (a - 1)); as D_a grows with a, that is at most (c + (2 r c)^(1/2) + r) a at all
@@ -238,7 +228,7 @@ _OFF = 2e-15  # relative, of exponents
 
 def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
                people: int = 1) -> tuple[float, float]:
-    """(rho, failure) of everything that a charge counts but its sampler's failures.
+    """Returns (rho, failure) of a charge, without the failures of its sampler.
 
     Releases add up, also if each is chosen by looking at those before it: `filters.Renyi`.
 
@@ -268,7 +258,7 @@ def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
 @functools.lru_cache(maxsize=4096)
 def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail: float = 1e-18,
               people: int = 1) -> tuple[float, float]:
-    """(rho, failure) of that many releases, failure about `tail` each at most; see `divergence`."""
+    """Returns (rho, failure) of `times` releases, with failures of about `tail` each at most."""
     if loss.z == 0:
         return math.inf, 0.0
     if loss.kind == "poisson" and people == 1:
@@ -289,7 +279,7 @@ def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail
 
 
 def pure(epsilon: float, order: float) -> float:
-    """The largest rho of what is (epsilon, 0)-private: that of randomised response."""
+    """Returns the largest rho of what is (epsilon, 0)-private: that of randomised response."""
     if not math.isfinite(epsilon):
         return math.inf
     mass = float(np.logaddexp(0, epsilon))
@@ -364,7 +354,7 @@ def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]
 
 def _tabulated(profile: pairs.Profile, order: float,
                tail: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """Losses from 0 to where a profile is at most `tail`, and its values; None if too far."""
+    """Tabulates a profile at losses from 0 to where it is at most `tail`; None if too far."""
     top = 1e-5
     while float(profile(np.array([top]))[0]) > tail:
         top *= 1.25
@@ -382,7 +372,7 @@ def _log_sum(logs: np.ndarray) -> float:
 
 
 def _chords(x: np.ndarray, h: np.ndarray, rate: float) -> np.ndarray:
-    """Ln of at least the integrals of e^(rate x) h(x) over the cells, h convex in e^x, falling."""
+    """Bounds ln of the integrals of e^(rate x) h(x) over cells; h falls and is convex in e^x."""
     width = np.diff(x)
     one = np.expm1(rate * width) / rate
     # with u = e^(x - x_i): h_i + (h_i+1 - h_i) (u - 1) / expm1(width), times u^(rate - 1) du

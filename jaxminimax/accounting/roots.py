@@ -1,4 +1,4 @@
-"""One root finder, for all searches of a scale of the noise: it ends on the private side."""
+"""The root finder of all calibrations, which ends on the private side of its target."""
 
 import functools
 import math
@@ -56,7 +56,7 @@ def check_met(epsilon: float, target: float, name: str = "epsilon") -> None:
 
 def _bracket(value: Falling, target: float, start: float, factor: float, name: str,
              ) -> tuple[float, float]:
-    """(low, high) around the scale at which a falling `value` reaches `target`, from `start`.
+    """Returns (low, high) around the scale at which a falling `value` reaches `target`.
 
     A step is `factor`, which grows, times what a value that falls like 1 / scale would need, at
     most 2.
@@ -89,7 +89,7 @@ def _bracket(value: Falling, target: float, start: float, factor: float, name: s
 
 
 def _secant(value: Falling, low: float, high: float, target: float, tolerance: float) -> float:
-    """Root of a falling function in log-log coordinates, from its private side.
+    """Finds the root of a falling function in log-log coordinates, from its private side.
 
     False position with a halved weight for an end that stays, so both ends move (Illinois rule).
     """

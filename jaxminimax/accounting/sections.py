@@ -1,4 +1,4 @@
-"""What all privacy statements share: the sections of their text, and their JSON records.
+"""The sections of text and the JSON records that all privacy statements share.
 
 The text of a statement has five sections: a paragraph to quote, a table, what the numbers mean, the
 assumptions with the owner of each, and a technical annex.
@@ -38,7 +38,7 @@ class Stated(abc.ABC):
     assumed: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values; infinity is "no guarantee", JSON having no word.
+        """Returns a dictionary of plain Python values; infinity is "no guarantee".
 
         None is for what does not apply, such as the odometer of a run that ended as planned.
         """
@@ -47,7 +47,7 @@ class Stated(abc.ABC):
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Self:
-        """The statement that `to_json` made `record` of; "no guarantee" becomes infinity again.
+        """Returns the statement that `to_json` made `record` of.
 
         Records of version 0.1.0 and before, with null for infinity, are read too.
 
@@ -68,23 +68,23 @@ class Stated(abc.ABC):
 
     @abc.abstractmethod
     def scope(self) -> str:
-        """Sentences on the releases that the claim covers, and on how epsilon was computed."""
+        """Returns sentences on the releases that the claim covers, and on the method."""
 
     @abc.abstractmethod
     def rows(self) -> dict[str, str]:
-        """The rows of the table that only this kind of statement has."""
+        """Returns the rows of the table that only this kind of statement has."""
 
     @abc.abstractmethod
     def annex(self) -> tuple[str, ...]:
-        """The technical details, one sentence each."""
+        """Returns the technical details, one sentence each."""
 
     def no_guarantee(self) -> str:
-        """The sentence that stands in place of the guarantee if epsilon is infinite."""
+        """Returns the sentence that stands in place of the guarantee if epsilon is infinite."""
         return (f"NO privacy guarantee is proven for {self.unit}: epsilon is infinite, or above "
                 "every one that can be proven.")
 
     def paragraph(self) -> str:
-        """The guarantee in one paragraph: who is protected, against whom, how much, and how."""
+        """Returns the guarantee as one paragraph: who is protected, against whom, how much, how."""
         if math.isinf(self.epsilon):
             return f"{self.no_guarantee()} {self.scope()}"
         return (f"{self.subject} ({self.epsilon:.4g}, {self.delta:g})-differential privacy for "
@@ -93,7 +93,7 @@ class Stated(abc.ABC):
                 f"{membership(0.01, self.true_positives(0.01))} {self.scope()}")
 
     def relation(self) -> str:
-        """How neighbouring data sets differ."""
+        """States how neighbouring data sets differ."""
         people = getattr(self, "people", 1)
         if people == 1:
             return {"replace_one": "one record is replaced by another",
@@ -104,7 +104,7 @@ class Stated(abc.ABC):
                 }[self.neighbours]
 
     def table(self) -> dict[str, str]:
-        """The numbers and settings that the guarantee consists of, by name."""
+        """Returns the numbers and settings that the guarantee consists of, by name."""
         delta = f"{self.delta:g}"
         if records := getattr(self, "records", 0):
             delta += f", which is {self.delta * records:.2g} times 1/n, for n = {records} records"
@@ -113,7 +113,7 @@ class Stated(abc.ABC):
                 "delta": delta, "trust model": _TRUST, **self.rows()}
 
     def meaning(self) -> tuple[str, ...]:
-        """Sentences on what epsilon and delta say about an attacker; none without a guarantee."""
+        """Returns sentences on what epsilon and delta say about an attacker."""
         if math.isinf(self.epsilon):
             return ()
         factor = math.exp(min(self.epsilon, 700.0))
@@ -127,7 +127,7 @@ class Stated(abc.ABC):
             "The guarantee does not hide what the data show about people in general.")
 
     def advantage(self) -> float:
-        """The most by which true positives exceed false ones in any membership attack."""
+        """Returns the most by which true positives exceed false ones in any membership attack."""
         if stated := getattr(self, "answers", None):
             return float(stated["advantage"])
         # (e^epsilon - 1 + 2 delta) / (e^epsilon + 1), what (epsilon, delta) alone prove
@@ -135,7 +135,7 @@ class Stated(abc.ABC):
             min(self.epsilon, 700.0))))
 
     def true_positives(self, rate: float) -> float:
-        """The largest true positive rate of a membership attack at a false positive rate."""
+        """Returns the largest true positive rate of an attack at a false positive rate."""
         stated = (getattr(self, "answers", None) or {}).get("true_positives", {})
         if f"{rate:g}" in stated:
             return float(stated[f"{rate:g}"])
@@ -144,7 +144,7 @@ class Stated(abc.ABC):
         return min(math.exp(min(self.epsilon, 700.0)) * rate + self.delta, 1 - shrunk, 1.0)
 
     def owned(self) -> tuple[str, ...]:
-        """The assumptions, each with its owner; the user unless a sentence names the operator."""
+        """Returns the assumptions, each with its owner: the user, unless it names the operator."""
         return tuple(x if x.startswith((USER, OPERATOR)) else USER + x
                      for x in self.assumed if not x.startswith(LARGE_DELTA))
 
@@ -170,7 +170,7 @@ def _item(text: str) -> str:
 
 
 def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
-    """A field as it was before `to_json`: lists are tuples, and "no guarantee" is infinity.
+    """Returns a field as it was before `to_json`, with tuples and infinity.
 
     Records of version 0.1.0 and before say null for infinity: where a number must be, that is what
     null still means.
@@ -201,7 +201,7 @@ def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
 
 
 def quote_one(delta: float) -> str:
-    """How one of two epsilons at the same delta is quoted."""
+    """States how one of two epsilons at the same delta is quoted."""
     return ("Quote one of the two, decided before the run; to quote the smaller one afterwards, "
             f"say delta = {2 * delta:g}.")
 
@@ -213,6 +213,6 @@ def membership(rate: float, share: float) -> str:
 
 
 def _up(value: float) -> str:
-    """A positive number with two or three digits, rounded up."""
+    """Returns a positive number with two or three digits, rounded up."""
     step = 10.0 ** (min(math.floor(math.log10(max(value, 1e-300))), 0) - 1)
     return f"{min(math.ceil(round(value / step, 6)) * step, 100.0):.4g}"

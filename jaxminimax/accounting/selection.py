@@ -86,7 +86,7 @@ class Block(NamedTuple):
         return self.cell * (len(self.values) - 1)
 
     def profile(self, epsilon: np.ndarray) -> np.ndarray:
-        """At least H at e^epsilon, epsilon >= 0: chords in e^epsilon, which H is below.
+        """Bounds H at e^epsilon, epsilon >= 0, by chords in e^epsilon.
 
         The same for both orders of the pair; for epsilon < 0 see its mirror image above.
         """
@@ -102,18 +102,18 @@ class Block(NamedTuple):
 
 
 def one_release(t: float, epsilon: np.ndarray) -> np.ndarray:
-    """The largest divergence of one release, in closed form; 0 <= epsilon, 0 from t on."""
+    """Returns the largest divergence of one release, in closed form; 0 <= epsilon, 0 from t on."""
     rest = -np.expm1(np.minimum((np.asarray(epsilon, np.float64) - t) / 2, 0.0))
     return rest**2 / -math.expm1(-t)
 
 
 def points(t: float) -> int:
-    """M, the cells of the grid in [0, t]."""
+    """Returns M, the number of cells of the grid in [0, t]."""
     return min(max(_POINTS, math.ceil(t / _WIDEST)), _MOST_POINTS)
 
 
 def split(t: float, times: int) -> tuple[int, int, int]:
-    """How many releases a block has, how many blocks there are, and how many are left over.
+    """Returns the releases of a block, the number of blocks, and the releases left over.
 
     The blocks are as equal as their number allows, and short enough for the work that is allowed.
     """
@@ -158,7 +158,7 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
 
 
 def block(t: float, times: int) -> Block:
-    """The profile of `times` releases of one block, an upper bound.
+    """Returns the profile of `times` releases of one block, an upper bound.
 
     Args:
       t: how far a record (or, for several, all of them together) moves one score, in units of the
@@ -169,7 +169,7 @@ def block(t: float, times: int) -> Block:
 
 
 def blocks(t: float, times: int) -> tuple[tuple[Block, int], ...]:
-    """All of `times` releases: the pairs to compose, and how often each."""
+    """Returns the pairs to compose for `times` releases, and how often each."""
     each, many, left = split(t, times)
     if not left:
         return ((block(t, each), many),)

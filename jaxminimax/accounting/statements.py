@@ -56,8 +56,8 @@ class Statement(Stated):
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
         ...                   population=1000)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
-        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
-        >>> said.allowed, jmm.accounting.Statement.from_json(said.to_json()) == said
+        >>> stated = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> stated.allowed, jmm.accounting.Statement.from_json(stated.to_json()) == stated
         (20, True)
     """
 
@@ -96,7 +96,7 @@ class Statement(Stated):
                 f"sets: {self.relation()}).")
 
     def scope(self) -> str:
-        """The number of releases, the epsilons of a run that ended early, and the method."""
+        """States the number of releases, the epsilons of a run that ended early, and the method."""
         if self.epsilon_if_stopped_by_looking is None:
             covered = f"The guarantee covers all {self.allowed} releases that the run may make."
         else:
@@ -111,20 +111,21 @@ class Statement(Stated):
         return f"{covered} Method: {self.accountant}."
 
     def rows(self) -> dict[str, str]:
-        """What was released, the sampling, the clip norms, the noise and the releases made."""
-        noise = "; ".join(map(_players, self.noise_multiplier))
-        together = ", ".join(f"{z:.5g}" for z in self.effective_noise_multiplier)
+        """Names what was released, sampling, clip norms, noise, releases made and tuning."""
+        noise = (_players(values) + f" (all players together {together:.5g})" * (len(values) > 1)
+                 for values, together in zip(self.noise_multiplier, self.effective_noise_multiplier,
+                                             strict=True))
         return {
             "released": "every state of the run; results computed from the releases are covered",
             "sampling": " ".join(self.sampling),
             "clip norm": "; ".join(x for x in map(_players, self.clip) if x) or "none",
-            "noise multiplier": f"{noise}; all players together {together}",
+            "noise multiplier": "; ".join(noise),
             "releases made": f"{self.spent} of {self.allowed} allowed",
             "tuning": _TUNING,
         }
 
     def annex(self) -> tuple[str, ...]:
-        """How the noise is made, and what that costs; bounds on membership attacks."""
+        """States how the noise is made and what that costs, and bounds on membership attacks."""
         if self.answers is None:
             return self.realisation
         rates = ", ".join(f"{true:.4g} at {false}" for false, true in
@@ -166,8 +167,8 @@ class LedgerStatement(Stated):
         the user where it names none.
 
     Examples:
-        >>> said = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
-        >>> said.epsilon, said.delta, len(said.runs)
+        >>> stated = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
+        >>> stated.epsilon, stated.delta, len(stated.runs)
         (2.0, 1e-06, 0)
     """
 
@@ -188,23 +189,27 @@ class LedgerStatement(Stated):
     assumed: tuple[str, ...]
 
     def scope(self) -> str:
-        """The odometer, and how runs are added up."""
+        """Returns the odometer, and how runs are added up."""
         return (f"If nothing more is reserved, epsilon = {self.epsilon_if_stopped_by_looking:.4g}, "
                 f"{self.odometer}. Quote one of the two, chosen beforehand. {self.filter}")
 
     def rows(self) -> dict[str, str]:
-        """What is used of the budget, and the runs."""
-        used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
-                         for name, limit in self.limits.items())
-        return {"budget used": used,
+        """Names the budget that is used, and the runs."""
+        shares = {name: 100 * self.spent[name] / limit for name, limit in self.limits.items()}
+        used = ", ".join(f"{share:.3g} % of {name}" for name, share in shares.items()
+                         if share > 0.01)
+        return {"budget used": used or "less than 0.01 %",
                 "tuning": "counted if all runs of the search are in this ledger",
                 **{f"run {run['name']!r}": _run_in_words(run) for run in self.runs}}
 
     def annex(self) -> tuple[str, ...]:
-        """The amounts that each run is counted with."""
-        return tuple(f"{run['name']!r} uses "
-                     + ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items()) + "."
-                     for run in self.runs) or ("No run yet.",)
+        """Returns the amounts that each run is counted with."""
+        used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
+                         for name, limit in self.limits.items())
+        each = (f"{run['name']!r} uses "
+                + ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items()) + "."
+                for run in self.runs)
+        return (f"Budget used: {used}.", *each)
 
 
 def _run_in_words(run: dict[str, Any]) -> str:
@@ -272,15 +277,16 @@ class TuningStatement(Stated):
     records: int = 0
 
     def scope(self) -> str:
-        """The choice that epsilon covers, and the method."""
+        """Returns the choice that epsilon covers, and the method."""
         return ("The guarantee covers the best of several runs by their released scores, with "
                 f"its settings and its score; each run draws one of {self.candidates} candidate "
                 f"settings. Method: {self.accountant}.")
 
     def rows(self) -> dict[str, str]:
-        """What one run releases, its noise and its score, and the tuning."""
-        noise = "; ".join(dict.fromkeys(
-            ", ".join(map(_players, one)) for one in self.noise_multiplier))
+        """Names what one run releases, its noise and its score, and the tuning."""
+        noise = " or ".join(dict.fromkeys(
+            f"{', '.join(map(_players, training))}; score {_players(score)}"
+            for *training, score in self.noise_multiplier))
         return {
             "released": "the state, the settings and the score of the best run",
             "sampling": " ".join(self.sampling),
@@ -292,5 +298,5 @@ class TuningStatement(Stated):
         }
 
     def annex(self) -> tuple[str, ...]:
-        """The law of the number of runs."""
+        """Returns the law of the number of runs."""
         return (self.law,)

@@ -33,14 +33,14 @@ ENFORCED = (
 
 
 def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
-    """The assumptions on a "run" or a "search", with its settings and what `also` reads records."""
+    """Returns the assumptions on a "run" or a "search"; `also` names more that reads records."""
     return (
         f"User: The number of records, the initial point, the preprocessing, the projection and "
         f"{settings} are public. Choosing them by looking at these data costs privacy that this "
         "epsilon does not count.",
         f"Operator: The key is secret, drawn with full entropy, and used for this {what} only.",
         f"User: Operators, losses, {also}public terms, projections, optimisers and schedules read "
-        "no data but that one record that they are given. None captures records, or numbers "
+        "no data except the one record that they are given. None captures records, or numbers "
         "computed from records.",
         "Operator: The random generator's words are independent and uniform, floating-point "
         "arithmetic follows IEEE 754, and equal programs on equal numbers give equal results.",
@@ -71,8 +71,8 @@ CAPPED = ("A record is a person, with at most {rows} row(s). The person's other 
 
 def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple[str, ...]:
     """States what the unit of privacy rests on."""
-    one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
-    return ((_SEVERAL if people > 1 else one).format(unit=unit, people=people),)
+    sentence = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
+    return ((_SEVERAL if people > 1 else sentence).format(unit=unit, people=people),)
 
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
@@ -94,18 +94,18 @@ _BOUND = {
 
 
 def accountant_name(bound: str, people: int = 1) -> str:
-    """The bound, the library and its version; `people` if it is by the group lemma."""
+    """Returns the bound, the library and its version; `people` if it is by the group lemma."""
     lemma = "" if people == 1 else f", and the group privacy lemma for {people} records"
     return f"{_BOUND[bound]}{lemma} (jaxminimax {VERSION})"
 
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the guarantees of a mechanism that the code enforces."""
+    """Returns what the code enforces of a mechanism."""
     return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
+    """Returns the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -244,7 +244,7 @@ _SEARCH_ENFORCED = (
 _SEARCH_ASSUMED = (
     *assumed_of("search", "the list of candidates", "scores, "),
     "User: This statement covers one search. Other releases of the same data add up. Their "
-    "epsilons and deltas are added as numbers, because the epsilon of a search is of no "
+    "epsilons and deltas are added as numbers, because a search is not a "
     "composition of releases.",
 )
 _TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
@@ -259,7 +259,7 @@ _APART = ("User: The training and the score read different records. Which record
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
                      score_range: tuple[float, float], target: Target, *, unit: str, padded: bool,
                      apart: bool, assumed: tuple[str, ...] = ()) -> TuningStatement:
-    """The statement of a search.
+    """Returns the statement of a search.
 
     Args:
       algorithm: a module such as `sgda`.
@@ -313,6 +313,6 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
 def _score_in_words(score: Repeat, score_range: tuple[float, float], apart: bool) -> str:
     n, z = score.query.population, score.multiplier()
     low, high = score_range
-    return (f"Its score, once: the mean over {n} {'other ' * apart}records, each one's clipped to "
+    return (f"the mean over {n} {'other ' * apart}records, each clipped to "
             f"[{low:g}, {high:g}], with Gaussian noise of standard deviation "
             f"{z * (high - low) / (2 * n):.3g}.")

@@ -51,7 +51,7 @@ _TABLE = 2000  # places at which the water level is solved from afar; between th
 def multiplicities(population: int, batch: int, replacement: bool, people: int = 1,
                    rate: float | None = None, tail: float = _MULTIPLICITY_TAIL,
                    ) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """How many slots k records take: j and P[j] for j >= 1, P[0], and at most `tail` left out.
+    """Returns the law of the slots that k records take: j and P[j] for j >= 1, P[0], the rest.
 
     All are rounded so that the bound is one: P[0] down, the others up. For what is feasible with
     more mass on j >= 1 and less to share is feasible with the true masses, and costs no less.
@@ -61,9 +61,9 @@ def multiplicities(population: int, batch: int, replacement: bool, people: int =
     if not replacement and people > 1:
         law = masses.hypergeometric(population, people, batch)
     else:
-        one = (1 if replacement else batch) / population if rate is None else rate
+        rate_of_one = (1 if replacement else batch) / population if rate is None else rate
         # k of them: Binomial(m, k p) slots with replacement; without, one slot with probability p
-        hit, both = float(one).as_integer_ratio()
+        hit, both = float(rate_of_one).as_integer_ratio()
         law = masses.binomial(batch if replacement else 1, people * hit, both)
     start = max(1 - law.first, 0)  # P[0] is apart
     w = np.array(law.upper[start:])
@@ -108,7 +108,7 @@ class Profile:
         self.table: dict[float, np.ndarray] = {}
 
     def __call__(self, eps: np.ndarray) -> np.ndarray:
-        """The profile, rounding included."""
+        """Returns the profile at every eps, rounding included."""
         eps = np.asarray(eps, np.float64)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             low = self._water_level(eps)
@@ -119,12 +119,12 @@ class Profile:
         return np.minimum(1.0, value * (1 + _ROUNDING))
 
     def _mass(self, eps: np.ndarray) -> np.ndarray:
-        """What is shared among the multiplicities, over e^eps."""
+        """Returns the mass that the multiplicities share, over e^eps."""
         # sum_k w_k (g_k - a) = a - w_0 - a (1 - w_0) = (a - 1) w_0
         return -np.expm1(-eps) * self.none
 
     def _used(self, x: np.ndarray, eps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What they use at level x, over e^eps; and its derivative."""
+        """Returns the mass that they use at level x, over e^eps, and its derivative."""
         total, slope = np.zeros_like(x), np.zeros_like(x)
         for p, m in zip(self.w, self.mu, strict=True):
             # w_k (g_k - a) / a
@@ -134,7 +134,7 @@ class Profile:
         return total, slope
 
     def _level(self, eps: np.ndarray, share: np.ndarray) -> np.ndarray:
-        """Where the first multiplicity alone uses that share."""
+        """Returns the level at which the first multiplicity alone uses that share."""
         x = np.full_like(eps, np.inf)
         for p, m in zip(self.w, self.mu, strict=True):
             # w_k (e^(mu_k x - mu_k^2 / 2 - eps) - 1) = share, solved for x
@@ -151,7 +151,7 @@ class Profile:
         return x
 
     def _water_level(self, eps: np.ndarray) -> np.ndarray:
-        """The x at which the multiplicities use up the mass, from below: never more than it.
+        """Finds the x at which the multiplicities use up the mass, from below.
 
         What they use is convex and grows with x, so Newton's steps from above stay above the root.
         One multiplicity with all of the mass bounds x from above, all with equal shares from below.
@@ -174,7 +174,7 @@ class Profile:
 
 def profile(epsilon: np.ndarray, population: int, batch: int, z: float, replacement: bool,
             people: int = 1, rate: float | None = None) -> np.ndarray:
-    """The bound on H at e^epsilon, of any shape; arguments as of `Profile`."""
+    """Returns the bound on H at e^epsilon, of any shape; arguments as of `Profile`."""
     epsilon = np.asarray(epsilon, np.float64)
     result = Profile(population, batch, z, replacement, people, rate)
     return result(epsilon.ravel()).reshape(epsilon.shape)

@@ -76,7 +76,7 @@ def _both(pair: Pair, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _reach(pair: Pair, tail: float) -> float:
-    """A loss beyond which both profiles are at most `tail`, or 1e7: the rest counts as infinite."""
+    """Finds a loss beyond which both profiles are at most `tail`; beyond 1e7 it is infinite."""
     at = np.geomspace(1e-12, _LARGEST, 39)
     for _ in range(3):
         near = np.flatnonzero(np.maximum(*_both(pair, at)) > tail)
@@ -114,7 +114,7 @@ def masses(pair: Pair, at: np.ndarray, times: int) -> Masses:
 
 
 def _half(profile: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, float]:
-    """P's masses at at[1:] if the profile at a_i = e^at_i is connected by chords; and 1st slope.
+    """Returns P's masses at at[1:] for a profile joined by chords, and the first slope.
 
     With falls s_i = (F_{i-1} - F_i) / (a_i - a_{i-1}), Q has s_i - s_{i+1} at at_i and P a_i times
     that. Rounding of F may make chords that are not convex. The largest convex function below them
@@ -140,7 +140,7 @@ def _half(profile: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def stretched(pair: Pair, tail: float, times: int) -> Masses:
-    """Masses on a geometric grid."""
+    """Returns masses on a geometric grid."""
     top = _reach(pair, tail)
     # H falls no faster than at slope 1 near 0, so that nothing happens below a part of it
     least = min(1e-3 * float(pair.right(np.zeros(1))[0]), 1e-2 * top)
@@ -148,13 +148,13 @@ def stretched(pair: Pair, tail: float, times: int) -> Masses:
 
 
 def uniform(pair: Pair, top: float, times: int, h: float) -> Masses:
-    """Masses on multiples of h, up to `top`."""
+    """Returns masses on multiples of h, up to `top`."""
     count = max(2, math.ceil(top / h))
     return masses(pair, np.arange(count + 1) * h, times)
 
 
 def moments(parts: Sequence[Masses], t: float) -> tuple[float, float, float]:
-    """K, K' and K'' of all releases at t."""
+    """Returns K, K' and K'' of all releases at t."""
     k = mean = variance = 0.0
     for part in parts:
         a = part.log_mass + t * part.loss
@@ -170,7 +170,7 @@ def moments(parts: Sequence[Masses], t: float) -> tuple[float, float, float]:
 
 
 def atoms(parts: Sequence[Masses]) -> float:
-    """P[some loss is infinite], at least."""
+    """Returns an upper bound on P[some loss is infinite]."""
     total, excess = 0.0, 0.0
     for part in parts:
         # M = product of (1 v total mass)^T, masses rounded up; the bound is M sum T p_inf
@@ -181,13 +181,13 @@ def atoms(parts: Sequence[Masses]) -> float:
 
 
 def most_paid(t: float) -> float:
-    """Ln sup_y e^(-t y) (1 - e^-y)."""
+    """Returns ln sup_y e^(-t y) (1 - e^-y)."""
     # at e^-y = t / (1 + t) it is t^t / (1 + t)^(1 + t)
     return t * math.log(t) - (1 + t) * math.log1p(t) if t > 0 else 0.0
 
 
 def tilt_to(parts: Sequence[Masses], mean: float) -> float:
-    """The t >= 0 at which the tilted mean is `mean`; 0 if it is larger already."""
+    """Returns the t >= 0 at which the tilted mean is `mean`; 0 if it is larger already."""
     if moments(parts, 0.0)[1] >= mean:
         return 0.0
     high = 1.0
@@ -209,7 +209,7 @@ def tilt_to(parts: Sequence[Masses], mean: float) -> float:
 
 
 def normal_delta(k: float, spread: float, t: float, gap: float) -> float:
-    """Ln delta if the tilted sum is normal, of mean eps + gap; k is K - t eps. A guess."""
+    """Guesses ln delta as if the tilted sum were normal, of mean eps + gap; k is K - t eps."""
     def side(s: float) -> float:  # ln E[e^(-s Y); Y > 0]
         x = s * spread - gap / spread
         return 0.5 * (s * spread) ** 2 - s * gap + float(scipy.special.log_ndtr(-x))
@@ -220,14 +220,14 @@ def normal_delta(k: float, spread: float, t: float, gap: float) -> float:
 
 
 def cell(eps: float, t: float, spread: float, times: int) -> float:
-    """Width of cells that costs about 1e-4 of epsilon, or of delta where epsilon is tiny."""
+    """Returns the width of cells that costs about 1e-4 of epsilon, or of a tiny epsilon's delta."""
     t = max(t, 1 / spread)
     # T (1 + t) h^2 / 12 = 1e-4 max(eps, 1 / t), as ln delta falls by about t for each eps
     return math.sqrt(12 * _LOOSENESS * max(eps, 1 / t) / ((1 + t) * times))
 
 
 def chernoff(parts: Sequence[Masses], eps: float, t: float | None = None) -> float:
-    """Chernoff's bound on delta, plus what is infinite; a bound for any t."""
+    """Returns Chernoff's bound on delta plus the atom at infinity; it holds for any t."""
     t = tilt_to(parts, eps) if t is None else t
     k, _, _ = moments(parts, t)
     off = rounding(parts, t) + 8 * UNIT * (abs(k) + t * abs(eps))
@@ -235,7 +235,7 @@ def chernoff(parts: Sequence[Masses], eps: float, t: float | None = None) -> flo
 
 
 def rounding(parts: Sequence[Masses], t: float) -> float:
-    """How far ln of a composed, tilted mass may be off because of q and K."""
+    """Bounds the error of ln of a composed, tilted mass that is due to q and K."""
     off = 0.0
     for part in parts:
         size = np.abs(part.log_mass) + t * np.abs(part.loss)
@@ -244,7 +244,7 @@ def rounding(parts: Sequence[Masses], t: float) -> float:
 
 
 class Composed:
-    """All releases, composed and tilted at t; answers at every eps near the tilted mean."""
+    """All releases, composed and tilted at t; it bounds delta at every eps near the tilted mean."""
 
     def __init__(self, parts: Sequence[Masses], guess: Sequence[Masses], h: float, t: float,
                  eps: float, log_delta: float) -> None:
@@ -269,7 +269,7 @@ class Composed:
         self.slack = rounding(parts, t) + 8 * UNIT * (abs(self.k) + t * abs(losses).max())
 
     def _transformed(self, parts: Sequence[Masses]) -> tuple[np.ndarray, float, float]:
-        """Q on the window's cells; what each is off by, at most; and the 2-norm of all that."""
+        """Returns Q on the window's cells, a bound on each error, and one on their 2-norm."""
         n, first = self.size, 0
         one = 7 * UNIT * math.log2(n)
         two = np.full(n // 2 + 1, 2.0)  # coefficients that have a conjugate
@@ -320,7 +320,7 @@ class Composed:
                 (norm + back) * (1 + 1e-9))
 
     def delta(self, eps: float) -> float:
-        """An upper bound; 1 below the window, where nothing is known."""
+        """Returns an upper bound on delta at eps; 1 below the window."""
         if eps < self.losses[0]:
             return 1.0
         first = int(np.searchsorted(self.losses, eps, side="right"))
@@ -342,7 +342,7 @@ class Composed:
                    + beyond + self.atom)
 
     def slope(self, eps: float) -> float:
-        """About -d ln delta / d eps."""
+        """Returns about -d ln delta / d eps."""
         step = 1e-3 * max(min(self.spread, 1 / max(self.t, 1e-300)), 1e-9 * eps, 1e-300)
         one, two = self.delta(eps), self.delta(eps + step)
         return math.log(one / two) / step if 0 < two < one else 0.0
@@ -357,7 +357,7 @@ def _tail_tilt(guess: Sequence[Masses], end: float) -> float:
 
 
 def _end(guess: Sequence[Masses], t: float, mean: float, spread: float, enough: float) -> float:
-    """A loss that is exceeded with a probability of at most e^enough, about."""
+    """Returns a loss that is exceeded with a probability of at most e^enough, about."""
     width = 10 * spread
     for _ in range(60):
         end = mean + width
@@ -369,7 +369,7 @@ def _end(guess: Sequence[Masses], t: float, mean: float, spread: float, enough: 
 
 
 def _start(guess: Sequence[Masses], t: float, mean: float, spread: float) -> float:
-    """A loss that the tilted law is below with a probability of at most 1e-12, about."""
+    """Returns a loss that the tilted law is below with a probability of at most 1e-12, about."""
     k = moments(guess, t)[0]
     width = 10 * spread
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Epsilon and delta of a private search over settings.
+"""Epsilon and delta of a private search over settings, and the noise that meets a target.
 
 The theorem is in `mechanism.repetitions`: a search that makes a random number K of runs and
 releases the best one has, with d the profile of one run, its score included,
@@ -40,7 +40,7 @@ _SAFE = 1 + 1e-9  # on what is found by floating-point roots
 
 def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
                   runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
-    """The epsilon at which the best of a random number of runs is (epsilon, delta)-private.
+    """Computes the epsilon of the best of a random number of runs.
 
     Args:
       mechanisms: the description of one run, the release of its score included; several, if it
@@ -67,7 +67,7 @@ def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
 
 def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
                 runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
-    """The delta at which the best of a random number of runs is (epsilon, delta)-private.
+    """Computes the delta of the best of a random number of runs.
 
     Args:
       mechanisms: the description of one run, the release of its score included; several, if it
@@ -93,45 +93,45 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
     if left == -math.inf:
         return 1.0
     if left < 0:  # H_a(P || Q) = 1 - a + a H_{1/a}(Q || P)
-        one = -math.expm1(left) + math.exp(left) * delta_of_one(costs, -left, neighbours)
+        single = -math.expm1(left) + math.exp(left) * delta_of_one(costs, -left, neighbours)
     else:
-        one = delta_of_one(costs, left, neighbours)
-    return min(1.0, runs.mean * one * _SAFE)
+        single = delta_of_one(costs, left, neighbours)
+    return min(1.0, runs.mean * single * _SAFE)
 
 
 def _costs(mechanisms: Mechanism | Sequence[Mechanism], neighbours: str) -> tuple[Charge, ...]:
     several: Sequence[Any] = mechanisms if isinstance(mechanisms, list | tuple) else (mechanisms,)
     costs = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
     if not costs:
-        raise ValueError("tuned_epsilon needs at least one mechanism.")
+        raise ValueError("A search needs at least one mechanism, got none.")
     return tuple(costs)
 
 
 def delta_of_one(costs: tuple[Charge, ...], epsilon: float, neighbours: str) -> float:
-    """The largest delta, over candidates and places of the differing record."""
+    """Returns the largest delta, over candidates and places of the differing record."""
     return max(delta_of(cost, epsilon, neighbours) for cost in costs)
 
 
 def epsilon_of_best(costs: tuple[Charge, ...], delta: float, runs: Repetitions,
                     neighbours: str) -> float:
-    """Epsilon of the best of a random number of runs, of charges."""
-    one = max(epsilon_of(cost, delta / runs.mean, neighbours) for cost in costs)
-    return (one + price_of_choice(costs, runs, neighbours)) * (1 + 1e-15)
+    """Computes the epsilon of the best of a random number of runs from charges."""
+    single = max(epsilon_of(cost, delta / runs.mean, neighbours) for cost in costs)
+    return (single + price_of_choice(costs, runs, neighbours)) * (1 + 1e-15)
 
 
 def price_of_choice(costs: tuple[Charge, ...], runs: Repetitions, neighbours: str) -> float:
-    """(eta + 1) e1, and what the realised law of K departs from the described one."""
+    """Returns (eta + 1) e1 plus how far the realised law of K is from the described one."""
     e1 = condition(lambda e: delta_of_one(costs, e, neighbours), odds(runs))
     return (runs.eta + 1) * e1 + runs.ratio
 
 
 def odds(runs: Repetitions) -> float:
-    """Gamma / (1 - gamma), from below."""
+    """Returns gamma / (1 - gamma), rounded down."""
     return runs.gamma / (1 - runs.gamma) / _SAFE
 
 
 def condition(profile: Callable[[float], float], factor: float) -> float:
-    """About the smallest e1 with profile(e1) <= factor (exp(e1) - 1); checked, so any is valid.
+    """Finds about the smallest e1 with profile(e1) <= factor (exp(e1) - 1), and checks it.
 
     By the Gaussian that has the profile's value at the last guess, for which it is a root.
     """
@@ -140,13 +140,13 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
 
     e, step = 0.3, 1e-5
     for _ in range(12):
-        here = profile(e)
-        if here >= 1:
+        value = profile(e)
+        if value >= 1:
             e *= 3
             if e > 1e4:
                 return math.inf
             continue
-        new = gaussian_condition(gaussian_with(e, here), factor)
+        new = gaussian_condition(gaussian_with(e, value), factor)
         same, e = abs(new - e) <= step * e, new
         if same:
             break
@@ -158,7 +158,7 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
 
 
 def _root_of(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function is 0; an end of the interval where it is not."""
+    """Finds the zero of a falling function, or the nearest end of the interval."""
     if falling(low) <= 0:
         return low
     if falling(high) >= 0:
@@ -167,12 +167,12 @@ def _root_of(falling: Callable[[float], float], low: float, high: float) -> floa
 
 
 def gaussian_with(e: float, delta: float) -> float:
-    """The mu at which the Gaussian mechanism has this profile at e >= 0, about."""
+    """Returns about the mu at which a Gaussian mechanism has this delta at e >= 0."""
     return gaussian.closest_mu(e, min(max(delta, 1e-280), 1 - 1e-9))
 
 
 def gaussian_condition(mu: float, factor: float) -> float:
-    """E1 of the Gaussian mechanism."""
+    """Returns e1 of the Gaussian mechanism."""
     def gap(e: float) -> float:
         return math.log(gaussian.delta(mu, e)) - math.log(factor) - e - math.log(-math.expm1(-e))
 
@@ -181,7 +181,7 @@ def gaussian_condition(mu: float, factor: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
-    """The mu of one run at which the search is (epsilon, delta)-private, if it were Gaussian."""
+    """Returns the mu of one run at which a search with Gaussian runs meets the target."""
     def gap(log_mu: float) -> float:
         mu = math.exp(log_mu)
         left = epsilon - (runs.eta + 1) * gaussian_condition(mu, odds(runs)) - runs.ratio
@@ -197,7 +197,7 @@ Describe = Callable[[float], Mechanism]
 
 
 class Target(NamedTuple):
-    """The target of a search.
+    """The privacy target of a search.
 
     Attributes:
       epsilon: of the whole search.
@@ -212,13 +212,13 @@ class Target(NamedTuple):
     neighbours: str
 
     def cost(self, described: Mechanism) -> tuple[Charge, ...]:
-        """The charges of one run."""
+        """Returns the charges of one run."""
         return charges(described, self.neighbours)
 
 
 def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, target: Target, *,
                      apart: bool, share: float) -> tuple[list[Any], Repeat]:
-    """Candidates and score with the noise that makes the whole search meet the target.
+    """Returns candidates and score with the noise that makes the search meet the target.
 
     Args:
       algorithm: a module such as `sgda`.
@@ -252,9 +252,9 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
         same = target.cost(run(1.0)), target.cost(run(2.0))
         if same not in scales:
             if any(map(silent, same[0])):
-                raise ValueError("noise_multiplier of a candidate holds a 0, so no common factor "
-                                 "makes the search private: give the ratio between the players, "
-                                 "or leave it None.")
+                raise ValueError("noise_multiplier of a candidate contains a 0, so no common "
+                                 "factor makes the search private: state the ratio between the "
+                                 "players, or leave it None.")
             scales[same] = least(run, target) if points is None else enough(run, target, points)
             points = points or points_met(target.cost(run(scales[same])), target)
         return scales[same]
@@ -280,7 +280,7 @@ def one_run(algorithm: Any, hyper: Any, score: Repeat, apart: bool) -> Mechanism
 
 def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
                 small: Target) -> Any:
-    """`hyper` with the noise that `noise` finds for what it describes."""
+    """Returns `hyper` with the noise that `noise` finds for its description."""
     losses = getattr(hyper, "losses", None)
     if losses is not None and losses.noise_multiplier is None:
         (leaf,) = (x for x in leaves(algorithm.mechanism(hyper)) if type(x) is type(losses))
@@ -298,7 +298,7 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
 
 
 def least(run: Describe, target: Target) -> float:
-    """The scale of the noise at which a search of such runs meets the target."""
+    """Finds the scale of the noise at which a search of such runs meets the target."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same total
         total = epsilon_of_best(target.cost(run(scale)), target.delta, target.runs,
                                         target.neighbours)
@@ -312,7 +312,7 @@ def least(run: Describe, target: Target) -> float:
 
 
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
-    """The points that a profile must meet, at the e1 of these charges."""
+    """Returns the points that a profile must meet, at the e1 of these charges."""
     runs = target.runs
     price = price_of_choice(costs, runs, target.neighbours)
     e1 = (price - runs.ratio) / (runs.eta + 1)
@@ -322,7 +322,7 @@ def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
 
 
 def enough(run: Describe, target: Target, points: Points) -> float:
-    """The scale of the noise at which the profile of such a run meets the points."""
+    """Finds the scale of the noise at which the profile of such a run meets the points."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same delta
         costs, worst = target.cost(run(scale)), 0.0
         for e, goal in points:

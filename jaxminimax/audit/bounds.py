@@ -13,7 +13,7 @@ _COLUMNS = 256  # numbers of a run that the linear statistic weighs one by one
 
 
 def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
-    """The linear statistic that separates the first `half` runs best (Fisher's), each `[runs]`.
+    """Returns Fisher's linear statistic, which separates the first `half` runs best, `[runs]`.
 
     Noise that several numbers share cancels in it, wherever they are in the path. If a run has
     many numbers, each round's part of a leaf is first replaced by its component along the two
@@ -41,7 +41,7 @@ def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weighed(pairs: list[tuple[np.ndarray, np.ndarray]], by: slice, shown: slice) -> np.ndarray:
-    """The statistic of the runs `shown` whose weights separate the runs `by`, `[2, runs]`."""
+    """Returns the statistic of the runs `shown` whose weights separate the runs `by`."""
     sides: list[list[np.ndarray]] = [[], []]
     many = sum(a.shape[1] * a.shape[2] for a, _ in pairs) > _COLUMNS
     for pair in pairs:
@@ -161,7 +161,7 @@ def gaussian_signal(noise: np.ndarray, move: np.ndarray,
 
 def laplace_signal(noise: np.ndarray, move: np.ndarray,
                    confidence: float) -> tuple[float, float, float]:
-    """The sum of |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
+    """Sums |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
     each = np.abs(noise - np.median(noise, 0)).mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / each)))

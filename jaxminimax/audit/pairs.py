@@ -1,4 +1,4 @@
-"""Neighbouring data sets to attack, and rounds of runs on both, one by one, with and without noise.
+"""Neighbouring data sets to attack, and rounds of runs on both, with and without noise.
 
 From the state that a run has reached, a round is taken four times with the run's key: on each data
 set of a pair, as described and with noise multipliers of 0. The key decides sample and noise, so
@@ -66,12 +66,12 @@ def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
 
 
 def rest_of(query: Query | Resolvent) -> float:
-    """The sum of all other records in the worst pair, in clip norms."""
+    """Returns the sum of all other records in the worst pair, in clip norms."""
     return -1.0 if worst_case(query).slots else 0.0
 
 
 def clip_norms(query: Query | Resolvent) -> Saddle:
-    """The clip norms of both players; a Resolvent has one bound for both."""
+    """Returns the clip norms of both players; a Resolvent has one bound for both."""
     return Saddle(query.bound, query.bound) if isinstance(query, Resolvent) else query.clip
 
 
@@ -272,7 +272,7 @@ def rounds_of_both(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z
 
 def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
            data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
-    """`rounds` for a key for each data set."""
+    """Simulates the runs of `rounds`, with a key for each data set."""
     quiet = silenced(hyper)
     (numbers, structure), silent = jax.tree.flatten(hyper), jax.tree.leaves(quiet)
     # only what differs is mapped over: every other number stays the one that is described

@@ -190,7 +190,7 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
 
 
 def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
-    """The described standard deviation of the noise in a release's numbers, `[k]`.
+    """Returns the described standard deviation of the noise in a release's numbers, `[k]`.
 
     Returns:
       NaN for a player without a clip norm. None if the mechanism is not a `Query`, has no noise, or

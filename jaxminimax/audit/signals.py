@@ -135,7 +135,7 @@ def _release_spans(seen: Rounds) -> list[slice]:
 
 
 def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
-    """Each release's move of the run in which it is largest over the noise, `[rounds, k]`.
+    """Returns each release's largest move over the noise, of all runs, `[rounds, k]`.
 
     If samples may hold the record several times, it is the smallest move that is not 0.
     """

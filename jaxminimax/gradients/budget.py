@@ -1,4 +1,4 @@
-"""How many examples a clipped sum holds at a time: as a budget of bytes allows.
+"""The number of examples that a clipped sum holds at a time, by a budget of bytes.
 
 By shapes alone, before anything is compiled, a pass over m examples is taken to need
 
@@ -47,7 +47,7 @@ class Need(NamedTuple):
         return rows * self.record + self.sums
 
     def rows(self, size: int, budget: int) -> int:
-        """How many of `size` examples are held at a time; 0 if not one fits into the budget."""
+        """Returns how many of `size` examples fit at a time; 0 if not one does."""
         # rows record + sums <= budget
         fits = (budget - self.sums) // max(self.record, 1)
         # larger slices than these gain no speed once the gradients leave the cache
@@ -57,7 +57,7 @@ class Need(NamedTuple):
         return even(size, fits) if fits > 0 else 0
 
     def refuse(self, budget: int) -> None:
-        """Says what does not fit.
+        """Raises an error that names the gradients that do not fit.
 
         Raises:
           ValueError: always.
@@ -88,7 +88,7 @@ def even(size: int, most: int) -> int:
 
 def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
                  plan: planning.Plan | None = None) -> Need:
-    """With the gradients of all wanted parameters of each example.
+    """Budgets for the gradients of all wanted parameters of each example.
 
     Args:
       operator: `(z, example) -> g`.
@@ -107,7 +107,7 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
 
 
 def of_plan(plan: planning.Plan, wanted: PyTree, one: PyTree) -> Need:
-    """With what a plan keeps of each example; arguments as in `of_gradients`."""
+    """Budgets for the parts that a plan keeps of each example; see `of_gradients`."""
     # rows that are multiplied to matrices, such as the pixels that a convolution reads
     as_matrices = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
     extra = sum([use.rows * sum(use.shape) * _wide(t.dtype) for t in as_matrices for use in t.uses])

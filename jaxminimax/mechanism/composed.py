@@ -17,7 +17,7 @@ __all__ = ["Parallel", "Sequence", "is_exact", "leaves", "releases", "with_noise
 
 
 def as_description(mechanism: Any) -> Description:
-    """`mechanism`, if it is a description.
+    """Returns `mechanism` if it is a description.
 
     Raises:
       ValueError: for everything else.
@@ -50,7 +50,7 @@ class _Several(Description):
             self, parts=self._parts_placed(taken))
 
     def answered(self) -> tuple[Answered, ...]:
-        """Those of every part."""
+        """Returns the `Answered` releases of every part."""
         return tuple(one for part in self._listed for one in part.answered())
 
     def check(self) -> None:
@@ -65,7 +65,7 @@ class _Several(Description):
         return tuple(map(as_description, self.parts))
 
     def releases(self) -> int:
-        """The sum over all parts."""
+        """The sum of the releases of all parts."""
         return sum(part.releases() for part in self._listed)
 
     def truncated(self, spent: int) -> Description | None:
@@ -96,7 +96,7 @@ class _Several(Description):
         return dataclasses.replace(self, parts=parts)  # type: ignore[type-var]
 
     def flattened(self) -> tuple[Leaf, ...]:
-        """Those of every part."""
+        """Returns the leaves of every part."""
         return tuple(leaf for part in self._listed for leaf in part.flattened())
 
 
@@ -139,7 +139,7 @@ class Sequence(_Several):
         return tuple(compose(*choice) for choice in itertools.product(*rows))
 
     def supports_group_privacy(self) -> bool:
-        """If all parts may: pairs of releases on the same data compose."""
+        """True if all parts support it: pairs of releases on the same data compose."""
         return all(part.supports_group_privacy() for part in self._listed)
 
     def records(self) -> int:
@@ -177,7 +177,7 @@ class Parallel(_Several):
         super().check()
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
-        """Those of every part, as alternatives."""
+        """Returns the charges of every part, as alternatives."""
         return tuple(c for part in self._listed for c in part.charges(neighbours))
 
     def supports_group_privacy(self) -> bool:
@@ -195,7 +195,7 @@ def disjoint_parts(described: Any) -> tuple[Any, ...]:
 
 
 def parts_of_data(described: Any) -> int:
-    """How many parts of the data a `Repeat` takes one after the other; 1 of all else."""
+    """The number of parts of the data that a `Repeat` takes in turn; 1 for all else."""
     return described.parts if isinstance(described, Repeat) else 1
 
 

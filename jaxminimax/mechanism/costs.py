@@ -248,7 +248,7 @@ def of_noise(unit: Unit, times: int, z: float) -> Charge:
 
 
 def combined(multipliers: Iterable[float], joint: bool) -> float:
-    """z_eff: one Gaussian as strong as those of all players together.
+    """Returns z_eff: one Gaussian as strong as those of all players together.
 
     (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
     """

@@ -117,7 +117,7 @@ class Description(abc.ABC):
 
     @abc.abstractmethod
     def records(self) -> int:
-        """How many records it is for; 0 where it does not say."""
+        """The number of records that it is for; 0 if it does not state that."""
 
     def supports_group_privacy(self) -> bool:
         """Returns whether its charges may be read for k records that differ, wherever these are.
@@ -157,7 +157,7 @@ Mechanism = Description
 
 
 class Kind(enum.IntEnum):
-    """What the keys of a description's releases are for; see `Answered.kind`.
+    """The kind of a description's keys; see `Answered.kind`.
 
     A class of one's own takes a number from 64 to 255.
     """
@@ -197,7 +197,7 @@ class Answered(Description):
         """
 
     def placed(self, taken: set[tuple[int, int]]) -> Self:
-        """At its own place, or the next one that is free."""
+        """Places it at its own place, or at the next free one."""
         place = self.place
         while (self.kind, place) in taken:
             place += 1
@@ -227,7 +227,7 @@ class Leaf(Answered):
         """Sentences of statements on it; for concrete numbers, as they are on the host."""
 
     def flattened(self) -> "tuple[Leaf, ...]":
-        """Itself."""
+        """Returns the leaf itself."""
         return (self,)
 
     def releases(self) -> int:
@@ -294,7 +294,7 @@ class Leaf(Answered):
         return costs.sampler_cost(facts.exact, near=facts.near, **{kind: facts.numbers})
 
     def sampler_summary(self, neighbours: str) -> str:
-        """How noise and sums are made, and what that costs against real numbers, for statements."""
+        """Describes noise and sums, and their cost against real numbers, for statements."""
         facts = self.facts()
         if facts.exact is None:
             return "Noise is added by whoever releases the solution."

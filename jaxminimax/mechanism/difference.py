@@ -109,7 +109,7 @@ class Difference(OneRelease):
         return True
 
     def multiplier(self) -> float:
-        """The one number."""
+        """The one noise multiplier."""
         return self.quotient.multiplier()
 
     def cost(self, times: int, z: float) -> Charge:
@@ -118,11 +118,11 @@ class Difference(OneRelease):
         return self.quotient.cost(times, z)
 
     def facts(self, repeat: Repeat) -> Facts:
-        """Those of quotients."""
+        """States the facts of quotients."""
         return super().facts(repeat)._replace(noise=self.quotient.noise_multiplier)
 
     def words(self, repeat: Repeat) -> Words:
-        """How many, and at what they are clipped; L is a matter of utility."""
+        """States the number of releases and their clip norm; L is a matter of utility."""
         return Words(
             sampled_words(repeat, " of differences of operators at two released points, clipped "
                           f"at {concrete(self.lipschitz):.6g} times the points' distance, one clip "
@@ -200,7 +200,7 @@ class Windows(Answered):
                              "out, and use Full(), Poisson(...) or FixedSize(...).")
 
     def releases(self) -> int:
-        """One a round."""
+        """The number of releases, one a round."""
         return self.rounds
 
     def truncated(self, spent: int) -> "Windows | None":
@@ -234,6 +234,6 @@ class Windows(Answered):
         return (self,)
 
     def records(self) -> int:
-        """Both read the same data."""
+        """The number of records; both parts read the same data."""
         return self.population
 

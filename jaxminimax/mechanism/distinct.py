@@ -1,21 +1,21 @@
 """Distinct rows in random slots, and random ones of them: what samples are made of.
 
 A slot is given a row r = floor(x n / 2^32) by 32 random bits x, unless the rest x n mod 2^32 is
-below 2^32 mod n. What is left is uniform, exactly: every row has floor(2^32 / n) numbers x. A slot
-is *new* if it has a row that no earlier one has. Let T be the new slots. Which slots are new is
-told by which are equal to which; given that, any distinct rows are as likely as any others. So
-given T the rows in it are a uniformly random arrangement of |T| of n.
+below 2^32 mod n. The rows of the other slots are uniform, exactly: every row has floor(2^32 / n)
+numbers x. A slot is *new* if it has a row that no earlier one has. Let T be the new slots. Which
+slots are new depends only on which slots have equal rows; given that, all distinct rows are equally
+likely. So given T the rows in it are a uniformly random arrangement of |T| of n.
 
-A sample of m of them is held by m slots of T, all m as likely. Then given m and T a sample is a
-uniform subset of the n rows, in uniformly random slots of T.
+A sample of m of them is held by m slots of T, all choices equally likely. Then given m and T a
+sample is a uniform subset of the n rows, in uniformly random slots of T.
 
 **Slots.** What is computed for a record may depend on its slot in the last bits, and sums are made
 of blocks of slots; if rows were in order, or in the first m slots, one record would decide in which
-slots others are. As it is, m + 1 slots of T less a random one of them are m random slots of T: the
+slots others are. Here, m + 1 slots of T less a random one of them are m random slots of T: the
 slots of the others have the same law whether a record takes part, does not, or is replaced. So for
-a comparison they may be taken to be the same slots. (Therefore no shorter pass for samples of an
-ordinary size, and a second one for larger: one record would send another into that. `poisson` draws
-a sample again that is larger than that.)
+a comparison they may be taken to be the same slots. (For the same reason all samples take one pass:
+with a shorter one for samples of an ordinary size, one record would decide which pass the others
+take. `poisson` draws a sample again that is too large.)
 
 Source of the rows: Lemire, "Fast random integer generation in an interval", TOMACS 2019.
 """
@@ -23,7 +23,7 @@ Source of the rows: Lemire, "Fast random integer generation in an interval", TOM
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,6 @@ from jaxminimax.base.random_bits import fold_in, word_pairs
 from jaxminimax.base.tree import in_any_lane, in_float64, materialise
 from jaxminimax.mechanism.sampling import OVERFLOW
 
-_ROUNDS = 2  # of finding equal rows, before it is asked whether there are more
 _PLACES, _TIES = 0x706C6163, 0x74696573  # what a sample's key is folded with
 _DENSE = 3  # below that many rows a slot all rows are put in order
 # P[the rest of a sample leaves no room in the pass of a record's shard], per release, on any mesh
@@ -114,44 +113,37 @@ def scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
     return high * n1 + (middle >> 16) + (last >> 16)
 
 
-def rows_of_slots(key: jax.Array, room: Room, population: int, *,
-                  rolled: bool = False) -> tuple[jax.Array, jax.Array, jax.Array]:
+def rows_of_slots(key: jax.Array, room: Room,
+                  population: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The rows of c slots, which of them are new, and 32 further random bits for each.
 
     Args:
       key: that of the sample.
       room: c.
       population: n.
-      rolled: see `random_bits`.
 
     Returns:
-      int32 `[c]`, all below n; bool `[c]`; uint32 `[c]`.
+      int32 `[c]`, below n, of those that are new; bool `[c]`; uint32 `[c]`.
     """
     count = room.slots
+    x, y = materialise(lambda: word_pairs(key, (count,)))
     if room.shuffled:
         rows = places(fold_in(key, _PLACES), population)[:count]
-        return rows, jnp.ones(count, bool), materialise(
-            lambda: word_pairs(key, (count,), rolled=rolled)[0])
-
-    def draw() -> tuple[jax.Array, ...]:
-        x, y = word_pairs(key, (count,), rolled=rolled)
-        # x n mod 2^32 >= 2^32 mod n leaves floor(2^32 / n) numbers x for every row
-        return (scaled(x, population, jnp.uint32(0)).astype(jnp.int32),
-                x * np.uint32(population) >= np.uint32(2**32 % population), y)
-
-    rows, present, words = materialise(draw)
-    return rows, firsts(rows, present), words
+        return rows, jnp.ones(count, bool), x
+    rows = scaled(x, population, jnp.uint32(0)).astype(jnp.int32)
+    # x n mod 2^32 >= 2^32 mod n leaves floor(2^32 / n) numbers x for every row
+    present = x * np.uint32(population) >= np.uint32(2**32 % population)
+    return rows, firsts(rows, present), y
 
 
 def firsts(rows: jax.Array, present: jax.Array) -> jax.Array:
-    """Which slots have a row that no earlier slot has, bool `[c]`.
+    """Returns which slots have a row that no earlier slot has, bool `[c]`.
 
-    By a table of hashes that tells the first of the slots with each. A slot that is this first is
-    new; one whose row is equal to that one's is not; the others are asked again with another hash,
-    all with one row together.
+    A table holds the first of the slots with each hash. A slot that has the same row as that first
+    one is settled; the others are looked up again with another hash, all with one row together.
 
     Args:
-      rows: int32 `[c]`.
+      rows: int32 `[c]`, not negative.
       present: bool `[c]`, which slots have a row.
     """
     count = rows.shape[0]
@@ -159,68 +151,104 @@ def firsts(rows: jax.Array, present: jax.Array) -> jax.Array:
     # short numbers are cleared sooner
     slot = jnp.arange(count, dtype=jnp.int16 if count < 2**15 else jnp.int32)
     none = slot.dtype.type(count)
+    # -1, -2, ... for slots without a row: each differs from all others
+    rows = jnp.where(present, rows, ~jnp.arange(count, dtype=jnp.int32))
 
-    def ask(number: jax.typing.ArrayLike, open_: jax.Array,
-            new: jax.Array) -> tuple[jax.Array, jax.Array]:
-        factor = jnp.asarray(number, jnp.uint32) * np.uint32(0x3C6EF372) + np.uint32(0x9E3779B1)
+    def look_up(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number, first = carry
+        factor = number * np.uint32(0x3C6EF372) + np.uint32(0x9E3779B1)
         place = (rows.astype(jnp.uint32) * factor >> np.uint32(32 - bits)).astype(jnp.int32)
         table = jnp.full(1 << bits, none).at[place].min(
-            jnp.where(open_, slot, none), mode="promise_in_bounds")
-        first = table.at[place].get(mode="promise_in_bounds")
-        index = jnp.minimum(first.astype(jnp.int32), count - 1)
+            jnp.where(first < 0, slot, none), mode="promise_in_bounds")
+        least = table.at[place].get(mode="promise_in_bounds")
+        index = jnp.minimum(least.astype(jnp.int32), count - 1)
         equal = rows.at[index].get(mode="promise_in_bounds") == rows
-        return open_ & ~equal, new | (open_ & (first == slot))
+        return number + 1, jnp.where((first < 0) & equal, least, first)
 
-    open_, new = present, jnp.zeros(count, bool)
-    for number in range(_ROUNDS):
-        open_, new = ask(number, open_, new)
-    # every round closes at least one slot
-    return jax.lax.while_loop(
-        lambda carry: jnp.any(carry[1]), lambda carry: (carry[0] + 1, *ask(*carry)),
-        (jnp.uint32(_ROUNDS), open_, new))[2]
+    # the first slot with the same row, -1 until it is settled; every pass settles at least one slot
+    first = jax.lax.while_loop(lambda carry: jnp.any(carry[1] < 0), look_up,
+                               (jnp.uint32(0), jnp.full(count, slot.dtype.type(-1))))[1]
+    return (first == slot) & present
 
 
-def some(words: jax.Array, among: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The m slots of `among` with the least words, and whether the first bits do not tell which.
+def least(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Array) -> jax.Array:
+    """Returns the m slots of `among` with the least numbers of 128 bits, bool `[c]`.
 
-    Bits are read in groups: how many words have each value tells the group of the m-th.
+    A histogram of the first 32 bits, narrow around the m-th number's likely place, shows which bin
+    the m-th number is in. A bin with more numbers than are wanted is divided again. Where the first
+    32 bits are equal, the last 96 bits decide.
 
     Args:
-      words: uint32 `[c]`.
+      key: of the sample; the last 96 bits, which are seldom needed, are made from it.
+      words: the first 32 bits, uint32 `[c]`.
       among: bool `[c]`.
-      m: int32 `[]`, at most as many as `among` has.
+      m: int32 `[]`; all of `among` are returned if these are fewer.
     """
     count = words.shape[0]
-    # what is quickest, and seldom does not tell: (half of the bits of a group, groups)
-    half, parts = (3, 3) if count <= 128 else (5, 2) if count <= 2048 else (7, 2)
-    bits, left = 2 * half, m
-    inside, limit = among, jnp.uint32(0)
-    for part in range(1, parts + 1):
-        digit = (words >> np.uint32(32 - part * bits)) & np.uint32((1 << bits) - 1)
-        each = jnp.zeros(1 << bits, jnp.int32).at[digit.astype(jnp.int32)].add(
-            inside.astype(jnp.int32), mode="promise_in_bounds").reshape(1 << half, 1 << half)
-        high, left = _among(jnp.sum(each, 1), left)
-        low, left = _among(each[high], left)
-        value = ((high << half) + low).astype(jnp.uint32)
-        inside, limit = inside & (digit == value), limit << np.uint32(bits) | value
-    return among & (words >> np.uint32(32 - parts * bits) <= limit), each[high, low] != left
+    half = 3 if count <= 128 else 5  # what is quickest
+    side, bits = 2**half, 2 * half - 1  # side^2 bins, of which 2^bits in a row divide a bin
+    total = jnp.sum(among, dtype=jnp.int32)
+    m = jnp.minimum(m, total)
+    # the m-th of c uniform numbers has a standard deviation of c^(-1/2) / 2 at most: the first
+    # 2^(bits + 1) bins, each 2^first wide, reach 4 of these to either side of m / c
+    first = min(32 - bits, max(0, math.ceil(33 - bits - math.log2(count) / 2)))
+    reach = 2.0**(bits + first)
+    centre = (m / jnp.maximum(total, 1)).astype(jnp.float32) * 2.0**32
+    low = jnp.clip(centre - reach, 0, max(0.0, 2.0**32 - 2 * reach)).astype(jnp.uint32)
+
+    def bins(low: jax.Array, width: jax.Array) -> jax.Array:
+        """0 below `low`, 1, 2, ... from there, each 2^width wide, and the last one for the rest."""
+        place = jnp.minimum((words - low) >> width, side**2 - 2).astype(jnp.int32)
+        return jnp.where(words < low, 0, place + 1)
+
+    def divide(carry: Any) -> Any:
+        _, low, width, place, _ = carry
+        # the m-th number may be outside of the first bins: then all numbers are divided
+        inside = (place > 0) & (place < side**2 - 1)
+        low = jnp.where(inside, low + ((place - 1).astype(jnp.uint32) << width), 0)
+        width = jnp.where(inside, jnp.where(width > bits, width - bits, 0), np.uint32(32 - bits))
+        each = jnp.zeros(side**2, jnp.int32).at[bins(low, width)].add(
+            among.astype(jnp.int32), mode="promise_in_bounds").reshape(side, side)
+        row, left = _among(jnp.sum(each, 1, dtype=jnp.int32), m)
+        column, left = _among(each[row], left)
+        return each[row, column] == left, low, width, side * row + column, left
+
+    done, low, width, place, left = jax.lax.while_loop(
+        lambda carry: ~carry[0] & (carry[2] > 0), divide,
+        (jnp.array(False), low, jnp.uint32(first + bits), jnp.int32(1), m))
+    of = bins(low, width)
+    held, tied = among & (of < place + done), among & (of == place)
+
+    def settle(done: jax.Array, key: jax.Array, held: jax.Array, tied: jax.Array,
+               left: jax.Array) -> jax.Array:
+        return jax.lax.cond(done, lambda: held, lambda: held | _by_last_bits(key, tied, left))
+
+    # of a vmap, only the lanes with equal numbers
+    settled: jax.Array = jax.custom_batching.sequential_vmap(settle)(done, key, held, tied, left)
+    return settled
+
+
+def _by_last_bits(key: jax.Array, among: jax.Array, m: jax.Array) -> jax.Array:
+    """Returns the m slots of `among` with the least numbers of 96 further bits."""
+    count = among.shape[0]
+    (second, fourth), (third, _) = word_pairs(fold_in(key, _TIES), (2, count))
+    numbers = jnp.stack([fourth, third, second, (~among).astype(jnp.uint32)])
+
+    def sort(i: jax.Array, order: jax.Array) -> jax.Array:
+        # stable: numbers with an equal word stay in the order of their lower words
+        return jax.lax.sort((numbers[i][order], order), num_keys=1)[1]
+
+    order = jax.lax.fori_loop(0, 4, sort, jnp.arange(count, dtype=jnp.int32))
+    return jnp.zeros(count, bool).at[order].set(jnp.arange(count) < m)
 
 
 def _among(counts: jax.Array, rank: jax.Array) -> tuple[jax.Array, jax.Array]:
     """In which part the one of this rank is, counted from 1, and its rank there."""
     # how many are in each part and those before it
-    upto = jnp.sum(jnp.where(np.tri(counts.shape[0], dtype=bool).T, counts[:, None], 0), 0)
+    upto = jnp.sum(jnp.where(np.tri(counts.shape[0], dtype=bool).T, counts[:, None], 0), 0,
+                   dtype=jnp.int32)
     part = jnp.minimum(jnp.sum(upto < rank, dtype=jnp.int32), counts.shape[0] - 1)
     return part, rank - (upto[part] - counts[part])
-
-
-def exactly_some(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Array) -> jax.Array:
-    """`some` by 96 more bits; for where the first do not tell."""
-    count = words.shape[0]
-    (second, fourth), (third, _) = word_pairs(fold_in(key, _TIES), (2, count), rolled=True)
-    order = jax.lax.sort((~among, words, second, third, fourth,
-                          jnp.arange(count, dtype=jnp.int32)), num_keys=5)[-1]
-    return jnp.zeros(count, bool).at[order].set(jnp.arange(count) < m)
 
 
 def arrangement(key: jax.Array, size: int, population: int) -> tuple[jax.Array, jax.Array | bool]:

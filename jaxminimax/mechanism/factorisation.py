@@ -89,7 +89,7 @@ _LONG = 2**18  # leaves; for as many a tree is better than the bands that are pl
 
 @functools.lru_cache(maxsize=64)
 def coefficients(bands: int) -> np.ndarray:
-    """a_k = 2^17 r_k for k < p, int32; all but the first are negative or 0, and above -2^17.
+    """Returns a_k = 2^17 r_k, k < p, int32; all but the first are in (-2^17, 0].
 
     The first k + 1 of them add up to the nearest integer to 2^17 binom(2k, k) / 4^k, so all sums of
     them are as near to the series' as integers can be.
@@ -272,7 +272,7 @@ class TreeSums(Once):
         description.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def moves(self) -> float:
-        """How far a record moves the nodes, over twice the clip norm."""
+        """The distance that a record moves the nodes, over twice the clip norm."""
         # ceil(log2(Q + 1)) nodes move by 2 clip each, and squares add up
         return math.sqrt(self.leaves.bit_length())
 
@@ -285,7 +285,7 @@ class TreeSums(Once):
                      noise=self.noise_multiplier, parameters=self.parameters, exact=self.exact)
 
     def words(self) -> Words:
-        """How many leaves and nodes."""
+        """States the number of leaves and nodes."""
         return Words(f"All prefix sums over {self.leaves} leaves by a binary tree of Gaussian "
                      f"sums; a record is in {self.leaves.bit_length()} of its nodes.",
                      (sentences.CLIPPED,), (sentences.PLACES,))
@@ -338,7 +338,7 @@ class CorrelatedSums(Once):
                                   self.leaves, self.bands, self.parameters)
 
     def moves(self) -> float:
-        """How far a record moves the independent noise, over twice the clip norm: ||c||."""
+        """The distance ||c|| that a record moves the independent noise, in twice the clip norm."""
         return norms(self.leaves, self.bands).column
 
     def spread(self) -> float:
@@ -352,7 +352,7 @@ class CorrelatedSums(Once):
                      parameters=self.parameters, exact=self.exact)
 
     def words(self) -> Words:
-        """How many leaves and bands, and how far a record moves the noise."""
+        """States the number of leaves and bands, and how far a record moves the noise."""
         return Words(f"All prefix sums over {self.leaves} leaves with correlated noise, by "
                      f"{min(self.bands, self.leaves)} band(s) of the inverse square root; a record "
                      f"moves what the noise is made of by {self.moves():.6g} times its leaf.",

@@ -63,7 +63,7 @@ DITHER_FAILURE = 2 * math.exp(-2 * _T**2)
 
 
 def finer_bits(parameters: int) -> int:
-    """How many bits finer the grid is for that many numbers: 0 up to 2^24, 4 at 2^31."""
+    """Returns the bits by which the grid is finer for so many numbers: 0 to 2^24, 4 at 2^31."""
     # rounding grows like d^(1/2): half a bit for each bit of d beyond 24, rounded up
     return max(0, (parameters - 1).bit_length() - 24 + 1) // 2
 
@@ -90,7 +90,7 @@ def grid_bits(z: Any, parameters: int) -> Any:
 
 
 def _rounding(distance: float, parameters: int) -> float:
-    """How much rounding adds to a distance in units of the grid."""
+    """Returns the distance that rounding adds, in units of the grid."""
     root = math.sqrt(parameters)
     # M = D + sqrt(d) / 255, and the smaller of both bounds of the module's docstring
     mean = distance + root / 255

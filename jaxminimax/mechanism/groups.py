@@ -99,7 +99,7 @@ class GroupGradients(OneRelease):
             for one in queries.values()))
 
     def populations(self) -> tuple[int, ...]:
-        """How many records a release may read: of each size of a group, or all of them."""
+        """The numbers of records that a release may read: of each group, or of all of them."""
         return (sum(self.sizes),) if self.groups == "all" else tuple(sorted(set(self.sizes)))
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
@@ -123,7 +123,7 @@ class GroupGradients(OneRelease):
                 or len(self.charges(repeat, costs.REPLACE_ONE)) == 1)
 
     def records(self) -> int:
-        """The sum over all groups."""
+        """The number of records of all groups."""
         return sum(self.sizes)
 
     def words(self, repeat: Repeat) -> Words:

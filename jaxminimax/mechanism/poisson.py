@@ -13,7 +13,6 @@ slots do not hold a sample with it. Unless a capacity is given, s is at most 1/1
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,12 +27,11 @@ from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
 from jaxminimax.mechanism.distinct import (
     CROWDED,
     Room,
-    exactly_some,
+    least,
     lost,
     room,
     room_for,
     rows_of_slots,
-    some,
     tied,
 )
 from jaxminimax.mechanism.sampling import Choice, InGroups, Sample, SampleKeys, Sampling, WorstCase
@@ -233,59 +231,34 @@ def _short(rate: float, population: int, most: int, mean: float, slots: int) -> 
                      + scipy.special.pdtrc(lost[-1], mean)))
 
 
-def drawn_size(key: jax.Array, rate: float, population: int,
-               most: int) -> tuple[jax.Array, jax.Array, Callable[[], jax.Array]]:
-    """M, or `most` + 1 if that is less, int32 `[]`.
-
-    The first 32 bits tell, unless they are those of a threshold: about one draw in 10^7.
-
-    Returns:
-      M by the first bits, whether they do not tell, and what tells by all bits.
-    """
+def drawn_size(key: jax.Array, rate: float, population: int, most: int) -> jax.Array:
+    """M, or `most` + 1 if that is less, int32 `[]`."""
     first, table = thresholds(rate, population, most)
     x, y = word_pairs(fold_in(key, _SIZE), ((WORDS + 1) // 2,))
     words = jnp.stack([x, y], 1).reshape(-1)[:WORDS]
-
-    def exactly() -> jax.Array:
-        less = jnp.zeros(len(table), bool)
-        # W < t as numbers of 160 bits: a higher word decides, the lower ones where it is equal
-        for word, t in reversed(list(zip(words, jnp.asarray(table).T, strict=True))):
-            less = (word < t) | ((word == t) & less)
-        return first + jnp.sum(less, dtype=jnp.int32)
-
-    top = jnp.asarray(table[:, 0])
-    return (first + jnp.sum(words[0] < top, dtype=jnp.int32), jnp.any(words[0] == top), exactly)
+    less = jnp.zeros(len(table), bool)
+    # W < t as numbers of 160 bits: a higher word decides, the lower ones where it is equal
+    for word, t in reversed(list(zip(words, jnp.asarray(table).T, strict=True))):
+        less = (word < t) | ((word == t) & less)
+    return first + jnp.sum(less, dtype=jnp.int32)
 
 
 def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
                  most: int) -> tuple[jax.Array, jax.Array]:
     """Rows of slots, int32 `[c]`, and which of them are the sample, bool `[c]`.
 
-    The first sample that fits, of those that `key` and the keys made from it draw. That it is the
-    first one is told by the first bits of each number, or else all is done anew by all bits.
+    The first sample that fits, of those that `key` and the keys made from it draw.
     """
-    rows, new, words = rows_of_slots(key, room, population)
-    size, open_, _ = drawn_size(key, rate, population, most)
-    held, tie = some(words, new, size)
-
-    def attempt(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+    def attempt(carry: Any) -> Any:
         key = carry[0]
-        rows, new, words = rows_of_slots(key, room, population, rolled=True)
-        size = drawn_size(key, rate, population, most)[2]()
-        return (fold_in(key, _AGAIN), rows, exactly_some(key, words, new, size),
-                _fits(size, new, most))
+        rows, new, words = rows_of_slots(key, room, population)
+        size = drawn_size(key, rate, population, most)
+        held = least(key, words, new, size)
+        return fold_in(key, _AGAIN), rows, held, _fits(size, new, most)
 
-    def rare(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jax.lax.while_loop(lambda carry: ~carry[3], attempt, (
-            key, jnp.zeros_like(rows), jnp.zeros_like(held), jnp.zeros((), bool)))[1:3]
-
-    # of a vmap, only the lanes that are unsure
-    @jax.custom_batching.sequential_vmap
-    def sure(unsure: jax.Array, key: jax.Array, rows: jax.Array,
-             held: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jax.lax.cond(unsure, lambda: rare(key), lambda: (rows, held))
-
-    rows, held = sure(open_ | tie | ~_fits(size, new, most), key, rows, held)
+    slots = room.slots
+    _, rows, held, _ = jax.lax.while_loop(lambda carry: ~carry[3], attempt, (
+        key, jnp.zeros(slots, jnp.int32), jnp.zeros(slots, bool), jnp.array(False)))
     # no record is read but the sample's: what is not in it could change no number, but need not try
     return jnp.where(held, rows, rows[jnp.argmax(held)]), held
 

@@ -134,7 +134,7 @@ class AdaptiveClip:
 
 
 def count_multiplier(query: Any) -> jax.Array:
-    """z_b, float32 `[]`; 0 where a player has no noise."""
+    """Returns z_b, float32 `[]`; 0 if a player has no noise."""
     # z_P, in the floats that the release draws with
     z = [jnp.asarray(x, jnp.float32) for x in query.noise_multiplier if x is not None]
     smallest = jnp.min(jnp.stack(z))
@@ -258,7 +258,7 @@ class Query(OneRelease):
         return True
 
     def multiplier(self) -> float:
-        """z_eff: one Gaussian as strong as both players' together, with their counts."""
+        """Returns z_eff: one Gaussian as strong as both players' together, with their counts."""
         multipliers = map(concrete, jax.tree.leaves(description.check_noise(self)))
         players = costs.combined(multipliers, self.joint)
         if self.adaptive is None:
@@ -267,7 +267,7 @@ class Query(OneRelease):
         return players * math.sqrt(1 - concrete(self.adaptive.share))
 
     def cost(self, times: int, z: float) -> Charge:
-        """By the sampling, unless noise is correlated."""
+        """Charges by the sampling, unless noise is correlated."""
         if self.bands == 1 or z == 0:
             return self.sampling.charge(times, z, self.population)
         # one Gaussian on all releases; the coarsest player's grid is counted for both
@@ -285,7 +285,7 @@ class Query(OneRelease):
         return dataclasses.replace(self, noise_multiplier=scaled)
 
     def words(self, repeat: Repeat) -> Words:
-        """How many sums, over which samples; that operators are clipped, and by what."""
+        """States the number of sums, their samples, and the clip norms of operators."""
         clip = ", one clip for both players together" if self.joint else ""
         if self.bands > 1:
             moves = norms(repeat.times, self.bands, self.sampling.apart(self.population)).column
@@ -300,7 +300,7 @@ class Query(OneRelease):
         return Words(f"{sampled_words(repeat)}{clip}.", enforced, clips=_by_player(self.clip))
 
     def noise_multipliers(self) -> dict[str, float]:
-        """By player, and of the counts."""
+        """Returns the multipliers by player, and of the counts."""
         multipliers = _by_player(description.check_noise(self))
         if self.adaptive is not None:
             multipliers["counts"] = concrete(count_multiplier(self))

@@ -65,7 +65,7 @@ class OneRelease(abc.ABC):
             absent=sampling.compares_absent)
 
     def records(self) -> int:
-        """How many records one part of the data has."""
+        """The number of records of one part of the data."""
         return self.population  # type: ignore[attr-defined]
 
     def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
@@ -197,7 +197,7 @@ class Repeat(Leaf):
         return self._query.multiplier()
 
     def noise_multipliers(self) -> dict[str, float]:
-        """Those of one release."""
+        """Returns the multipliers of one release."""
         return self._query.noise_multipliers()
 
     def cost(self, z: float) -> Charge:

@@ -1,4 +1,4 @@
-"""How many runs a private search makes: a random number whose law hides the search.
+"""The number of runs of a private search, a random number whose law hides the search.
 
 Theorem (private selection). A run M has a privacy profile d(e): for neighbouring data, in either
 direction, H_{exp(e)}(M(D) || M(D')) <= d(e), H_a(P || Q) the integral of (P - a Q)_+. Draw K, make

@@ -165,11 +165,11 @@ class Resolvent(OneRelease):
         return True
 
     def sampled_by(self, sampling: Sampling) -> Self:
-        """How many steps certify a solution depends on the batch size."""
+        """Returns it with this sampling and no steps, since these depend on the batch size."""
         return dataclasses.replace(self, sampling=sampling, steps=None)
 
     def words(self, repeat: Repeat) -> Words:
-        """How many points, of which problems, how they are certified; operators clipped or not."""
+        """States the number of points, their problems, certificates and clip norms."""
         growing = " on the first part, 2^t - 1 times that on part t" if self.doubling else ""
         points, clipped = sampled_words(repeat, " of certified proximal points"), (
             self.assumes == "lipschitz")
@@ -212,7 +212,7 @@ def batch_lipschitz(query: Resolvent) -> Any:
 
 
 def modulus(query: Resolvent) -> Any:
-    """mu, of strong monotonicity of the regularised problem: lambda + mu_0, or lambda - s L."""
+    """Returns mu of the regularised problem: lambda + mu_0, or lambda - s L."""
     if query.assumes == "lipschitz":
         # a clipped operator may fall as steeply as it is Lipschitz, never more
         return query.prox - batch_lipschitz(query)

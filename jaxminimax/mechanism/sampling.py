@@ -35,14 +35,14 @@ _PASSES = np.uint32(2**32 - 1)  # what a run's key is folded with for what lasts
 
 
 class Sample(NamedTuple):
-    """A batch of fixed shape.
+    """The rows of a sample, a batch of fixed shape.
 
     Attributes:
-      rows: rows to read, int32 `[c]`, in an order that the sampling's `ordered` tells; None for
+      rows: rows to read, int32 `[c]`, in increasing order if the sampling is `ordered`; None for
         all.
-      valid: which of them take part, bool `[c]`; None for all.
-      fits: whether it could be drawn, bool `[]`.
-      high: of 2^30 records or more, the second words of `rows`, int32 `[c]`; see above.
+      valid: True for rows that take part, bool `[c]`; None for all.
+      fits: whether the sample could be drawn, bool `[]`.
+      high: for 2^30 records or more, the second words of `rows`, int32 `[c]`; see above.
     """
 
     rows: jax.Array | None
@@ -84,7 +84,7 @@ class SampleKeys(NamedTuple):
 
 
 class InGroups(NamedTuple):
-    """How a sampling samples one of several groups of records.
+    """The sampling of one of several groups of records.
 
     Attributes:
       summary: of statements, for "gradients of one group each: ...".
@@ -99,7 +99,7 @@ class InGroups(NamedTuple):
 
 
 class WorstCase(NamedTuple):
-    """How a release reads the pair of data sets that is hardest to keep apart, for audits.
+    """The pair of data sets that is hardest to distinguish, and its reads, for audits.
 
     Attributes:
       times: how often a sample may hold the record that differs, float64 `[k]`.
@@ -174,7 +174,7 @@ class Sampling(abc.ABC):
     @property
     @abc.abstractmethod
     def relations(self) -> tuple[str, ...]:
-        """Those of `costs.NEIGHBOURS` that there is a guarantee for."""
+        """The relations of `costs.NEIGHBOURS` that the charge is proved for."""
 
     @property
     def most_records(self) -> int:
@@ -223,9 +223,9 @@ class Sampling(abc.ABC):
         """
 
     def apart(self, population: int) -> int:
-        """How many releases lie between two that read one record; 0: nobody knows beforehand.
+        """The number of releases between two that read one record; 0 if it is not fixed.
 
-        Only where it is positive may the noise of releases be correlated.
+        The noise of releases may be correlated only if it is positive.
         """
         return 0
 
@@ -239,7 +239,7 @@ class Sampling(abc.ABC):
 
     @abc.abstractmethod
     def summary(self, times: int, population: int) -> str:
-        """For statements: "5 release(s) on ..."."""
+        """Describes it for statements: "5 release(s) on ..."."""
 
     @abc.abstractmethod
     def assumed(self) -> tuple[str, ...]:
@@ -247,17 +247,17 @@ class Sampling(abc.ABC):
 
     @abc.abstractmethod
     def in_groups(self) -> InGroups:
-        """How it samples one of several groups.
+        """Returns the sampling of one of several groups.
 
         Raises:
           ValueError: if it cannot.
         """
 
     def spread(self) -> float | None:
-        """At most how far a sample's mean strays from all records': its variance over C^2 / m.
+        """Bounds the variance of a sample's mean, over C^2 / m.
 
-        C bounds a record, m is the batch size; for utility alone. None: samples are not drawn anew
-        in every release, so that what strays does not average out.
+        C bounds a record, m is the batch size; it is for utility alone. None if samples are not
+        drawn anew in every release, so that their errors do not average out.
         """
         return None
 
@@ -278,7 +278,7 @@ def choices() -> dict[str, Choice]:
 
 
 def known_sampling(sampling: Any) -> Sampling:
-    """`sampling`, if it is one.
+    """Returns `sampling` if it is one.
 
     Raises:
       ValueError: for everything else.
@@ -338,7 +338,7 @@ def check_batch(batch: int, population: float) -> None:
 
 
 def wide_scaled(words: jax.Array, population: int) -> tuple[jax.Array, jax.Array]:
-    """floor(U n / 2^96) for U of 96 random bits: low and high words, int32 `[c]`.
+    """Returns floor(U n / 2^96) for U of 96 random bits: low, high words, int32 `[c]`.
 
     Word by word, the lowest first: c <- floor((word n + c) / 2^32) keeps c < n, and nested floors
     are the floor of the whole. With n = n_1 2^32 + n_0 < 2^62 and c alike, t = word n_0 + c_0 is

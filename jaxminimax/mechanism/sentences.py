@@ -36,7 +36,7 @@ _ORDER = (EXACT, CLIPPED, FOLLOWED, DIFFERENCES, LOSSES, INDEX, ONCE, REGENERATE
 
 
 class Words(NamedTuple):
-    """What a leaf of a description says in statements.
+    """The sentences of a leaf in statements.
 
     Attributes:
       summary: what is released, one sentence.

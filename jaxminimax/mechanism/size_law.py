@@ -112,7 +112,7 @@ def thresholds(rate: float, population: int, most: int) -> tuple[int, np.ndarray
 
 
 class Realised(NamedTuple):
-    """How a Poisson sampler's realised law is charged.
+    """The charge of a Poisson sampler's realised law.
 
     Attributes:
       error: rho, the relative error of the masses of ordinary sizes.
@@ -193,7 +193,7 @@ def realised(rate: float, population: int, most: int, low: int, high: int,
 
 @functools.lru_cache(maxsize=256)
 def charged_law(rate: float, population: int, most: int) -> Realised:
-    """How samples of at most `most` records are charged."""
+    """Charges samples of at most `most` records."""
     if rate == 1:
         return Realised(0.0, 0.0)  # everybody is read
     return realised(rate, population, most, *ordinary(rate, population, most))

@@ -155,7 +155,7 @@ class GroupSolution(Once):
                      parameters=self.parameters, exact=self.exact, slack=self.slack)
 
     def words(self) -> Words:
-        """How many, on which records, how far one moves them; what that follows from."""
+        """States the number of solutions, their records and their sensitivity."""
         first, last = (concrete(exact_sensitivity(self, concrete(self.reg_w) * 2.0**k))
                        for k in (0, self.phases - 1))
         lipschitz, bound, diameter = map(concrete, (self.lipschitz, self.bound, self.diameter))

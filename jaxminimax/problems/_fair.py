@@ -58,7 +58,6 @@ __all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "par
 
 # --- shares of groups ---
 
-
 KINDS = ("parity", "odds")
 _LEAST = 1e-3  # of a released share
 
@@ -100,8 +99,7 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
       cells: numbers from 0 to count - 1, `[n]`: groups s, or y * k + s for odds; a record with
         another number is in none.
       count: the public number of cells.
-      weight: weights of a person's rows, `[n, rows]` with a sum of 1 at most, if cells is
-        `[n, rows]`; None for one row a record.
+      weight: for cells `[n, rows]` of persons, the weights of rows, of sum 1 at most; else None.
 
     Raises:
       ValueError: for fewer than two cells, or another clip norm, which would bias the shares.
@@ -262,8 +260,7 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
                 kind: str = "parity") -> Saddle:
     """The initial point: theta, and the W of a prediction that does not depend on the group.
 
-    `theta` are the initial parameters of the scorer.
-    `shares` are p `[k]`, or `[m, k]` for `kind="odds"`, with m = `classes`.
+    `theta` starts the scorer; `shares` are `[k]`, or `[classes, k]` for `kind="odds"`.
 
     Examples:
         >>> start = jmm.problems.fermi_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -296,10 +293,9 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
            radius: float | None = None) -> Problem:
     """Cross entropy of two classes + a penalty on differences between the groups' mean scores.
 
-    Data are (x, y, s): x `[n, ...]`, y `[n]` in {0, 1} and s `[n]` integers from 0; a record with
-    another s is in no group. The score is q, the probability of class 1. v is `[l, c]` with a
-    number for every group, only one for two groups, and a row for each class under odds.
-    `parity_bound` is the largest norm of player v's operator.
+    Data are (x, y, s) as for `fermi`, with y in {0, 1}. The score is q, the probability of class 1.
+    v is `[l, c]` with a number for every group, only one for two groups, and a row for each class
+    under odds. `parity_bound` is the largest norm of player v's operator.
 
     Args:
       scorer: `(theta, x) -> []`, the log-odds of class 1.
@@ -307,15 +303,14 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
       weight: the factor of the penalty, positive.
       kind: "parity" or "odds".
       penalty: "squared", weight / 2 times the differences' squares; "absolute", weight times their
-        absolute values, whose v is a vector of Lagrange multipliers.
+        absolute values, with Lagrange multipliers v.
       centre: c in [0, 1], a public guess of q's mean.
-      reach: largest |v|; None for `weight`, beyond which no maximiser lies. A smaller value keeps
-        v's noise small, and bounds the slope of the penalty. For multipliers it is the weight.
+      reach: largest |v|; None for `weight`, beyond which no maximiser lies, and for multipliers. A
+        smaller value keeps v's noise small, and bounds the slope of the penalty.
       radius: radius of a ball that w is projected to; None for no projection.
 
     Raises:
-      ValueError: for shares that are no positive probabilities or have another shape, numbers out
-        of range, or an unknown kind or penalty.
+      ValueError: for the errors of `fermi`, or an unknown penalty.
 
     Examples:
         >>> shares = np.array([0.7, 0.3])
@@ -379,8 +374,7 @@ def _contrasts(conditional: Any) -> Any:
 def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> Saddle:
     """The initial point: theta, and v = 0.
 
-    `theta` are the initial parameters of the scorer.
-    `shares` are p `[k]`, or `[2, k]` for `kind="odds"`.
+    `theta` starts the scorer; `shares` are p `[k]`, or `[2, k]` for `kind="odds"`.
 
     Examples:
         >>> start = jmm.problems.parity_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))

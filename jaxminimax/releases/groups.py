@@ -149,7 +149,7 @@ def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
 
 
 def _own_clip(g: PyTree, clip: jax.typing.ArrayLike) -> jax.Array:
-    """min(1, C / ||g||) of one record; 0 for a NaN, and where the norm is not finite."""
+    """Returns min(1, C / ||g||) of one record; 0 for a NaN, and if the norm is not finite."""
     # as a batch of one, [1, ...]; of no numbers at all the norm is [] already
     norm = weights.norm(jax.tree.map(lambda a: a[None], g)).reshape(())
     return weights.weight(norm / jnp.asarray(clip, norm.dtype), jnp.isfinite(norm))

@@ -183,16 +183,16 @@ def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:
 
 
 def _present(each: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """Which rows are records, and not padding."""
+    """Returns True for rows that are records, and not padding."""
     # row j of group i is a record if j < n_i: [1, n_max] and [p, 1]
     return jnp.arange(each.shape[1])[None] < np.array(sizes)[:, None]
 
 
 def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
             z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """How far each group's score is below the largest, int32 `[p]`; the argmax, or -1 with noise.
+    """Returns how far each group's score is below the largest, int32 `[p]`, and the argmax or -1.
 
-    To be called with 64-bit types.
+    The argmax is -1 with noise. Call it with 64-bit types.
     """
     each, bound, z = widened((each, bound, z))
     # clip(loss, 0, B) / B; padding adds 0

@@ -1,4 +1,4 @@
-"""Which records an opened release reads, and their sum, wherever they are: here or on a mesh.
+"""Reads the records of an opened release, and sums them, on one device or on a mesh.
 
 A `Rows` is the one thing that differs between releases of sums: a sample of the population or of
 one group, all groups with a share each, or one record at a place. Samples are drawn from the keys
@@ -98,7 +98,7 @@ def part_of(mechanism: Repeat, number: jax.Array) -> jax.Array:
 
 
 def _first_row(mechanism: Repeat, number: jax.Array) -> jax.Array:
-    """Where the part begins that a release reads."""
+    """Returns the first row of the part that a release reads."""
     return part_of(mechanism, number) * mechanism.query.population
 
 
@@ -174,7 +174,7 @@ def _words_sent(opened: Opened) -> jax.Array:
 
 
 def _numbers_of_rows(opened: Opened, sample: Sample) -> jax.Array:
-    """Which rows of the data a release reads, of a part too, int32 `[c]`.
+    """Returns the numbers of the rows that a release reads, of a part too, int32 `[c]`.
 
     Raises:
       ValueError: while tracing, for rows whose numbers are two words.

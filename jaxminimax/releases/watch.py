@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Seen(NamedTuple):
-    """A release of a round.
+    """One release of a round, as the drivers see it.
 
     Attributes:
       described: its description.
@@ -108,7 +108,7 @@ def _stream(described: Any) -> tuple[int, int]:
 
 def update(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree, hyper: Any,
            problem: Any) -> Any:
-    """`algorithm.update`, whose releases are those that `algorithm.mechanism(hyper)` describes.
+    """Makes a round of `algorithm.update`, whose releases `algorithm.mechanism(hyper)` describes.
 
     Raises:
       ValueError: while tracing, for a release that the description does not have, or that differs

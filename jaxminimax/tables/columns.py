@@ -161,7 +161,7 @@ class Charged:
     It counts like a `Number` where settings are chosen, and becomes one before a cell is encoded.
 
     Attributes:
-      missing: as in `Number`.
+      missing: whether a number of its own, 0 or 1, says that the cell is missing.
 
     Examples:
         >>> income = jmm.tables.Charged()  # nobody knows its range beforehand

@@ -312,7 +312,7 @@ def test_what_is_written_is_read_back(tmp_path):
     words = str(made)
     assert "any 2 records" in words
     assert f"{made.advantage:.4g}" in words
-    assert "says nothing beyond" in words
+    assert "holds for no other epsilon" in words
 
 
 def test_statements_say_whose_claim_the_unit_is_and_answer_on_request():

@@ -98,7 +98,7 @@ def test_records_of_before_are_read_and_their_null_is_no_guarantee(spent, tmp_pa
     assert str(read).startswith("NO privacy guarantee")
     ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=1e5, delta=0.1, filter="basic")
     for one in (said, read):
-        with pytest.raises(ValueError, match="costs inf of epsilon"):
+        with pytest.raises(ValueError, match="needs inf of epsilon"):
             ledger.add(one)
     assert json.loads(json.dumps(ledger.statement().to_json(), allow_nan=False))["runs"] == []
 

@@ -94,7 +94,7 @@ def gaps(algorithm, rounds, step, average=True):
     hyper = algorithm.Hyper(query=query, step=Saddle(step, step), iterations=rounds)
     state, _ = RUN(jax.random.key(0), START, data, hyper, algorithm, problem)
     z = state.average if average else state.z
-    return float(jmm.metrics.strong_gap(problem, z, data))
+    return float(jax.jit(lambda z: jmm.metrics.strong_gap(problem, z, data))(z))
 
 
 @pytest.mark.slow

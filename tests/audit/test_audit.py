@@ -639,15 +639,13 @@ def test_an_algorithm_that_no_attack_knows_is_named(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sgda", "recursive_sgda"])
-def test_the_quick_benchmark_passes_on_sound_code(name, monkeypatch, capsys):
-    """Two algorithms of `--quick --only claims`; every night runs all of them."""
-    actual = {name: benchmark.modules()[name]}
-    monkeypatch.setattr(benchmark, "modules", lambda: actual)
+def test_the_quick_benchmark_passes_on_sound_code(monkeypatch, capsys):
+    """One algorithm of `--quick --only claims`, with fewer runs; every night runs all of them."""
+    sgda_alone = {"sgda": benchmark.modules()["sgda"]}
+    monkeypatch.setattr(benchmark, "modules", lambda: sgda_alone)
     monkeypatch.setattr(benchmark, "STREAMS", lambda: [])
-    assert benchmark.main(["--quick", "--only", "claims"]) == 0
-    cases = [case for case in benchmark.CASES
-             if case.quick and benchmark.hyper_of(actual[name], case) is not None]
+    assert benchmark.main(["--quick", "--only", "claims", "--runs", "5000"]) == 0
+    cases = [case for case in benchmark.CASES if case.quick]
     assert capsys.readouterr().out.count("replace_one") == len(cases)
 
 

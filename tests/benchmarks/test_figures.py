@@ -58,8 +58,8 @@ def test_a_table_that_is_taken_out_is_missed(copies):
     ("tuning.md", "1.45\n", "1.05\n"),
     ("several_runs.md", "0.933", "0.393"),
     ("guarantees.md", "0.06 % to 0.2 %", "0.06 % to 0.1 %"),
-    ("README.md", "## Licence", "It is 1.8 times as fast as Opacus.\n\n## Licence"),
-    ("07_accounting.py", "probability 0.999 a", "probability 0.9999 a"),
+    ("README.md", "## Where next", "It is 1.8 times as fast as Opacus.\n\n## Where next"),
+    ("07_accounting.py", "probability 0.999 p", "probability 0.9999 p"),
 ])
 def test_a_sentence_with_another_figure_is_found(copies, capsys, page, old, new):
     text = copies[page].read_text(encoding="utf-8")

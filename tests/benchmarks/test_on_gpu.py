@@ -6,13 +6,15 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from benchmarks.privacy import noise_law
 from benchmarks.published.table2 import __main__ as table2
 from benchmarks.speed import device
 from benchmarks.speed.throughput import __main__ as throughput
-from tests import conftest
+from benchmarks.speed.throughput.cases import Case
+from jaxminimax import Poisson
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
@@ -22,16 +24,14 @@ PARSERS = {"benchmarks.speed.throughput": throughput.parser,
            "benchmarks.published.table2": table2.parser}
 
 
-def started(folder, *parts, platform, python=None):
+def started(folder, *parts, platform="cpu", python=None, **variables):
     """Runs the script with a `python` that writes down how it is called, or with this one."""
     tools = folder / "tools"
     tools.mkdir()
     (tools / "python").write_text(python or f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tools / "python").chmod(0o755)
-    quick = " ".join(f"--{name}={value}" for name, value in conftest.QUICK.items()).lower()
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}",
-                   "JAX_PLATFORMS": platform,
-                   "XLA_FLAGS": quick}
+                   "JAX_PLATFORMS": platform, **variables}
     return subprocess.run([str(SCRIPT), str(folder / "out"), *parts], env=environment, text=True,
                           capture_output=True, check=False, cwd=folder)
 
@@ -45,7 +45,7 @@ def test_every_command_of_the_script_is_understood(tmp_path, platform):
     assert done.returncode == 0, done.stderr
     lines = [line.rstrip("\x1f").split("\x1f") for line in calls.read_text().splitlines()]
     modules = [words[1:] for words in lines if words[0] == "-m"]
-    assert {words[0] for words in modules} == {"pytest", *PARSERS}
+    assert {words[0] for words in modules} == set(PARSERS)  # pytest has no files to run here
     for name, *words in modules:
         if name in PARSERS:
             given = PARSERS[name]().parse_args(words)
@@ -55,9 +55,67 @@ def test_every_command_of_the_script_is_understood(tmp_path, platform):
 
 
 def test_an_unknown_part_is_refused(tmp_path):
-    done = started(tmp_path, "speed", platform="cpu", python="#!/bin/sh\nexit 0\n")
+    done = started(tmp_path, "speed", python="#!/bin/sh\nexit 0\n")
     assert done.returncode == 2
-    assert "tests, throughput, device, noise or table2" in done.stderr
+    assert "no part speed: device linear mlp cnn noise tests deep table2" in done.stderr
+
+
+def test_a_part_that_fails_or_takes_too_long_stops_no_other(tmp_path):
+    """And files of tests that have ended are not run again."""
+    passed = tmp_path / "out" / "tests" / "noise.test_floats.txt"
+    python = ('#!/bin/sh\ncase "$*" in *conftest*) echo noise/test_floats noise/test_sampler;; '
+              "*device*) exit 3;; *noise_law*) sleep 9;; *test_floats*) exit 4;; "
+              "*test_sampler*) echo 5 passed;; esac\n")
+    passed.parent.mkdir(parents=True)
+    passed.write_text("7 passed\n")
+    done = started(tmp_path, "device", "noise", "tests", python=python, LIMIT="1")
+    assert done.returncode == 1
+    ends = (tmp_path / "out" / "parts.txt").read_text().splitlines()
+    assert [end.rpartition(" after ")[0] for end in ends] == [
+        "device: failed with status 3", "noise: stopped, the same command goes on", "tests: done"]
+    assert passed.read_text() == "7 passed\n"
+    assert passed.with_name("noise.test_sampler.txt").read_text() == "5 passed\n"
+
+
+# operations of one step before compilation, at most: as many as there were when this was written
+KINDS = ("loops", "branches", "sorts", "scatters", "64-bit")
+CEILINGS = {
+    ("linear 22", "replacement"): (4, 8, 0, 0, 0), ("linear 22", "Poisson"): (8, 9, 1, 6, 0),
+    ("mlp", "replacement"): (8, 13, 0, 2, 37), ("mlp", "Poisson"): (12, 14, 1, 8, 37),
+    ("cnn", "replacement"): (9, 13, 0, 2, 37), ("cnn", "Poisson"): (13, 14, 1, 8, 37),
+    ("attention", "replacement"): (8, 11, 0, 2, 37),
+    ("attention", "Poisson"): (12, 12, 1, 8, 37)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workload", "rows"), CEILINGS)
+def test_a_step_for_a_gpu_has_few_loops_and_branches(workload, rows):
+    """A GPU may ask the host at each of them, and numbers of 64 bits are slow on many."""
+    case = Case(workload, 64)
+    sampling = Poisson(rate=64 / case.n) if rows == "Poisson" else device.with_replacement(case)
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        counted = device.lowered(case, sampling, "cuda")
+    assert counted.pop("calls of other code") == 0  # the host's, which every step would wait for
+    most = dict(zip(KINDS, CEILINGS[workload, rows], strict=True))
+    assert set(counted) == set(KINDS)
+    assert all(counted[kind] <= most[kind] for kind in KINDS), counted
+
+
+def test_operations_are_counted_as_often_as_their_function_is_called():
+    program = """
+  func.func public @main(%arg0) {
+    %0 = call @twice(%arg0) : f
+    %1 = call @twice(%0) : f
+    %2 = "stablehlo.scatter"(%1) : (tensor<f32>) -> tensor<f64>
+  }
+  func.func private @twice(%arg0) {
+    %0:2 = stablehlo.while(%arg0) : tensor<i32>
+    %1 = "stablehlo.case"(%0#0) : (tensor<i64>) -> tensor<ui32>
+  }
+"""
+    assert device.operations_in(program) == {
+        "loops": 2, "branches": 2, "sorts": 0, "scatters": 1, "calls of other code": 0,
+        "64-bit": 1}
 
 
 def test_a_kernel_is_charged_for_itself_alone():

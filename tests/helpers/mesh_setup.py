@@ -7,6 +7,7 @@ To be imported before JAX is: it sets the number of devices from the command lin
 
 import contextlib
 import functools
+import gc
 import os
 import pathlib
 import sys
@@ -16,6 +17,7 @@ ALONE = sys.argv[1] == "devices"
 PROCESSES = 1 if ALONE else int(sys.argv[5])
 os.environ["JAX_PLATFORMS"] = "cpu"
 DEVICES = 8 if ALONE else 4 // PROCESSES
+# compiled quickly, but with all of XLA's rewriting: operations of a program are counted
 os.environ["XLA_FLAGS"] = (f"--xla_force_host_platform_device_count={DEVICES} "
                            "--xla_backend_optimization_level=0 "
                            "--xla_cpu_parallel_codegen_split_count=1 "
@@ -34,6 +36,8 @@ from jaxminimax.placement import shard_sums
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+gc.freeze()  # as in `conftest`
+gc.set_threshold(20_000, 20, 20)
 if not ALONE:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[4]}", PROCESSES, int(sys.argv[3]))
@@ -89,7 +93,7 @@ def meshed(count):
     return jax.make_mesh((count,), ("data",), devices=jax.devices()[:count])
 
 
-def told(state):
+def bits_of(state):
     """Every bit of a state."""
     return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(state)).hex()
 

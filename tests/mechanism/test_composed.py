@@ -133,8 +133,9 @@ def test_two_parts_read_samples_of_their_own(sampling):
 
     query = dataclasses.replace(QUERY, sampling=sampling, population=1000)
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
-    rows = [np.asarray(sample_of_release(KEY, part, jnp.int32(0)).rows)
-            for part in (first, second, repeat(query))]
+    drawn = jax.jit(lambda: [sample_of_release(KEY, part, jnp.int32(0)).rows
+                             for part in (first, second, repeat(query))])
+    rows = [np.asarray(x) for x in drawn()]
     assert not np.array_equal(rows[0], rows[1])
     np.testing.assert_array_equal(rows[0], rows[2])
 
@@ -507,8 +508,8 @@ def test_a_leaf_without_numbers_is_released(n, strategy):
 
     z = Saddle({"a": jnp.ones((3, 2)), "none": jnp.zeros((0, 3))}, ())
     problem = jmm.Problem(jmm.types.with_strategy(jmm.saddle_operator(loss), strategy))
-    g = jmm.release(KEY, repeat(dataclasses.replace(QUERY, population=n)), 0, problem, z,
-                    jnp.ones((n, 4, 3)))
+    described = repeat(dataclasses.replace(QUERY, population=n))
+    g = jax.jit(lambda z, x: jmm.release(KEY, described, 0, problem, z, x))(z, jnp.ones((n, 4, 3)))
     assert g.w["none"].shape == (0, 3)
     assert np.isfinite(g.w["a"]).all()
 

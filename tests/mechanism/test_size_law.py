@@ -282,15 +282,12 @@ def test_sizes_are_those_of_numbers_of_160_bits(rate, population):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(poisson, "word_pairs", lambda key, shape, **how: (
                 jnp.append(words, jnp.uint32(0))[::2], jnp.append(words, jnp.uint32(0))[1::2]))
-            size, open_, exactly = poisson.drawn_size(jax.random.key(0), rate, population, most)
-            return jnp.where(open_, exactly(), size), open_
+            return poisson.drawn_size(jax.random.key(0), rate, population, most)
 
     for number in {0, 2**160 - 1, *(t - off for t in table[::max(1, len(table) // 20)]
                                     for off in (0, 1))} - {-1}:
         words = np.array([number >> 32 * i & 0xFFFFFFFF for i in reversed(range(5))], np.uint32)
-        size, open_ = drawn(words)
-        assert size == first + sum(number < t for t in table)
-        assert open_ == any(number >> 128 == t >> 128 for t in table)
+        assert drawn(words) == first + sum(number < t for t in table)
 
 
 @pytest.mark.parametrize("population", [3, 1000, 65_536, 10**6 + 3, 2**31 - 1, 1431655766])
@@ -334,39 +331,46 @@ def test_new_slots_are_the_first_of_each_row(rows):
     np.testing.assert_array_equal(actual[0], expected)
 
 
-@pytest.mark.parametrize("count", [5, 300, 2100])
-def test_the_least_words_are_found_or_it_is_told_that_more_bits_are_needed(count):
+@pytest.mark.parametrize("count", [1, 5, 300, 2100])
+def test_the_least_numbers_are_taken(count):
+    """Equal first words, and words far from where uniform ones would be, among them."""
     rng = np.random.default_rng(count)
-    stated, pick = 0, jax.jit(distinct.some)
-    exactly = jax.jit(distinct.exactly_some)
-    for trial in range(12):
+    pick = jax.jit(distinct.least)
+    for trial in range(16):
         words = rng.integers(0, 2**32, count, dtype=np.uint32)
-        if trial % 2:  # many are equal
-            words &= np.uint32(0xE0000000)
+        words = (words, words & np.uint32(0xE0000000), words >> np.uint32(20),
+                 ~(words >> np.uint32(9)))[trial % 4]
         among = rng.random(count) < 0.8
         m = int(rng.integers(0, among.sum() + 1))
-        actual, tie = pick(words, among, m)
-        last = np.sort(words[among])[:m][-1:]
-        if not tie:
-            stated += 1
-            assert np.sum(actual) == m
-            assert not np.any(actual & ~among)
-            np.testing.assert_array_equal(actual, among & np.isin(words, np.sort(words[among])[:m]))
-        held = np.asarray(exactly(jax.random.key(trial), words, among, m))
+        held = np.asarray(pick(jax.random.key(trial), words, among, m))
         assert held.sum() == m
         assert not np.any(held & ~among)
+        last = np.sort(words[among])[:m][-1:]
         assert np.all(words[held] <= (last if m else 0))
-    assert stated >= 6
+        # all numbers with a lesser word are there, of 128 bits
+        assert np.all(held[among & (words < (last if m else 0))])
+        np.testing.assert_array_equal(pick(jax.random.key(trial), words, among, count), among)
+
+
+def test_equal_words_are_put_in_order_by_the_last_bits():
+    key, count = jax.random.key(5), 40
+    (second, fourth), (third, _) = word_pairs(jax.random.fold_in(key, distinct._TIES), (2, count))
+    words = np.zeros(count, np.uint32)
+    words[::2] = 7
+    order = sorted(range(count), key=lambda j: tuple(
+        int(x[j]) for x in (words, second, third, fourth)))
+    for m in (0, 1, 13, 20, 33, 40):
+        held = np.asarray(distinct.least(key, words, np.ones(count, bool), m))
+        assert sorted(order[:m]) == np.flatnonzero(held).tolist()
 
 
 @pytest.mark.parametrize("bits", [1, 2])
-def test_random_slots_are_uniform_where_first_bits_do_not_tell(bits):
+def test_random_slots_are_uniform_where_first_bits_are_equal(bits):
     among, m = jnp.array([True, True, False, True, True]), 2
 
     def one(key):
         words = word_pairs(key, (5,))[0] & np.uint32((2**bits - 1) << 30)
-        actual, tie = distinct.some(words, among, m)
-        return jnp.where(tie, distinct.exactly_some(key, words, among, m), actual)
+        return distinct.least(key, words, among, m)
 
     actual = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(bits), 12_000)))
     sets, counts = np.unique(actual, axis=0, return_counts=True)

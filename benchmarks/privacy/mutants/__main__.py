@@ -186,7 +186,7 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("sampling rate a tenth high", "amplification", "sample", plant.times_the_rate(1.1), SAMPLED,
      SIGNAL),
     ("ties of a size's first bits not extended", "amplification: the law of sizes",
-     "size of a sample", plant.ties_not_extended, samples.sizes,
+     "law of sizes", plant.ties_not_extended, samples.sizes,
      "samples whose size is not that of their words"),
     ("rows that are drawn twice count twice", "clipping: a record is added once", "new rows",
      plant.repeated_rows, samples.repeated, "samples that hold a row twice"),
@@ -361,10 +361,10 @@ def main(argv: list[str] | None = None) -> int:
         rows.append((mutant, *check(mutant)))
         report.say(markdown(rows[-1:]).splitlines()[-1])
     text = ("# Planted bugs\n\nWritten by `python -m benchmarks.privacy.mutants`. A signal is the "
-            "distance "
-            "of neighbours' releases in units of their noise, its lower confidence bound at 0.999 "
-            f"from {find.RUNS} runs over what is charged; or how often a record is read, or 1 and "
-            "what noise has in common, if that is more.\n\n" + markdown(rows))
+            "distance of neighbours' releases in units of their noise: its lower confidence bound "
+            f"at 0.999 from {find.RUNS} runs, divided by the charge. If larger, it is the share of "
+            "releases that read a record, or 1 plus the correlation of noise.\n\n"
+            + markdown(rows))
     if args.markdown is None:
         RESULT.parent.mkdir(exist_ok=True)
     if args.only is None or args.markdown is not None:

@@ -11,6 +11,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from benchmarks.privacy.attacks import group as group_attack
 from benchmarks.privacy.mutants import places as mutant_places
@@ -75,9 +76,8 @@ AIMS: dict[str, tuple[Any, str]] = {
     "parts of a round": (mutant_places.Two, "parts"),
     # samples
     "sample": (reading, "draw"),
-    "size of a sample": (poisson, "drawn_size"),
     "law of sizes": (poisson, "thresholds"),
-    "slots of a sample": (poisson, "some"),
+    "slots of a sample": (poisson, "least"),
     "sample that fits": (poisson, "_fits"),
     "new rows": (distinct, "firsts"),
     "part": (reading, "part_of"),
@@ -335,11 +335,11 @@ def times_the_rate(factor: float) -> Callable[[Any], Any]:
     return make
 
 
-def ties_not_extended(drawn_size: Any) -> Any:
-    """A size whose first bits are those of a threshold is taken to be told by them."""
+def ties_not_extended(thresholds: Any) -> Any:
+    """A size is decided by the first word, also where that is equal to a threshold's."""
     def changed(*of: Any) -> Any:
-        size, open_, exactly = drawn_size(*of)
-        return size, jnp.zeros_like(open_), exactly
+        first, table = thresholds(*of)
+        return first, np.where(np.arange(table.shape[1]) == 0, table, np.uint32(0))
 
     return changed
 
@@ -349,10 +349,10 @@ def repeated_rows(firsts: Any) -> Any:
     return lambda rows, there: there
 
 
-def first_slots(some: Any) -> Any:
+def first_slots(least: Any) -> Any:
     """The first new slots hold the sample, not random ones."""
-    def changed(words: jax.Array, among: jax.Array, m: jax.Array) -> Any:
-        return some(jnp.arange(words.shape[0], dtype=jnp.uint32) << 12, among, m)
+    def changed(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Array) -> Any:
+        return least(key, jnp.arange(words.shape[0], dtype=jnp.uint32) << 12, among, m)
 
     return changed
 

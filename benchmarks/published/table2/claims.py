@@ -85,12 +85,12 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
            f"{row['published']:.2f}, {row['auc_mean'] - row['published']:+.2f}. "
            f"{_reason(row, rows)}".rstrip()
            for row in cells if row["auc_mean"] < row["published"]], len(cells))
-    told = [row for row in rows if row["reading"] == "printed" and row["epsilon"] is not None]
-    if told:
+    stated = [row for row in rows if row["reading"] == "printed" and row["epsilon"] is not None]
+    if stated:
         claim("Remark 1's noise: true epsilon (attained by a pair) at or below the claimed one",
               [f"{row['dataset']}, {_NAMES[row['method']]}, epsilon {row['epsilon']:g}, delta "
                f"{row['delta']:g}: {row['true_epsilon_attained']:.3g}"
-               for row in told if row["true_epsilon_attained"] > row["epsilon"]], len(told))
+               for row in stated if row["true_epsilon_attained"] > row["epsilon"]], len(stated))
     return out
 
 
@@ -120,12 +120,12 @@ def markdown(rows: list[Row], assumed: Sequence[str] = ()) -> str:
     lines = ["AUC in per cent, mean ± standard error over seeds; neighbours differ in one "
              "replaced record. *published*: the paper's figure. *honest*: calibrated noise at the "
              "ε of the column. *printed*: the paper's settings, with the noise of its Remark 1 "
-             "(the paper says that it computed the noise with a library, not with which event; "
-             "ε > 1 is outside the remark) and the ε that this noise really has, attained by an "
-             "explicit pair of data sets if the gradient bounds, the class prior and the scaling "
-             "of columns were public, which they are not; the better of the last and the averaged "
-             "point, chosen on the test rows. *front end*: a fixed public map before the scorer, "
-             "compared with the published MLP.", "",
+             "(the paper computed the noise with a library, and does not say for which event; "
+             "ε > 1 is outside the remark). Its true ε is attained by an explicit pair of data "
+             "sets if the gradient bounds, the class prior and the scaling of columns were "
+             "public, which they are not. Its AUC is that of the better of the last and the "
+             "averaged point, chosen on the test rows. *front end*: a fixed public map before the "
+             "scorer, compared with the published MLP.", "",
              "Assumed by *honest*, besides what every statement in the JSON file lists:", "",
              *(f"* {x}" for x in assumed), ""]
     cells: Cells = {(r["reading"], r["dataset"], r["method"], r["epsilon"], r["delta"]): r

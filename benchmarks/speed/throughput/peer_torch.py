@@ -41,6 +41,7 @@ from benchmarks.speed.throughput.cases import (
 )
 
 warnings.filterwarnings("ignore")
+torch.backends.cudnn.allow_tf32 = False  # products of all digits, as in the library's sums
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

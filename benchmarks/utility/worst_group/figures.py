@@ -70,9 +70,9 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         "# The worst group",
         "",
         "Accuracy on held-out records of the group where it is lowest, mean over seeds (noise, "
-        "and split where there is no published test file) ± standard error of the mean; bold is "
-        f"what the rule takes. Replace-one, δ = {private['delta']:g}, every row with the privacy "
-        "statement in the JSON file; seeds: " + " or ".join(map(str, seeds)) + ".",
+        "and split if there is no published test file) ± standard error of the mean; bold is "
+        f"the choice of the rule. Replace-one, δ = {private['delta']:g}; the JSON file has the "
+        "privacy statement of every row; seeds: " + " or ".join(map(str, seeds)) + ".",
         "",
         markdown(rows),
         references(rows)))

@@ -1,4 +1,4 @@
-"""Where a loss uses its parameters.
+"""Searches a loss for the uses of its parameters.
 
 Casts, rearrangements and static slices of a parameter are followed to where it is used, and so is a
 product or quotient with a scalar a: the derivative by P of what is done with a P is a times that by

@@ -34,7 +34,7 @@ _REMATS = ("checkpoint", "remat2", "remat")
 
 
 class Loop(NamedTuple):
-    """A scan.
+    """A scan of the traced loss.
 
     Attributes:
       body: its steps; `(constants, carry, scanned) -> (carry, stacked)`.
@@ -56,7 +56,7 @@ class Loop(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One equation.
+    """One equation of the traced loss.
 
     Attributes:
       name: of the primitive.
@@ -226,7 +226,7 @@ def _run_loop(loop: Loop, operands: list[Any], taps: Mapping[Path, jax.Array],
 
 def run(flat: Flat, leaves: Sequence[Any], taps: Mapping[Path, jax.Array],
         watched: Mapping[Path, set[int]]) -> tuple[list[Any], dict[tuple[Path, int], jax.Array]]:
-    """Runs the steps.
+    """Runs the steps of a trace.
 
     Args:
       flat: the steps.

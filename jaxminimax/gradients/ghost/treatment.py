@@ -1,4 +1,4 @@
-"""How the gradient of one parameter is kept: as it is, or as factors, and which."""
+"""Chooses how the gradient of one parameter is kept: as it is, or as which factors."""
 
 import functools
 import math
@@ -63,7 +63,7 @@ class Part(NamedTuple):
 
 
 class Treatment(NamedTuple):
-    """How the gradient of one parameter is kept.
+    """The way to keep the gradient of one parameter.
 
     Attributes:
       kind: "unused", "rank one", "Gram", "rows", "tied", "matrix", "function" or "vmap".
