@@ -106,13 +106,13 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the record that a command prints."""
     options.check_options(args)
     parts = _calibrated(args) if args.command == "calibrate" else _described(args)
-    whole, how = _together(parts), (args.neighbours, args.people)
+    composed, how = _together(parts), (args.neighbours, args.people)
     answers.check_delta(args.delta)
-    answers.warn_of(args.delta, whole)
-    dearest = curve.dearest(whole, args.delta, *how)
+    answers.warn_of(args.delta, composed)
+    dearest = curve.dearest(composed, args.delta, *how)
     proven, shorter, looking = None, None, None
     if dearest.epsilon == float("inf"):
-        proven = answers.proven_up_to(whole, args.delta, *how)
+        proven = answers.proven_up_to(composed, args.delta, *how)
     if args.command == "epsilon" and args.spent is not None:
         allowed = mechanism.releases(parts[0])
         if args.spent < allowed:
@@ -120,13 +120,13 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
                                           args.spent, args.delta, *how)
         shorter = curve.dearest(_stopped(parts, args.spent), args.delta, *how).epsilon
     return {
-        **_noise(args, whole),
+        **_noise(args, composed),
         "epsilon": dearest.epsilon,
         "proven_up_to": proven,
         "epsilon_if_stopped_by_looking": looking,
         "epsilon_spent_if_fixed": shorter,
         "delta": args.delta,
-        **_how(args, whole),
+        **_how(args, composed),
         "accountant": stating.accountant_name(dearest.bound),
         "event": curve.event(dearest.cost),
     }
@@ -136,12 +136,12 @@ def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the record that `delta` prints."""
     options.check_options(args)
     parts = _described(args)
-    whole, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
+    composed, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
     shorter = (None if args.spent is None else
                accounting.delta(_stopped(parts, args.spent), args.epsilon, **how))
-    return {**_noise(args, whole), "epsilon": args.epsilon,
-            "delta": accounting.delta(whole, args.epsilon, **how),
-            "delta_spent_if_fixed": shorter, **_how(args, whole),
+    return {**_noise(args, composed), "epsilon": args.epsilon,
+            "delta": accounting.delta(composed, args.epsilon, **how),
+            "delta_spent_if_fixed": shorter, **_how(args, composed),
             "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
 
 

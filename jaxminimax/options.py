@@ -187,11 +187,11 @@ def check_options(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.algorithm} needs --laplace-noise-multiplier: it releases losses "
                          "too.")
     usual = {"parts": 1}
-    for option in {"parts", *(x for known in OPTIONS.values() for x in known)}:
+    for option in {"parts", *(x for names in OPTIONS.values() for x in names)}:
         is_set = getattr(args, option, None) not in (None, False, usual.get(option))
         if is_set and not _goes_with(option, algorithm):
-            flag, known = f"--{option.replace('_', '-')}", ALGORITHMS.items()
-            those = ", ".join(name for name, x in known if _goes_with(option, x))
+            flag = f"--{option.replace('_', '-')}"
+            those = ", ".join(name for name, x in ALGORITHMS.items() if _goes_with(option, x))
             raise ValueError(f"{flag} goes with {those}, not with {args.algorithm}: leave out "
                              f"{flag}.")
     for name in ("population", "iterations", "parts"):

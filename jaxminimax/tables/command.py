@@ -60,7 +60,7 @@ def schema_of(args: argparse.Namespace, public: Callable[[], tuple[list[str], in
         message only.
 
     Raises:
-      ValueError: for options that contradict each other, and naming those that are missing.
+      ValueError: for options that contradict each other, or naming what must be declared.
     """
     inline = [f"--{name}" for name in ("label", "positive", "numeric", "categorical", "owner")
               if getattr(args, name)]
@@ -120,7 +120,7 @@ def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
                      "that counts.")
     lines += [
         f"  of each column that is to be read, of {', '.join(kept)}: --numeric NAME=LOW:HIGH, or "
-        "--categorical 'NAME=A|B'. Other columns are not read.",
+        "--categorical 'NAME=A|B'. A column that is not declared is not read.",
         *(f"  {name}: {why}." for name, why in doubts.items()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. " + _price(args, rows),
         "In a TOML file: [label] name, positive; [columns.NAME] range = [low, high], range = "
@@ -220,8 +220,8 @@ def add(commands: Any) -> None:
     flag("--curve", type=float, nargs="+", default=[], metavar="EPSILON",
          help="train at these too, each a release that adds to the cost, and draw the AUC against "
               "epsilon; needs --test-fraction")
-    flag("--seed", type=int, help="of the split and of the noise, for experiments: a person who "
-                                  "knows it can subtract the noise. Default: the system's entropy")
+    flag("--seed", type=int, help="of the split and of the noise, for experiments: anyone who has "
+                                  "it can remove the noise. Default: the system's entropy")
     flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
     flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
     flag("--out", metavar="FOLDER", help="where model.json, report.json and report.html go")
@@ -273,7 +273,7 @@ def _public(frame: Any) -> tuple[list[str], int]:
 
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
              folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
-    """Trains the scorer and those of the curve, and returns the record that is printed."""
+    """Returns the scorer, the scorers of the curve, and their record."""
     scorers = []
     for k, target in enumerate((args.epsilon, *args.curve)):
         key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")

@@ -130,8 +130,8 @@ class Defaults:
         prior = " and the intercept of the released share of positives" if average else ""
         lines = [
             f"Logistic loss on {n} records",
-            f"Features are {scale}; a row longer than 1 is scaled down to 1, and a constant 1 is "
-            "appended",
+            f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
+            "constant 1",
             f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, and the "
             "rest for gradients",
             f"Sampler: none; the batch of every round is all {n} records",

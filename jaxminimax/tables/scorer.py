@@ -39,10 +39,10 @@ class Scorer:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
         ...                   population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
-        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> statement = jmm.statement(jmm.sgda, hyper, delta=1e-6)
         >>> scorer = jmm.tables.Scorer(schema, np.array([2.0, 0.5]),
         ...                            Moments(np.zeros(1), np.ones(1), 0.5), None,
-        ...                            said.to_json())
+        ...                            statement.to_json())
         >>> scorer.decision_function({"age": [18, 54, 90]}).tolist()
         [-1.5, 0.5, 2.5]
     """
@@ -58,7 +58,7 @@ class Scorer:
 
     @property
     def statement(self) -> "Statement":
-        """Returns the privacy statement of the training."""
+        """The privacy statement of the training."""
         from jaxminimax.accounting import Statement  # loads JAX
 
         return Statement.from_json(self.stated)
