@@ -64,7 +64,7 @@ class Scorer:
         return Statement.from_json(self.stated)
 
     def decision_function(self, frame: Any) -> np.ndarray:
-        """Log-odds of the positive label, `[n]`, for every row of a table."""
+        """Returns the log-odds of the positive label, `[n]`, for every row of a table."""
         rows = scaled(self.schema.features(frame), self.moments, self.floor)
         return rows.astype(np.float64) @ self.weights
 
