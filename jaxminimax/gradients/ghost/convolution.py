@@ -69,7 +69,8 @@ def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
     @jax.custom_vjp
     def fast(x: jax.Array, kernel: jax.Array) -> jax.Array:
         window = tuple([kernel.shape[i] for i in space])
-        if kernel.shape[into] > _THIN or math.prod(window) > _SLICES:
+        few = kernel.shape[into] <= _THIN and math.prod(window) <= _SLICES
+        if not few or not jax.eval_shape(plain, x, kernel).size:
             return plain(x, kernel)
         n, last, *pixels = x_axes
         # [n, *out pixels, k] times [k, o]: the patches are those of the kernel's gradient
