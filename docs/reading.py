@@ -37,7 +37,7 @@ def prose(text: str) -> str:
     """The sentences of a page."""
     text = LEFT_OUT.sub("", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    items = re.split(r"\n\s*\n|(?:^|\n)\s*(?:[-*]|\d+\.)\s+", text.replace("**", ""))
+    items = re.split(r"(?:^|\n)\s*(?:[-*]|\d+\.)\s+|\n\s*\n", text.replace("**", ""))
     lines = [" ".join(item.split()).rstrip(":;,") for item in items]
     lines = [re.sub(r"`[^`]*`|\S*\d\S*?(?=[,.:;]?\s|$)", "it", line) for line in lines if line]
     return "\n".join(line if line.endswith((".", "?", "!")) else f"{line}." for line in lines)

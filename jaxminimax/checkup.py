@@ -74,7 +74,7 @@ class Report:
     looked: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values."""
+        """Returns a dictionary of plain Python values."""
         return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
     def __str__(self) -> str:
@@ -231,7 +231,7 @@ def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]
 
 
 def _queries(described: Any) -> list[Any]:
-    """The query of each leaf."""
+    """Returns the query of each leaf."""
     return [getattr(leaf, "query", leaf) for leaf in leaves(described)]
 
 
@@ -277,7 +277,7 @@ def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
 
 
 def _lost(query: Any, each: int) -> float:
-    """The share of the noise that pays for rounding of numbers that a release does not have."""
+    """Returns the share of the noise that pays for rounding of numbers that a release lacks."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
     needed = dataclasses.replace(query, parameters=each).effective_noise_multiplier(REPLACE_ONE)
@@ -322,7 +322,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
 
 
 def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> dict[str, Any]:
-    """Shares of the records, at the initial point."""
+    """Measures shares of the records, at the initial point."""
     if isinstance(data, HostData):
         rows = data.take(np.arange(min(_LOOKED, data.count)))
     else:
@@ -381,7 +381,7 @@ def labels_outside(labels: types.Labels, data: PyTree) -> tuple[int, int]:
 
 
 def _labels_outside_host(labels: types.Labels, data: HostData) -> tuple[int, int]:
-    """The same, a chunk at a time."""
+    """Counts labels of data on the host, a chunk at a time."""
     people = isinstance(data.record, People)
     leaves = jax.tree.leaves(data.record.rows if people else data.record)
     leaf, count, wrong = labels.leaf % len(leaves), 0, 0

@@ -55,7 +55,7 @@ def _described(args: argparse.Namespace) -> list[Mechanism]:
 
 
 def _together(parts: list[Mechanism]) -> Mechanism:
-    """All of it as one mechanism."""
+    """Returns all parts as one mechanism."""
     return parts[0] if len(parts) == 1 else mechanism.Sequence(parts=tuple(parts))
 
 
@@ -66,7 +66,7 @@ def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
 
 
 def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """The privacy profile, which --plot draws; epsilon at --delta, if that is given."""
+    """Returns the privacy profile, which --plot draws, and epsilon at --delta if that is given."""
     options.check_options(args)
     everything = _together(_described(args))
     if args.spent is not None:
@@ -87,7 +87,7 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """The privacy statement, with bounds on membership attacks by the whole privacy profile."""
+    """Returns the privacy statement, with bounds on membership attacks by the whole profile."""
     options.check_options(args)
     parts = _described(args)
     allowed = mechanism.releases(parts[0])
@@ -103,16 +103,16 @@ def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def answer(args: argparse.Namespace) -> dict[str, Any]:
-    """The record that a command prints."""
+    """Returns the record that a command prints."""
     options.check_options(args)
     parts = _calibrated(args) if args.command == "calibrate" else _described(args)
-    whole, how = _together(parts), (args.neighbours, args.people)
+    composed, how = _together(parts), (args.neighbours, args.people)
     answers.check_delta(args.delta)
-    answers.warn_of(args.delta, whole)
-    dearest = curve.dearest(whole, args.delta, *how)
+    answers.warn_of(args.delta, composed)
+    dearest = curve.dearest(composed, args.delta, *how)
     proven, shorter, looking = None, None, None
     if dearest.epsilon == float("inf"):
-        proven = answers.proven_up_to(whole, args.delta, *how)
+        proven = answers.proven_up_to(composed, args.delta, *how)
     if args.command == "epsilon" and args.spent is not None:
         allowed = mechanism.releases(parts[0])
         if args.spent < allowed:
@@ -120,33 +120,33 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
                                           args.spent, args.delta, *how)
         shorter = curve.dearest(_stopped(parts, args.spent), args.delta, *how).epsilon
     return {
-        **_noise(args, whole),
+        **_noise(args, composed),
         "epsilon": dearest.epsilon,
         "proven_up_to": proven,
         "epsilon_if_stopped_by_looking": looking,
         "epsilon_spent_if_fixed": shorter,
         "delta": args.delta,
-        **_how(args, whole),
+        **_how(args, composed),
         "accountant": stating.accountant_name(dearest.bound),
         "event": curve.event(dearest.cost),
     }
 
 
 def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
-    """The record that `delta` prints."""
+    """Returns the record that `delta` prints."""
     options.check_options(args)
     parts = _described(args)
-    whole, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
+    composed, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
     shorter = (None if args.spent is None else
                accounting.delta(_stopped(parts, args.spent), args.epsilon, **how))
-    return {**_noise(args, whole), "epsilon": args.epsilon,
-            "delta": accounting.delta(whole, args.epsilon, **how),
-            "delta_spent_if_fixed": shorter, **_how(args, whole),
+    return {**_noise(args, composed), "epsilon": args.epsilon,
+            "delta": accounting.delta(composed, args.epsilon, **how),
+            "delta_spent_if_fixed": shorter, **_how(args, composed),
             "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
 
 
 def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
-    """The noise multipliers, as fields of a record."""
+    """Returns the noise multipliers, as fields of a record."""
     parts: list[Any] = mechanism.leaves(everything)
     of_losses = (mechanism.GroupLosses, mechanism.RecordLosses, mechanism.Selection)
     losses = [part for part in parts if isinstance(part, of_losses)]
@@ -169,13 +169,13 @@ def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
 
 
 def _how(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
-    """Relation, people and sampling, as fields of a record."""
+    """Returns relation, people and sampling, as fields of a record."""
     return {"neighbours": args.neighbours, "people": args.people,
             "sampling": everything.summary()}
 
 
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Noise multipliers, epsilon or delta, a line for each."""
+    """Returns noise multipliers, epsilon or delta, a line for each."""
     record, lines = delta_answer(args) if args.command == "delta" else answer(args), []
     for name, value in record.items():
         if name == "epsilon" and value == float("inf"):
@@ -268,19 +268,19 @@ def _add_plan(commands: Any) -> None:
 
 
 def plan_options(name: str) -> list[str]:
-    """The options of an algorithm, by the names that they have in Python."""
+    """Returns the options of an algorithm, by the names that they have in Python."""
     taken = [x for x in inspect.signature(ALGORITHMS[name].plan).parameters
              if x != "target" and x not in _IN_PYTHON]
     return [x for one in taken for x in (_CONSTANTS if one == "problem" else (one,))]
 
 
 def flag_of(name: str) -> str:
-    """The option of a public number."""
+    """Returns the option of a public number."""
     return "--group-sizes" if name == "sizes" else f"--{name.replace('_', '-')}"
 
 
 def _numbers(args: argparse.Namespace) -> dict[str, Any]:
-    """The keywords of `plan` that the options mean.
+    """Returns the keywords of `plan` that the options mean.
 
     Raises:
       ValueError: for an option that the algorithm has no use for, or a constant that is missing.
@@ -306,7 +306,7 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON knows it; a schedule, or an algorithm, by its name."""
+    """Returns a setting for JSON; a schedule, or an algorithm, by its name."""
     if isinstance(value, Saddle):
         return {player: _plain(one) for player, one in value._asdict().items() if one is not None}
     if dataclasses.is_dataclass(value):

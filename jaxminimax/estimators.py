@@ -44,7 +44,7 @@ def __dir__() -> list[str]:
 
 
 class _PrivateScorer(ClassifierMixin, BaseEstimator):
-    """Base of the estimators: a private linear scorer by the defaults of `tables.rule`."""
+    """Base of the estimators: a private linear scorer with the settings of `tables.rule`."""
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
@@ -109,25 +109,25 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Log-odds of the second class, `[n]`."""
+        """Returns the log-odds of the second class, `[n]`."""
         check_is_fitted(self)
         table, _ = self._table(X, None)
         return self.scorer_.decision_function(table)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The likelier class, `[n]`."""
+        """Returns the likelier class, `[n]`."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int)]
 
     def _key(self) -> jax.Array:
-        """A secret, or for experiments one that `random_state` makes."""
+        """Draws a secret key, or for experiments one from `random_state`."""
         if self.random_state is None:
             return secret_key()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return jax.random.key(seed, impl="threefry2x32")
 
     def _table(self, X: Any, y: Any) -> tuple[Mapping[str, Any] | Any, Any]:
-        """Columns by name, and checked labels."""
+        """Returns columns by name, and checked labels."""
         if y is not None:
             check_classification_targets(y)
             kind = type_of_target(y, input_name="y", raise_unknown=True)
@@ -155,7 +155,7 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         return self.schema.columns if isinstance(self.schema, Schema) else self.schema
 
     def _columns(self, table: Any) -> tuple[Mapping[str, Column], str]:
-        """The columns as declared, or with ranges to be released; and how they are known."""
+        """Returns the columns as declared or with ranges to be released, and a sentence."""
         charged = "Ranges of {} were released, for a tenth of the budget."
         if self.schema is not None:
             columns = self._declared()
@@ -170,11 +170,11 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         return dict.fromkeys(table, Charged()), charged.format("the columns")
 
     def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> Any:
-        """The records' groups, for a classifier that has a use for them."""
+        """Returns the records' groups, for a classifier that uses them."""
         return None
 
     def _chosen(self, population: int, schema: Schema, kept: Any, **target: Any) -> Any:
-        """The settings, from public numbers."""
+        """Chooses the settings from public numbers."""
         how = {} if kept is None else {"sizes": kept.sizes, "by_label": kept.by_label}
         return defaults(population, schema, **how, **target)
 
@@ -267,7 +267,7 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
 
     @property
     def group_losses_(self) -> dict[str, float] | None:
-        """The groups' losses that `fit` released."""
+        """Returns the groups' losses that `fit` released."""
         check_is_fitted(self)
         return self.scorer_.group_losses
 
@@ -347,7 +347,7 @@ class PrivateFairClassifier(_PrivateScorer):
 
 
 def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Every row's group by number, -1 for one in none of the groups, and the groups."""
+    """Returns every row's group by number, -1 for a row in none of them, and the groups."""
     if groups is None:
         raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
     words = as_words(groups)

@@ -33,7 +33,7 @@ OPTIONS: dict[type, tuple[str, ...]] = {
 
 
 def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentParser:
-    """The parser of the commands, and of those that `more` adds; `what` they are for."""
+    """Makes the parser of the commands, and of those that `more` adds; `what` they are for."""
     result = argparse.ArgumentParser(
         prog="python -m jaxminimax", description=what, epilog=_examples(),
         formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,7 +139,7 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
 
 
 def example_of(name: str) -> list[str]:
-    """A command for one algorithm, without `python -m jaxminimax`; the fewest options it needs."""
+    """Returns the words of the shortest command for an algorithm, after `jaxminimax`."""
     needs = OPTIONS[described_by(ALGORITHMS[name])][:1]
     words = ["calibrate", name, "--epsilon", "1", "--delta", "1e-6", "--iterations", "20"]
     if needs == ("group_sizes",):
@@ -151,7 +151,7 @@ def example_of(name: str) -> list[str]:
 
 
 def _examples() -> str:
-    """One command for each algorithm."""
+    """Lists one command for each algorithm."""
     lines = [f"  python -m jaxminimax {' '.join(example_of(name))}" for name in sorted(ALGORITHMS)]
     return "\n".join(["examples:", *lines])
 
@@ -165,19 +165,19 @@ def _goes_with(option: str, algorithm: Any) -> bool:
 
 
 def _those(option: str) -> str:
-    """The algorithms that an option is about: it is their own argument, or they need it."""
+    """Lists the algorithms that an option is about: it is their argument, or they need it."""
     return ", ".join(name for name, x in ALGORITHMS.items() if _goes_with(option, x) and (
         takes(x, option) or option == _needed(x)))
 
 
 def _needed(algorithm: Any) -> str | None:
-    """The option that an algorithm needs."""
+    """Returns the option that an algorithm needs."""
     first = OPTIONS[described_by(algorithm)][0]
     return None if first == "bands" else first
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Refuses options that the algorithm has no use for, and misses those that it needs."""
+    """Refuses options that the algorithm does not use, and names those that it needs."""
     algorithm = ALGORITHMS[args.algorithm]
     needed = _needed(algorithm)
     if needed is not None and getattr(args, needed) is None:
@@ -187,11 +187,11 @@ def check_options(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.algorithm} needs --laplace-noise-multiplier: it releases losses "
                          "too.")
     usual = {"parts": 1}
-    for option in {"parts", *(x for known in OPTIONS.values() for x in known)}:
+    for option in {"parts", *(x for names in OPTIONS.values() for x in names)}:
         is_set = getattr(args, option, None) not in (None, False, usual.get(option))
         if is_set and not _goes_with(option, algorithm):
-            flag, known = f"--{option.replace('_', '-')}", ALGORITHMS.items()
-            those = ", ".join(name for name, x in known if _goes_with(option, x))
+            flag = f"--{option.replace('_', '-')}"
+            those = ", ".join(name for name, x in ALGORITHMS.items() if _goes_with(option, x))
             raise ValueError(f"{flag} goes with {those}, not with {args.algorithm}: leave out "
                              f"{flag}.")
     for name in ("population", "iterations", "parts"):
@@ -202,7 +202,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def hyper_of(args: argparse.Namespace, z: float | None, laplace: float | None = None) -> Any:
-    """The `Hyper` of a run whose noise multiplier is `z`, players combined; None: to calibrate.
+    """Makes the `Hyper` of a run with noise multiplier `z`, players combined; None: to calibrate.
 
     What is not on the command line costs nothing.
     """
@@ -237,7 +237,7 @@ def _query(args: argparse.Namespace, z: Any, records: int) -> mechanism.Query:
 
 
 def _windows(args: argparse.Namespace, z: Any, records: int) -> mechanism.Windows:
-    """Equal noise on anchors and differences, so that the cost is that of any length."""
+    """Describes equal noise on anchors and differences, so that the cost is that of any length."""
     shared: Any = dict(sampling=_sampling(args, records), population=records,
                        parameters=args.parameters)
     anchor = mechanism.Query(clip=Saddle(1.0, 1.0), joint=True,
@@ -299,7 +299,7 @@ def _sampling(args: argparse.Namespace, records: int) -> mechanism.Sampling:
 
 
 def extra_losses(args: argparse.Namespace, laplace: float | None) -> mechanism.GroupLosses:
-    """The losses that are released alongside an algorithm that has none of its own."""
+    """Describes the losses that are released alongside an algorithm that has none of its own."""
     # the cost depends on the noise multiplier alone, not on the bound or the groups' size
     return mechanism.GroupLosses(bound=1.0, sizes=(args.population,), noise_multiplier=laplace,
                                  times=args.iterations, noise=args.losses_noise)

@@ -317,10 +317,10 @@ def test_people_are_counted_by_every_command(capsys):
     given = ["gda", "--effective-noise-multiplier", "50", "--population", "5000", "--iterations",
              "20", "--people", "3", "--json"]
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(50.0, None), population=5000)
-    told = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6, people=3)
+    expected = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6, people=3)
     for command in ("epsilon", "explain"):
         stated = printed(capsys, command, *given, "--delta", "1e-6")
-        assert (stated["epsilon"], stated["people"]) == (told, 3)
+        assert (stated["epsilon"], stated["people"]) == (expected, 3)
     assert stated["answers"]["advantage"] == printed(capsys, "profile", *given)["advantage"]
     made = printed(capsys, "calibrate", "gda", "--epsilon", "1", "--delta", "1e-6", "--population",
                    "5000", "--iterations", "20", "--people", "3", "--json")
@@ -343,11 +343,11 @@ def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     assert "At delta" not in words
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(50 * 2**0.5, 50 * 2**0.5),
                       population=5000)
-    told = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6)
+    expected = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6)
     at = printed(capsys, *given, "--delta", "1e-6", "--json")["at_delta"]
-    assert at == {"delta": 1e-6, "epsilon": pytest.approx(told, rel=1e-9)}
+    assert at == {"delta": 1e-6, "epsilon": pytest.approx(expected, rel=1e-9)}
     assert main([*given, "--delta", "1e-6"]) == 0
-    assert f"At delta = 1e-06: epsilon = {told:.6g}." in capsys.readouterr().out
+    assert f"At delta = 1e-06: epsilon = {expected:.6g}." in capsys.readouterr().out
     assert printed(capsys, *given, "--spent", "5", "--json")["advantage"] < stated.advantage
     assert main([*given, "--plot", str(tmp_path / "none" / "profile.png")]) == 2
     assert "No such file" in capsys.readouterr().err

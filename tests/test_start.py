@@ -69,7 +69,7 @@ def test_a_program_is_of_one_size_whatever_the_data_and_the_rounds():
 
 @pytest.fixture
 def kept(monkeypatch):
-    """What JAX is told of programs on disk is forgotten after a test, and no process's is known."""
+    """JAX's settings of programs on disk are reset after a test, which starts without any."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     compilation_cache.reset_cache()
     before = {name: getattr(jax.config, name) for name in names}
@@ -120,6 +120,27 @@ def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     assert not any(np.ascontiguousarray(one).tobytes() in actual for one in secrets)
     # a program that closes over a row is found out
     assert y[0].tobytes() in programs(jmm.Problem(jmm.saddle_operator(leaking)), "leaking")
+
+
+@pytest.mark.slow
+def test_programs_of_a_table_hold_neither_its_rows_nor_the_key(kept, tmp_path):
+    rng = np.random.default_rng(6)
+    key = jax.random.wrap_key_data(np.array([0x2C3D4E5F, 0x6B7C8D9E], np.uint32))
+    table = {name: rng.uniform(-1, 1, 200) for name in "abcd"} | {
+        "group": rng.choice(["u", "v"], 200), "ill": rng.integers(2, size=200)}
+    schema = jmm.tables.Schema({name: jmm.tables.Charged() if name == "d" else
+                                jmm.tables.Number(-1, 1) for name in "abcd"}, "ill", "1",
+                               groups="group", group_values=("u", "v"))
+    jax.clear_caches()
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    compilation_cache.reset_cache()
+    jmm.tables.train(table, schema, epsilon=8.0, delta=1e-3, key=key)
+    actual, x = stored(tmp_path), schema.without(("d",)).features(table)
+    secrets = [*x, *x.T[:, :4], schema.labels(table)[:24], *jax.random.key_data(key), *(
+        jax.random.key_data(one) for one in jax.random.split(key))]
+    assert len(actual) > 10_000
+    assert not any(np.ascontiguousarray(one).tobytes() in actual for one in secrets)
 
 
 def foreign(lstat, name):

@@ -20,12 +20,18 @@ RETIRED = {
     r"blur\w*": "add noise, noisy",
     r"doors?": "release function",
     r"house": "design, package",
-    r"loud(ly)?": "with a warning, large",
+    r"loud(er|ly)?": "with a warning, larger",
     r"in the open": "public",
+    r"told": "declared, shown",
+    r"said": "printed, stated, set",
+    r"whoever": "anyone who, the function that",
+    r"beside": "with, next to",
 }
 OLD_NAMES = re.compile(r"Defaults\.beside|Schema\.told|def (beside|told)\b|`door`")  # up to 0.1
 # names that say that a thing exists, and not what it is
-EMPTY = {"made", "found", "there", "said", "told", "beside"}
+EMPTY = {"made", "found", "known", "whole", "given", "there", "said", "told", "beside"}
+# first words of a docstring that does not say what the thing is or does
+FIRST = {"Of", "As", "That", "Those", "What", "Whether", "Told"}
 
 
 @pytest.mark.parametrize("word", RETIRED)
@@ -42,6 +48,17 @@ def test_names_say_what_a_value_is():
              for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
              if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in EMPTY]
     assert names == []
+
+
+def test_a_docstring_begins_with_what_the_thing_is_or_does():
+    lines = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                if first.partition(" ")[0].rstrip(".,:") in FIRST:
+                    lines.append(f"{path.relative_to(ROOT)}: {first}")
+    assert lines == []
 
 
 def test_the_page_of_terms_is_short():

@@ -203,8 +203,8 @@ def kept(path: pathlib.Path | None, part: str, arguments: dict[str, Any],
         return None
     try:
         old = json.loads(path.read_text(encoding="utf-8"))
-        told = {"first_seed": 0, **old["arguments"]}  # in files of before that option
-        fits = all(told[name] == arguments[name] for name in same)
+        earlier = {"first_seed": 0, **old["arguments"]}  # in files of before that option
+        fits = all(earlier[name] == arguments[name] for name in same)
         result = old[part]
     except (ValueError, KeyError, TypeError):
         fits = False

@@ -294,4 +294,5 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc,
     "searches": prices.searched, "ended_searches": prices.ended, "filters": prices.ledgers,
     "selection": prices.selected,
-    "start": start.table, "start_imports": start.imports, "start_sizes": start.sizes}
+    "start": start.table, "start_imports": start.imports, "start_sizes": start.sizes,
+    "start_jobs": start.job_table}

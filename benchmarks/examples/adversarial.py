@@ -15,8 +15,8 @@ from benchmarks.examples.runs import (
     Task,
     Trained,
     against_epsilon,
+    epsilon_label,
     row,
-    told,
     train,
 )
 from jaxminimax import Query, Saddle
@@ -105,7 +105,7 @@ def draw(figure: Any, args: Any, rows: list[dict[str, Any]], found: list[Trained
         for one, curve in zip(found, curves, strict=True):
             if one.task.name == name and one.epsilon in (near, math.inf):
                 left.plot(radii, curve.mean(0), "-" if one.epsilon == near else "--",
-                          color=f"C{i}", label=f"{name}, {told(one.epsilon)}")
+                          color=f"C{i}", label=f"{name}, {epsilon_label(one.epsilon)}")
                 if one.epsilon == near:
                     left.fill_between(radii, curve.min(0), curve.max(0), color=f"C{i}", alpha=0.2)
         against_epsilon(right, [r for r in rows if r["method"] == name], "robust_accuracy",

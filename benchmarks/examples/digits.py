@@ -8,8 +8,8 @@ means. So all that the generator ever needs of the records is their mean, which 
 
 a vector for each class, charged as one Gaussian. Everything after it is post-processing: the
 generator is trained for as long as one likes, with fresh latent points in every step, to make
-|M - E phi(made) e_y^T| small. What its images are worth is told by a classifier that is trained on
-them alone and asked about real test images.
+|M - E phi(made) e_y^T| small. A classifier that is trained on its images alone, and asked about
+real test images, measures what they are worth.
 
 Source: Harder, Adamczewski and Park, "DP-MERF: differentially private mean embeddings with random
 features for practical privacy-preserving data generation", AISTATS 2021. Departures: frequencies of
@@ -31,7 +31,7 @@ import optax
 import jaxminimax as jmm
 from benchmarks.data_sets import images as set_images
 from benchmarks.examples import demo_gan
-from benchmarks.examples.runs import ASSUMED, Outcome, told
+from benchmarks.examples.runs import ASSUMED, Outcome, epsilon_label
 from jaxminimax import Saddle
 
 DATASETS = ("mnist", "fashion_mnist")
@@ -196,7 +196,7 @@ def draw(figure: Any, args: Any, images: np.ndarray, rows: list[dict[str, Any]],
     figure.suptitle(f"{args.dataset}, one release: delta = {args.delta:g}, replace-one; accuracy "
                     "of a classifier trained on samples", fontsize="medium")
     titles = ["records"] + [
-        f"{told(math.inf if r['epsilon'] is None else r['epsilon'])}\n{r['accuracy']:.3f}"
+        f"{epsilon_label(math.inf if r['epsilon'] is None else r['epsilon'])}\n{r['accuracy']:.3f}"
         for r in rows]
     for axes, title, points in zip(figure.subplots(1, 1 + len(rows)), titles,
                                    [images[:60] / 255.0, *samples], strict=True):

@@ -13,8 +13,8 @@ from benchmarks.examples.runs import (
     Task,
     Trained,
     against_epsilon,
+    epsilon_label,
     row,
-    told,
     train,
 )
 from jaxminimax import Query, Saddle
@@ -120,7 +120,7 @@ def draw(figure: Any, rows: list[dict[str, Any]], found: list[Trained], seen: li
         against_epsilon(right, [r for r in rows if r["method"] == name], "minority", f"C{i}", name)
     left.set(xlabel="share of fresh records", ylabel="loss at most (squared error / 2)",
              yscale="log", ylim=(1e-4, None),
-             title=f"{told(near)}, delta = {delta:g}, replace-one; band: runs")
+             title=f"{epsilon_label(near)}, delta = {delta:g}, replace-one; band: runs")
     right.set(ylabel="mean loss of the minority", ylim=(0, None),
               title="mean, standard deviation; broken: without noise")
     for axes in (left, right):

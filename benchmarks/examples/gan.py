@@ -12,7 +12,7 @@ import optax
 import jaxminimax as jmm
 from benchmarks.data_sets import images as set_images
 from benchmarks.examples import demo_gan
-from benchmarks.examples.runs import Outcome, Task, Trained, row, told, train
+from benchmarks.examples.runs import Outcome, Task, Trained, epsilon_label, row, train
 from jaxminimax import Query, Saddle
 
 DATASETS = ("ring", "mnist", "fashion_mnist")
@@ -102,7 +102,7 @@ def draw(figure: Any, args: Any, records: np.ndarray, found: list[Trained],
     figure.set_size_inches(2.7 * (1 + len(found)), 3.2)
     figure.suptitle(f"{args.dataset}, private WGAN: delta = {args.delta:g}, replace-one; SW: "
                     "sliced Wasserstein distance to records", fontsize="medium")
-    titles = ["records"] + [f"{told(x.epsilon)}\nSW {r['distance']:.3f}"
+    titles = ["records"] + [f"{epsilon_label(x.epsilon)}\nSW {r['distance']:.3f}"
                             for x, r in zip(found, rows, strict=True)]
     for axes, title, points in zip(figure.subplots(1, 1 + len(found)), titles,
                                    [records, *samples], strict=True):

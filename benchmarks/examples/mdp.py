@@ -12,8 +12,8 @@ from benchmarks.examples.runs import (
     Task,
     Trained,
     against_epsilon,
+    epsilon_label,
     row,
-    told,
     train,
 )
 from jaxminimax import Query, Saddle
@@ -81,7 +81,7 @@ def draw(figure: Any, process: tuple[np.ndarray, np.ndarray], rows: list[dict[st
     left.legend(fontsize="x-small")
     own = np.asarray(near.average.w[0], np.float64)
     for axes, name, values, shown in (
-            (maps[0], f"private, {told(near.epsilon)}", own - (own.max() + own.min()) / 2,
+            (maps[0], f"private, {epsilon_label(near.epsilon)}", own - (own.max() + own.min()) / 2,
              np.asarray(demo_mdp.mdp_policy(near.average.v[0]))),
             (maps[1], "best", h, policy)):
         side = math.isqrt(len(h))

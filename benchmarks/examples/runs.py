@@ -164,7 +164,7 @@ def against_epsilon(axes: Any, rows: list[dict[str, Any]], name: str, color: str
     axes.grid(alpha=0.3)
 
 
-def told(epsilon: float) -> str:
+def epsilon_label(epsilon: float) -> str:
     """How a budget is called in a title."""
     return "without noise" if epsilon == math.inf else f"epsilon = {epsilon:g}"
 

@@ -16,7 +16,7 @@ from jaxminimax.accounting import selection
 def attained(t: float, times: int, epsilon: float, points: int = 60) -> float:
     """What an adversary attains who chooses the odds of every selection by the earlier indices.
 
-    One index is told apart from the others, its odds are x against x e^t, and ln of x is chosen so
+    One index stands against the others, its odds are x against x e^t, and ln of x is chosen so
     that the loss is c or c - t for c a multiple of h = t / points. By backward induction over what
     has been lost, on the same multiples: nothing is rounded, so this is attained.
     """

@@ -1,7 +1,9 @@
-"""`python -m benchmarks.speed.start`: what a first call costs, before anything runs.
+"""`python -m benchmarks.speed.start`: what a first call costs, and whole first jobs.
 
 Processor time, each figure the median over fresh processes that take turns:
 
+* whole processes that train or predict, once with no programs on disk (cold) and once with them
+  (warm), and the same job by pandas and scikit-learn;
 * `from jaxminimax import run`, which loads the library, above `import jax, optax`;
 * tracing, lowering and compiling a first run of `sgda` on the linear scorer of 22 numbers, with
   each sampling, beside the same descent-ascent without privacy, written by hand in one scan, and
@@ -12,6 +14,8 @@ Processor time, each figure the median over fresh processes that take turns:
 import itertools
 import json
 import os
+import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +31,23 @@ OPEN, BY_HAND = "without privacy", "privacy by hand"
 RUNS = (OPEN, BY_HAND, "with replacement", "disjoint passes", "every record", "Poisson",
         "without replacement")
 BATCH, ROUNDS = 256, 200
+COLUMNS = {5_000: 22, 20_000: 30}  # of the tables, by rows
+# the jobs: words for Python, in a folder with `{rows}.csv`, `{rows}.toml` and a trained `model`
+TRAIN = ("-m", "jaxminimax", "train", "5000.csv", "--schema", "5000.toml", "--epsilon", "1",
+         "--delta", "1e-6", "--out", "model", "--quiet")
+LOAD = "import pandas; t = pandas.read_csv('{}.csv'); x, y = t.drop(columns='y').to_numpy(), t.y\n"
+FIT = ("from jaxminimax.estimators import PrivateAUCClassifier\n"
+       "PrivateAUCClassifier(epsilon=1.0, delta=1e-6, bounds=(-1.0, 1.0)).fit(x, y)\n")
+PLAIN = ("from sklearn.linear_model import LogisticRegression\n"
+         "LogisticRegression().fit(x, y)")
+JOBS = {
+    "train on 5,000 rows": (TRAIN, ("-c", LOAD.format(5_000) + PLAIN)),
+    "predict 5,000 rows": (("-m", "jaxminimax", "predict", "model", "5000.csv", "--out", "scores"),
+                           ("-c", LOAD.format(5_000) + PLAIN + ".decision_function(x)")),
+    "estimator on 20,000 rows": (("-c", LOAD.format(20_000) + FIT),
+                                 ("-c", LOAD.format(20_000) + PLAIN)),
+    "two of them in one process": (("-c", LOAD.format(20_000) + FIT + FIT.splitlines()[1]),
+                                   ("-c", LOAD.format(20_000) + PLAIN))}
 SIZES: dict[str, dict[str, int]] = {
     "as timed": {}, "600,000 rows": {"rows": 600_000}, "10,000 rounds": {"rounds": 10_000},
     "200 parameters": {"features": 200}, "2,000 parameters": {"features": 2_000}}
@@ -110,6 +131,53 @@ def _answer(*words: str, folder: str | None = None) -> Any:
     return json.loads(done.stdout)
 
 
+def _spent(words: tuple[str, ...], folder: pathlib.Path, programs: str) -> float:
+    """Returns the processor time of a process that ran with a folder for compiled programs."""
+    env = {k: x for k, x in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {
+        "PYTHONPATH": os.getcwd(), "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        "JAX_COMPILATION_CACHE_DIR": programs, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *words], check=True, cwd=folder, env=env,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def jobs(repeats: int) -> list[dict[str, Any]]:
+    """Measures the jobs in turns: cold, warm and without privacy, one after another."""
+    import numpy as np
+    import pandas as pd
+
+    with tempfile.TemporaryDirectory() as place:
+        folder, rng = pathlib.Path(place), np.random.default_rng(0)
+        for rows, width in COLUMNS.items():
+            x = rng.uniform(-1, 1, (rows, width)).astype(np.float32)
+            table = pd.DataFrame(x, columns=[f"c{k}" for k in range(width)])
+            odds = x @ rng.normal(size=width) + rng.logistic(size=rows)
+            table.assign(y=(odds > 0).astype(int)).to_csv(folder / f"{rows}.csv", index=False)
+            (folder / f"{rows}.toml").write_text("[label]\nname = 'y'\npositive = 1\n" + "".join(
+                f"[columns.c{k}]\nrange = [-1, 1]\n" for k in range(width)))
+        kept = str(folder / "programs")
+        for words, _ in JOBS.values():  # fills the folder, and makes the model
+            _spent(words, folder, kept)
+        taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in JOBS}
+        for number in range(repeats):
+            report.say(f"jobs, turn {number + 1} of {repeats}")
+            for name, (words, plain) in JOBS.items():
+                taken[name].append((_spent(words, folder, str(folder / f"{name} {number}")),
+                                    _spent(words, folder, kept), _spent(plain, folder, kept)))
+    return [{"job": name, **{kind: round(statistics.median(x), 2) for kind, x in zip(
+        ("cold", "warm", "plain"), zip(*turns, strict=True), strict=True)}}
+        for name, turns in taken.items()]
+
+
+def job_table(result: dict[str, Any]) -> str:
+    """Returns seconds of processor time of whole processes."""
+    return report.markdown(["process", "cold", "warm", "pandas and scikit-learn"], [
+        [row["job"], *(f"{row[kind]:.1f} s" for kind in ("cold", "warm", "plain"))]
+        for row in result["jobs"]])
+
+
 def measured(repeats: int) -> dict[str, Any]:
     """All of it, in turns."""
     timed = "import json, time; t = time.process_time(); {}; print(time.process_time() - t)"
@@ -171,8 +239,8 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(compiled(args.one)))
         return 0
     result = {"arguments": {"repeats": args.repeats, "batch": BATCH, "rounds": ROUNDS},
-              **measured(args.repeats)}
-    print(*(made(result) for made in (imports, table, sizes)), sep="\n")
+              "jobs": jobs(args.repeats), **measured(args.repeats)}
+    print(*(made(result) for made in (job_table, imports, table, sizes)), sep="\n")
     if args.json is not None:
         report.write_json(args.json, result | {"environment": report.environment()})
     return 0

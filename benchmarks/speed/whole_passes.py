@@ -1,14 +1,15 @@
 """`python -m benchmarks.speed.whole_passes`: rounds of algorithms that read all of many records.
 
 A round of group_sgd or active_groups reads all records for the losses and one group's for the
-gradient; one of gda reads all for the gradient. The library's problem is timed beside the same
-problem as one would write it, which projects every record's features and multiplies them
-afterwards, with gradients of all rows at once and in slices; in turn, so that a busy machine is
-busy for all. Beside gda stands what any such round takes at least: the features times a vector, and
-a vector times the features, without clip, noise or projection. Temporaries are those of the
-program, by the compiler, over the bytes of the data.
+gradient; one of balanced_groups or gda reads all for the gradient. The library's problem is timed
+next to the same problem as one would write it, which projects every record's features and
+multiplies them afterwards, with gradients of all rows at once and in slices. All are timed in turn,
+so that a busy machine is busy for all. Next to the last two stands the least that any such round
+takes: the features times a vector, and a vector times the features, without clip, noise or
+projection. Temporaries are those of the program, by the compiler, over the bytes of the data.
 """
 
+import dataclasses
 import statistics
 import sys
 import time
@@ -26,7 +27,7 @@ from jaxminimax import Saddle
 OURS = "this library"
 LEAST = "two products by hand"
 WAYS = {"projected, all rows at once": "vmap", "projected, in slices": "auto", OURS: "auto"}
-ALGORITHMS = ("group_sgd", "active_groups", "gda")
+ALGORITHMS = ("group_sgd", "active_groups", "balanced_groups", "gda")
 _MOST = 1_000_000  # records that the ways without OURS are given, for they take more memory
 
 
@@ -95,6 +96,9 @@ def compiled(algorithm: str, way: str, data: Any, sizes: tuple[int, ...], args: 
         case "active_groups":
             index = jmm.mechanism.Selection(bound=6.0, noise_multiplier=1.0, sizes=sizes)
             hyper = jmm.active_groups.Hyper(losses=index, **common)
+        case "balanced_groups":
+            every = dataclasses.replace(query, groups="all")
+            hyper = jmm.balanced_groups.Hyper(losses=None, **common | {"query": every})
         case _:
             start = Saddle(w, w)
             mean = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 1.0),
@@ -117,8 +121,10 @@ def rounds(algorithm: str, count: int, args: Any) -> list[dict[str, Any]]:
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
     runs = {way: compiled(algorithm, way, data, sizes, args) for way in WAYS
             if way == OURS or count <= _MOST}
-    if algorithm == "gda":
-        runs[LEAST] = products(data, args.iterations)
+    if algorithm in ("gda", "balanced_groups"):
+        flat = data if algorithm == "gda" else jax.tree.map(
+            lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), data)
+        runs[LEAST] = products(flat, args.iterations)
     times: dict[str, list[float]] = {way: [] for way in runs}
     for repeat in range(args.repeats + 1):  # the first warms up
         for way, run in runs.items():

@@ -165,8 +165,8 @@ def main(argv: list[str] | None = None) -> int:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UserWarning)  # of a delta above 1/n
                     own["seeds"][str(seed)] = found = measure(table, seed, args.delta)
-                told = ", ".join(f"{e}: {x['auc']:.4f}" for e, x in found["epsilons"].items())
-                report.say(f"{name}, seed {seed}: {told}; without privacy "
+                scores = ", ".join(f"{e}: {x['auc']:.4f}" for e, x in found["epsilons"].items())
+                report.say(f"{name}, seed {seed}: {scores}; without privacy "
                            f"{found['reference']:.4f}")
             result = {"environment": report.environment(), "delta": args.delta,
                       "rows": rows_of({k: v for k, v in runs.items() if v["seeds"]}),

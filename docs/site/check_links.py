@@ -12,11 +12,11 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src")}
-NAMED = {"canonical", "alternate"}  # links that only say where something is
+NAMED = {"canonical", "alternate"}  # links that load nothing
 
 
 class Page(HTMLParser):
-    """What a page links to, what it loads, and the places in it."""
+    """The links of a page, what it loads, and the places in it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -26,18 +26,18 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collects links, and names of places."""
-        given = {name: value or "" for name, value in attrs}
-        self.places |= {given[name] for name in ("id", "name") if name in given}
+        values = {name: value or "" for name, value in attrs}
+        self.places |= {values[name] for name in ("id", "name") if name in values}
         for name in ("href", "src"):
-            if name in given and not (tag == "link" and given.get("rel") in NAMED):
-                self.links.append((given[name], (tag, name) in LOADED))
+            if name in values and not (tag == "link" and values.get("rel") in NAMED):
+                self.links.append((values[name], (tag, name) in LOADED))
 
 
 def wrong(site: pathlib.Path) -> list[str]:
-    """What is wrong with the links of a site, a line each."""
+    """Returns one line for each wrong link of a site."""
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8"))
              for path in sorted(site.rglob("*.html"))}
-    found = []
+    faults = []
     for path, page in pages.items():
         for link, loaded in page.links:
             parts = urlsplit(link)
@@ -45,20 +45,20 @@ def wrong(site: pathlib.Path) -> list[str]:
             if parts.scheme in ("data", "mailto"):
                 continue
             if parts.scheme or parts.netloc:
-                found += [f"{where} is loaded from elsewhere"] * loaded
+                faults += [f"{where} is loaded from elsewhere"] * loaded
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if parts.path.startswith("/"):  # only the page for what is not found has such links
-                found += [where] * (path.name != "404.html")
+                faults += [where] * (path.name != "404.html")
             elif not target.is_file():
-                found.append(f"{where} is not there")
+                faults.append(f"{where} is not there")
             elif parts.fragment and target in pages and (
                     unquote(parts.fragment) not in pages[target].places):
-                found.append(f"{where} is no place of that page")
-    return found
+                faults.append(f"{where} is no place of that page")
+    return faults
 
 
 if __name__ == "__main__":
-    said = wrong(pathlib.Path(sys.argv[1]))
-    print("\n".join(said) or "All links lead somewhere, and nothing is loaded from elsewhere.")
-    raise SystemExit(bool(said))
+    faults = wrong(pathlib.Path(sys.argv[1]))
+    print("\n".join(faults) or "All links lead somewhere, and nothing is loaded from elsewhere.")
+    raise SystemExit(bool(faults))

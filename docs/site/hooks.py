@@ -57,8 +57,8 @@ def contents() -> list[dict[str, list[str]]]:
     """Sections of `docs/index.md` and the pages under them."""
     sections: list[dict[str, list[str]]] = []
     for line in (ROOT / "docs/index.md").read_text(encoding="utf-8").splitlines():
-        if found := re.fullmatch(r"\*\*(.+)\*\*", line):
-            sections.append({found[1]: []})
+        if heading := re.fullmatch(r"\*\*(.+)\*\*", line):
+            sections.append({heading[1]: []})
         elif sections and line:
             (pages,) = sections[-1].values()
             new = [target.partition("#")[0] for target in LINK.findall(line)]
@@ -131,15 +131,15 @@ def notebook(path: pathlib.Path) -> tuple[str, dict[str, bytes]]:
                 name = f"{path.stem}_{len(pictures)}.png"
                 pictures[name] = base64.b64decode("".join(data["image/png"]))
                 parts.append(f"![drawn by the cell above]({name})")
-            elif said := "".join(output.get("text", data.get("text/plain", ()))).rstrip():
-                parts.append(f"```text\n{said}\n```")
+            elif printed := "".join(output.get("text", data.get("text/plain", ()))).rstrip():
+                parts.append(f"```text\n{printed}\n```")
     return "\n\n".join(parts) + "\n", pictures
 
 
-def formula(found: re.Match[str]) -> str:
+def formula(match: re.Match[str]) -> str:
     """A formula as MathML, which browsers draw by themselves."""
-    tex = " ".join(found[2].split())
-    if found[1] == "$":
+    tex = " ".join(match[2].split())
+    if match[1] == "$":
         return f"<span>{convert(tex)}</span>"
     return f'\n\n<div class="formula">{convert(tex, display="block")}</div>\n\n'
 

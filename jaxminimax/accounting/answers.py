@@ -42,7 +42,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxminimax.accounting import curve
+from jaxminimax.accounting import curve, roots
 from jaxminimax.accounting.curve import charges, dearest, truncated
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
@@ -192,7 +192,7 @@ def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
     """
     checks.number("epsilon", epsilon, low=0.0, high=1e6, closed=True)
     concrete(epsilon)
-    asked = _asked(mechanism, spent, neighbours, people)
+    asked = ask(mechanism, spent, neighbours, people)
     if asked is None:
         return 0.0
     return max(float(np.max(pair)) for pair in curves(asked, np.array([float(epsilon)])))
@@ -212,7 +212,7 @@ class Asked(NamedTuple):
         return curve.together(self.mechanism, self.costs, self.people)
 
 
-def _asked(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
+def ask(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
     """Checks a question; returns None if nothing was released."""
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
     costs, done = charges(mechanism, neighbours), mechanism
@@ -334,14 +334,10 @@ def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
         share = delta / curve.factor(e, people)
         return all(e < _ceiling(cost, share) for cost in costs)
 
-    low, high = 0.0, min(_ceiling(cost, delta) for cost in costs)
+    high = min(_ceiling(cost, delta) for cost in costs)
     if people == 1 or not proven(0.0):
         return high if people == 1 else 0.0
-    high = min(high, 1e3)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if proven(middle) else (low, middle)
-    return high
+    return roots.last(proven, 0.0, min(high, 1e3))[1]
 
 
 STEPS = 13  # milestones, T included

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jaxminimax.accounting import renyi
+from jaxminimax.accounting import renyi, roots
 from jaxminimax.accounting.answers import STEPS, shares
 from jaxminimax.accounting.curve import charges, dearest, together
 from jaxminimax.mechanism import Description, Sequence
@@ -307,12 +307,10 @@ class Renyi(Filter):
 
     def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
         """Returns the epsilon of the randomised response that fits, and the delta that is left."""
-        low, high = 0.0, left["divergence"] + 50.0
-        for _ in range(200):
-            middle = 0.5 * (low + high)
-            fits = renyi.pure(middle, self.details["order"]) <= left["divergence"]
-            low, high = (middle, high) if fits else (low, middle)
-        return low, left["failure"]
+        def fits(epsilon: float) -> bool:
+            return renyi.pure(epsilon, self.details["order"]) <= left["divergence"]
+
+        return roots.last(fits, 0.0, left["divergence"] + 50.0)[0], left["failure"]
 
     def summary(self) -> tuple[str, str]:
         """Returns the theorem with its order, and what the milestones mean."""

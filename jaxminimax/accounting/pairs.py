@@ -155,7 +155,7 @@ class _Mixtures:
                             scipy.special.ndtr((j - least) / z), most)
         # at least H: rounding of the terms, and how far t may be from the root, are added
         value = np.maximum(value, 0.0) + ROUNDING * size + np.expm1(residual) * between
-        # beyond the reach a normal law has next to nothing; where that cannot be told from nearby,
+        # beyond the reach a normal law has next to nothing; where nearby losses do not show that,
         # as losses near the edge are all alike, the profile is at most what it is at the reach
         beyond_reach = far & (asked - eps > residual)
         value = np.maximum(np.where(beyond_reach, _NOTHING, value), _NOTHING)

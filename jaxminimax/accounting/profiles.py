@@ -38,7 +38,7 @@ import numpy as np
 import scipy
 
 from jaxminimax.accounting import curve, gaussian, renyi
-from jaxminimax.accounting.answers import Asked, _asked, curves
+from jaxminimax.accounting.answers import Asked, ask, curves
 from jaxminimax.accounting.curve import charges
 from jaxminimax.accounting.sections import NO_GUARANTEE
 from jaxminimax.base import checks
@@ -237,7 +237,7 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
         >>> round(curve.advantage, 3)  # of membership inference, at most
         0.089
     """
-    asked = _asked(mechanism, spent, neighbours, people)
+    asked = ask(mechanism, spent, neighbours, people)
     if asked is None:
         asked = Asked(mechanism, (Charge(),), neighbours, people)
     if epsilons is None:

@@ -1,10 +1,10 @@
-"""The root finder of all calibrations, which ends on the private side of its target."""
+"""The root finder of all calibrations, which ends on the private side, and bisection."""
 
 import functools
 import math
 from collections.abc import Callable
 
-_LEAST_SCALE = 1e-4
+_LEAST_SCALE = 1e-3  # a description takes no noise multiplier between 0 and 1e-4
 _NEAR = 2e-4  # how far below its target a calibrated epsilon may end, relative
 _MISSED = 2e-3  # how far at most, or calibration has failed
 _EXACT = 1e-12  # relative, on a scale whose value is quick
@@ -54,6 +54,16 @@ def check_met(epsilon: float, target: float, name: str = "epsilon") -> None:
             "are from their laws. Choose a smaller epsilon or a larger delta.")
 
 
+def last(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Bisects to two neighbouring numbers: `holds` is true of the first and not of the second."""
+    while high - low > 2.0**-52 * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
+
+
 def _bracket(value: Falling, target: float, start: float, factor: float, name: str,
              ) -> tuple[float, float]:
     """Returns (low, high) around the scale at which a falling `value` reaches `target`.
@@ -71,7 +81,7 @@ def _bracket(value: Falling, target: float, start: float, factor: float, name: s
     if value(start) <= target:
         while value(low) <= target:
             low, high, factor = low / step(low, factor), low, factor**1.5
-            if high < _LEAST_SCALE:
+            if low < _LEAST_SCALE:
                 raise ValueError(
                     f"{name} = {value(high):.4g} holds with almost no noise, below the target "
                     f"{target:g}: delta allows publishing the sampled records. Choose a smaller "

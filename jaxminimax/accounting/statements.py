@@ -112,13 +112,14 @@ class Statement(Stated):
 
     def rows(self) -> dict[str, str]:
         """Names what was released, sampling, clip norms, noise, releases made and tuning."""
-        noise = "; ".join(map(_players, self.noise_multiplier))
-        together = ", ".join(f"{z:.5g}" for z in self.effective_noise_multiplier)
+        noise = (_players(values) + f" (all players together {together:.5g})" * (len(values) > 1)
+                 for values, together in zip(self.noise_multiplier, self.effective_noise_multiplier,
+                                             strict=True))
         return {
             "released": "every state of the run; results computed from the releases are covered",
             "sampling": " ".join(self.sampling),
             "clip norm": "; ".join(x for x in map(_players, self.clip) if x) or "none",
-            "noise multiplier": f"{noise}; all players together {together}",
+            "noise multiplier": "; ".join(noise),
             "releases made": f"{self.spent} of {self.allowed} allowed",
             "tuning": _TUNING,
         }
@@ -194,17 +195,21 @@ class LedgerStatement(Stated):
 
     def rows(self) -> dict[str, str]:
         """Names the budget that is used, and the runs."""
-        used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
-                         for name, limit in self.limits.items())
-        return {"budget used": used,
+        shares = {name: 100 * self.spent[name] / limit for name, limit in self.limits.items()}
+        used = ", ".join(f"{share:.3g} % of {name}" for name, share in shares.items()
+                         if share > 0.01)
+        return {"budget used": used or "less than 0.01 %",
                 "tuning": "counted if all runs of the search are in this ledger",
                 **{f"run {run['name']!r}": _run_in_words(run) for run in self.runs}}
 
     def annex(self) -> tuple[str, ...]:
         """Returns the amounts that each run is counted with."""
-        return tuple(f"{run['name']!r} uses "
-                     + ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items()) + "."
-                     for run in self.runs) or ("No run yet.",)
+        used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
+                         for name, limit in self.limits.items())
+        each = (f"{run['name']!r} uses "
+                + ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items()) + "."
+                for run in self.runs)
+        return (f"Budget used: {used}.", *each)
 
 
 def _run_in_words(run: dict[str, Any]) -> str:
@@ -279,8 +284,9 @@ class TuningStatement(Stated):
 
     def rows(self) -> dict[str, str]:
         """Names what one run releases, its noise and its score, and the tuning."""
-        noise = "; ".join(dict.fromkeys(
-            ", ".join(map(_players, one)) for one in self.noise_multiplier))
+        noise = " or ".join(dict.fromkeys(
+            f"{', '.join(map(_players, training))}; score {_players(score)}"
+            for *training, score in self.noise_multiplier))
         return {
             "released": "the state, the settings and the score of the best run",
             "sampling": " ".join(self.sampling),

@@ -40,7 +40,7 @@ def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
         "epsilon does not count.",
         f"Operator: The key is secret, drawn with full entropy, and used for this {what} only.",
         f"User: Operators, losses, {also}public terms, projections, optimisers and schedules read "
-        "no data but that one record that they are given. None captures records, or numbers "
+        "no data except the one record that they are given. None captures records, or numbers "
         "computed from records.",
         "Operator: The random generator's words are independent and uniform, floating-point "
         "arithmetic follows IEEE 754, and equal programs on equal numbers give equal results.",
@@ -244,7 +244,7 @@ _SEARCH_ENFORCED = (
 _SEARCH_ASSUMED = (
     *assumed_of("search", "the list of candidates", "scores, "),
     "User: This statement covers one search. Other releases of the same data add up. Their "
-    "epsilons and deltas are added as numbers, because the epsilon of a search is of no "
+    "epsilons and deltas are added as numbers, because a search is not a "
     "composition of releases.",
 )
 _TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
@@ -313,6 +313,6 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
 def _score_in_words(score: Repeat, score_range: tuple[float, float], apart: bool) -> str:
     n, z = score.query.population, score.multiplier()
     low, high = score_range
-    return (f"Its score, once: the mean over {n} {'other ' * apart}records, each one's clipped to "
+    return (f"the mean over {n} {'other ' * apart}records, each clipped to "
             f"[{low:g}, {high:g}], with Gaussian noise of standard deviation "
             f"{z * (high - low) / (2 * n):.3g}.")

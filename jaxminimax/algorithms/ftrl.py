@@ -175,7 +175,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float,
     return Plan(dataclasses.replace(hyper, step=step), regret, regret >= trivial, (
         "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
         "Kairouz et al. (2021), with the deviation of their noise.",
-        planning.beside_trivial(regret, trivial),
+        planning.with_trivial(regret, trivial),
         "The noise is that of a replaced record, twice the published sensitivity."), trivial)
 
 

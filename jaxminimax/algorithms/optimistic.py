@@ -183,7 +183,7 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
         "The strong gap by the theorem on forward-reflected-backward steps with noise, "
         "docs/variational_inequalities.md.",
         "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
-        planning.beside_trivial(gap, trivial)), trivial)
+        planning.with_trivial(gap, trivial)), trivial)
 
 
 def _reach(dim: int | Saddle, diameter: float | None, radius: float | None,

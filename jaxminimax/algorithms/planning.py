@@ -45,7 +45,7 @@ class Plan(NamedTuple, Generic[HyperT]):
     trivial: float | None = None
 
 
-def beside_trivial(bound: float, trivial: float) -> str:
+def with_trivial(bound: float, trivial: float) -> str:
     """Returns a sentence that compares a bound with the trivial one."""
     verdict = ("so it says nothing here" if bound >= trivial
                else "so it says something, of the worst problem with these constants")

@@ -230,7 +230,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
         count = int(rounds)
     why = ["The strong gap, for saddle points, by Theorems 5, 12, 18 and 21 of Bassily, Guzman and "
            "Menart (2023), with the constants of their induction worked out anew.",
-           planning.beside_trivial(gap(count), bound * diameter)]
+           planning.with_trivial(gap(count), bound * diameter)]
     if public.slack is None:
         why.append("It is for losses of which nothing is clipped: L bounds the norm of every "
                    "record's operator, public terms included.")

@@ -176,7 +176,7 @@ def _one_pass(target: Target, population: int, dim: int, bound: float, diameter:
     trivial = bound * diameter
     return Plan(hyper, gap, gap >= trivial, (
         "The strong gap of one pass, for saddle points, Appendix A.2 of Bassily, Guzman and Menart "
-        "(2023).", planning.beside_trivial(gap, trivial),
+        "(2023).", planning.with_trivial(gap, trivial),
         "It is for losses of which nothing is clipped: L bounds the norm of every record's "
         "operator, public terms included.",
         "The published noise forgets that replacing a record moves its operator by 2 L, and the "

@@ -214,8 +214,8 @@ def first_release(state: Any, released: list[Any]) -> PyTree:
       ValueError: if there is none.
     """
     if not released:
-        raise ValueError("An update called no release function of jaxminimax, so that no noise can "
-                         "be told from data: release by jmm.release, see "
+        raise ValueError("An update called no release function of jaxminimax, so the audit cannot "
+                         "separate noise from data: release by jmm.release, see "
                          "docs/adding_an_algorithm.md.")
     return released[0]
 

@@ -218,8 +218,8 @@ def coarse_scores(sides: list[Rounds], unit: np.ndarray | float,
     """
     unit = np.broadcast_to(unit, sides[0].noisy.shape[-1:])
     noisy = np.isfinite(unit)
-    louder = unit[noisy] * ROUNDING_MARGIN
-    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, noisy] / louder,
+    scale = unit[noisy] * ROUNDING_MARGIN
+    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, noisy] / scale,
                    bits) for i, seen in enumerate(sides)]
 
 

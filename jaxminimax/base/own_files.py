@@ -27,7 +27,6 @@ else:
 _PAUSE = 0.02  # seconds between two attempts to lock
 _ASIDE = re.compile(r"\.\d+-[0-9a-f]{16}")  # after the name of what is being written or removed
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
-_LEAST_SECONDS = 0.3  # of compiling what is worth a file
 
 
 def make(folder: pathlib.Path, mode: int = 0o700) -> None:
@@ -284,7 +283,7 @@ def keep_programs() -> pathlib.Path | None:
     folder = _program_folder()
     if folder is not None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # small ones add up
     return folder
 
 

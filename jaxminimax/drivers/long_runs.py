@@ -170,7 +170,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     # a copy: the state is donated to each piece, and the caller's z must outlive that
     state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
     shards = sharding.shards_of(data, shards)
-    promise = _promise(key, described, hyper, algorithm) | (
+    # only what is stored is marked by the key
+    stored = checkpoint is not None or ledger is not None
+    promise = _promise(key if stored else None, described, hyper, algorithm) | (
         {} if shards is None else {_SHARDS: int(shards)})
     with Booking(ledger, key, described, promise, name, checkpoint is not None,
                           delta=delta, neighbours=neighbours, people=people,
@@ -219,12 +221,13 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                                        rows_each=types.rows_each(data)))
 
 
-def _promise(key: jax.Array, described: Mechanism, hyper: Any,
+def _promise(key: jax.Array | None, described: Mechanism, hyper: Any,
              algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
     """Returns the settings that a resumed run must share; they never suffice to recover the key."""
     numbers = [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(hyper)]
     # 16 bits that only the key's owner can compute: another key is caught all but always
-    mark = int(jax.random.bits(jax.random.fold_in(key, 2**31 - 1), (), jnp.uint16))
+    mark = None if key is None else int(
+        jax.random.bits(jax.random.fold_in(key, 2**31 - 1), (), jnp.uint16))
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     # a function prints its address, which is another one in every process
     words = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(described))

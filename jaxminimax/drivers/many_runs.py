@@ -203,7 +203,7 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
         if differ:
             kept = jnp.minimum(jnp.arange(longest), most - 1)
             seen = jax.tree.map(lambda x: x[kept], seen)
-        if ticks is not None:  # told by the states' counter, so not before they are there
+        if ticks is not None:  # reads the states' counter, so it waits for them
             jax.debug.callback(ticks, jnp.sum(states.spent > 0))
         return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, lead - 1), seen)
 

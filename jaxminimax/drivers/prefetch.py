@@ -25,7 +25,7 @@ from jaxminimax.placement.host_data import HostData, Sent, Window, joined
 from jaxminimax.placement.host_shards import HostShards
 from jaxminimax.releases.reading import described, samples_ahead
 
-_BYTES = 2**26  # of the rows that are sent together, unless told otherwise
+_BYTES = 2**26  # of the rows that are sent together, by default
 
 
 class Supply:

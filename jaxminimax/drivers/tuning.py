@@ -210,7 +210,7 @@ def _rows(data: PyTree, name: str) -> int:
         return data.population
     leading = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
     if len(leading) != 1 or leading == {()}:
-        arguments.records(data, name)  # lists are told as such
+        arguments.records(data, name)  # names lists in its message
         raise ValueError(f"The arrays of {name} must have one row a record, and the same number of "
                          f"rows, got leading axes {leading}.")
     return int(leading.pop()[0])

@@ -21,7 +21,7 @@ from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.ghost import planning
 from jaxminimax.mechanism.grid import BLOCK
 
-BUDGET = 2**30  # bytes, where none is said
+BUDGET = 2**30  # bytes, by default
 _ROWS = 8  # that slices are a multiple of
 _LARGE = 2**25  # bytes of a pass over factors that are no longer in a cache
 _HELD = 2**23  # bytes of one over whole gradients; slices of blocks are as fast, and hold less

@@ -248,7 +248,7 @@ class ClippedOperator:
     """One example's operator, clipped to `bound` in the norm of both players together.
 
     For solvers that ask for bounded operators. A clipped operator keeps a Lipschitz constant, and
-    loses monotonicity. How sums of it are computed is said as for a `SaddleOperator`.
+    loses monotonicity. Its sums are configured as those of a `SaddleOperator`.
     """
 
     operator: Callable[[Saddle, PyTree], Saddle]

@@ -48,7 +48,7 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
 * The integer noise is realised up to a factor of 1 +- r on every probability, outside of a tail.
   N numbers, on both data sets, cost 2 N r of epsilon, and N times the tail of total variation.
 * Samples are charged as they are drawn, not as they are described: their rates are a little larger
-  (`size_law`, `fixed_size`), and what cannot be said so is a failure.
+  (`size_law`, `fixed_size`), and any other departure is a failure.
 * A failure is an event of coins that has the same probability on both data sets, whatever the
   record contains. That is added to delta as it stands, without a factor e^epsilon.
 * That a Poisson sample does not fit its capacity and is drawn again, or that one of fixed size

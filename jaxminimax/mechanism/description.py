@@ -306,7 +306,7 @@ class Leaf(Answered):
         """Describes noise and sums, and their cost against real numbers, for statements."""
         facts = self.facts()
         if facts.exact is None:
-            return "Noise is added by whoever releases the solution."
+            return "The function that releases the solution adds the noise."
         z = self.multiplier()
         if z == 0:
             return "No noise is added."

@@ -33,7 +33,7 @@ probability 2 exp(-2 t^2). And as every rounded number is off by less than 1, in
 
     ||I - I'|| <= min{D + sqrt(d), (M^2 + 2 t M + d/4 + t sqrt(d))^(1/2)},
 
-which grows with D, so that louder noise is never charged as less.
+which grows with D, so that larger noise is never charged as smaller.
 
 t = 6 fails once in 10^31 releases. U may be public, so a failure is one of public numbers, and its
 probability is added to delta as it stands.

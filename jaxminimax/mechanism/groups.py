@@ -275,7 +275,7 @@ class Selection(Leaf):
     The index has the law softmax(mean / b), whose privacy does not depend on the number of groups.
     One scale, b = noise_multiplier B / min(sizes), is for all groups. A replaced record of group i
     moves mean_i alone, by at most B / n_i, and so the smallest group decides what it costs: t = 1 /
-    noise_multiplier, and less in the others, whose noise is louder than they need. Where sizes
+    noise_multiplier, and less in the others, whose noise is larger than they need. Where sizes
     differ by much, `GroupLosses(only_argmax=True)` has noise for each group's own size.
 
     (Scales that follow each group's size, b_i = B noise_multiplier / n_i, would not be private in

@@ -126,7 +126,7 @@ class Poisson(Sampling):
         room, most = self._room(population)
         law = charged_law(float(self.rate), int(population), most)
         # samples whose shard takes a second pass, without the record, are charged in full, and so
-        # are orders of a shard's slots that are not told by their numbers
+        # are orders of a shard's slots that their numbers do not determine
         crowded = (1 + law.error) * CROWDED
         # given that a sample fits, what is rare is so many times as likely at most
         # Z >= 1 - s; for k records 1.5 rows_error / Z is charged, see `size_law`

@@ -33,7 +33,7 @@ Why that is charged as one release of a `Query` with another multiplier:
   function of a sum_i s_pi + X, an integer that a record moves by at most 2 a <= 2 * 2^L / z_b, and
   the floor of a real Gaussian of deviation 2^L: nothing is rounded. So the distance that
   `charged_multiplier` starts from has the counts' part in it, and what rounding adds to it is that
-  of the sums. The largest a for which the integer stays below 2^30 makes noise louder than
+  of the sums. The largest a for which the integer stays below 2^30 makes noise larger than
   described, for multipliers of 1 or more by a part of at most 1 / a: near 2^-17 for 4096 rows and
   2^-9 for a million.
 

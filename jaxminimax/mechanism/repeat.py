@@ -54,7 +54,7 @@ class OneRelease(abc.ABC):
         """Refuses numbers that no release should start from, in any `Repeat`."""
 
     def facts(self, repeat: "Repeat") -> Facts:
-        """Those of `repeat`: every number of every release is noised, and every sum rounded."""
+        """Returns the facts of `repeat`: noise on every number, and every sum rounded."""
         times, sampling = repeat.times, known_sampling(self.sampling)
         # a record is in one part of the data, so `times` releases read it, not times * parts
         return Facts(
@@ -167,11 +167,11 @@ class Repeat(Leaf):
         self.query.check(self)
 
     def facts(self) -> Facts:
-        """Those of all releases."""
+        """Returns the facts of all releases."""
         return self._query.facts(self)
 
     def words(self) -> Words:
-        """Those of the release; what its sampling assumes is added, and the order of parts."""
+        """Returns the words of the release, with the assumptions of its sampling and parts."""
         words = self._query.words(self)
         order = (sentences.PLACES,) * (self.parts > 1)
         return words._replace(assumed=(*words.assumed, *self.query.sampling.assumed(), *order))

@@ -22,7 +22,7 @@ from jaxminimax.base.types import PyTree
 
 __all__ = ["gaussian", "secret_key", "standard_laplace", "standard_normal"]
 
-# Noise is a part in four million louder than described, for what float32 descriptions lose.
+# Noise is a part in four million larger than described, for what float32 descriptions lose.
 ROUNDING_MARGIN = 1 + 2.0**-22
 
 

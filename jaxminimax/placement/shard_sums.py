@@ -256,7 +256,7 @@ def _marks(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks
       words: what the release marks its sample with.
       marks: what came with the sample.
       fits: whether the sample fits; it is a part of the mark.
-      inside: whether it is said to be that of the release.
+      inside: whether it is marked as the sample of the release.
     """
     present = rows >= 0
     wrong = jnp.any(present & ((rows < first) | (rows >= first + size))) | ~inside | ~fits
@@ -280,8 +280,8 @@ def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
     """
     def step(k: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         sums, lost, marks = carry
-        more, more_told = one(k)
-        return *sums.plus(lost, more), marks + more_told
+        more, more_marks = one(k)
+        return *sums.plus(lost, more), marks + more_marks
 
     none = jax.tree.map(jnp.zeros_like, begun[0].floats)
     sums, lost, marks = jax.lax.fori_loop(first, stop, step, (begun[0], none, begun[1]))

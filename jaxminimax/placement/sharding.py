@@ -278,7 +278,7 @@ def arrays(data: PyTree) -> PyTree:
     Raises:
       ValueError: for `HostData`, which `fit` alone reads.
     """
-    with np.errstate(all="ignore"):  # what records do not fit a narrower type is not told
+    with np.errstate(all="ignore"):  # a warning would reveal that records do not fit
         return data if isinstance(data, Sharded) else jax.tree.map(jnp.asarray, data)
 
 

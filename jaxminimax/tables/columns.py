@@ -1,7 +1,7 @@
 """How a column of a table becomes numbers: by declared values alone, each cell on its own.
 
-Nothing here is found in the data: ranges and categories are public, and what lies outside of them
-is put inside by a fixed rule. So row i of what comes out is a function of row i of the table, and
+Nothing here depends on other data: ranges and categories are public, and a fixed rule clips values
+that lie outside. So row i of what comes out is a function of row i of the table, and
 of public words.
 """
 
@@ -65,7 +65,7 @@ def _each(read: Callable[[Any], Any], cells: Any, kind: type) -> np.ndarray:
 
 
 def word(cell: Any) -> str:
-    """One cell as text, so that 1, 1.0, "1" and " 1.0 " are the same value.
+    """Reads one cell as text, so that 1, 1.0, "1" and " 1.0 " are the same value.
 
     It is for values of categories; names of persons are exact, see `base.identity`.
     """
@@ -125,21 +125,21 @@ class Number:
 
     @property
     def width(self) -> int:
-        """One number, and one more that says whether it is missing."""
+        """Returns 1, and 2 with a flag for missing cells."""
         return 1 + self.missing
 
     @property
     def length(self) -> float:
-        """x^2 + (x^2 - 1/2)^2 <= 5/4 on [-1, 1], and 1/4 for what is 0 or 1."""
+        """Bounds x^2 + (x^2 - 1/2)^2 by 5/4 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
         return 1.25 + 0.25 * self.missing
 
     @property
     def squares(self) -> tuple[bool, ...]:
-        """The number's square is another number; that of 0 or 1 is not."""
+        """Returns True for the number, whose square is another one, and False for the flag."""
         return (True, False)[: self.width]
 
     def encode(self, cells: Any) -> np.ndarray:
-        """`[n]` cells as `[n, width]` numbers."""
+        """Encodes `[n]` cells as `[n, width]` numbers."""
         x = as_numbers(cells)
         absent = np.isnan(x)
         low, high = (math.log1p(e) if self.log else float(e) for e in (self.low, self.high))
@@ -149,14 +149,14 @@ class Number:
         return np.stack([x, absent] if self.missing else [x], 1).astype(np.float32)
 
     def declared(self) -> dict[str, Any]:
-        """`range`, and what differs from the default."""
+        """Returns `range`, and the options that differ from the default."""
         more = {name: True for name in ("log", "missing") if getattr(self, name)}
         return {"range": [self.low, self.high], **more}
 
 
 @dataclasses.dataclass(frozen=True)
 class Charged:
-    """A number whose range nobody knows: it is released by a noisy histogram, see `statistics`.
+    """A number without a public range; a noisy histogram releases one, see `statistics`.
 
     It counts like a `Number` where settings are chosen, and becomes one before a cell is encoded.
 
@@ -172,7 +172,7 @@ class Charged:
     missing: bool = False
 
     def within(self, low: float, high: float) -> Number:
-        """The column with a released range."""
+        """Returns the column with a released range."""
         return Number(low, high, missing=self.missing)
 
     @property
@@ -191,7 +191,7 @@ class Charged:
         return self.within(-1.0, 1.0).squares
 
     def encode(self, cells: Any) -> np.ndarray:
-        """Refuses: there is no range yet.
+        """Refuses to encode, as there is no range yet.
 
         Raises:
           ValueError: always.
@@ -200,13 +200,13 @@ class Charged:
                          "its cells: declare Number(low, high) to encode them here.")
 
     def declared(self) -> dict[str, Any]:
-        """`range = "charged"`."""
+        """Returns `range = "charged"`, and `missing` if it is set."""
         return {"range": "charged", **({"missing": True} if self.missing else {})}
 
 
 @dataclasses.dataclass(frozen=True)
 class Category:
-    """One of declared values: a 1 in the place of the value, zeros where it is none of them.
+    """One of several declared values: a 1 in the place of the value, zeros if it is none of them.
 
     Attributes:
       values: all different; compared as text, whole numbers without a point.
@@ -231,25 +231,25 @@ class Category:
 
     @property
     def width(self) -> int:
-        """A place for each value."""
+        """Returns the number of values: each has a place."""
         return len(self.values)
 
     @property
     def length(self) -> float:
-        """One place of a record is 1, the others are 0."""
+        """Returns 1: one place of a record is 1, the others are 0."""
         return 1.0
 
     @property
     def squares(self) -> tuple[bool, ...]:
-        """The squares of 0 and 1 are 0 and 1."""
+        """Returns False for each place: the squares of 0 and 1 are 0 and 1."""
         return (False,) * self.width
 
     def encode(self, cells: Any) -> np.ndarray:
-        """`[n]` cells as `[n, width]` zeros and ones."""
+        """Encodes `[n]` cells as `[n, width]` zeros and ones."""
         return (places(cells, self.values)[:, None] == np.arange(self.width)).astype(np.float32)
 
     def declared(self) -> dict[str, Any]:
-        """`categories`."""
+        """Returns `categories`."""
         return {"categories": list(self.values)}
 
 

@@ -60,7 +60,7 @@ def schema_of(args: argparse.Namespace, public: Callable[[], tuple[list[str], in
         message only.
 
     Raises:
-      ValueError: for what contradicts itself, and saying what must be told where too little is.
+      ValueError: for options that contradict each other, or naming what must be declared.
     """
     inline = [f"--{name}" for name in ("label", "positive", "numeric", "categorical", "owner")
               if getattr(args, name)]
@@ -104,7 +104,7 @@ def _categorical(word: str) -> tuple[str, Column]:
     name, separator, values = word.partition("=")
     if not separator or not values:
         raise ValueError(f"--categorical {word}: must be NAME=A|B, with the values of a codebook: "
-                         "values that were found in the table would tell of its rows.")
+                         "values read off the table would reveal its rows.")
     return name, Category(tuple(values.split("|")))
 
 
@@ -120,7 +120,7 @@ def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
                      "that counts.")
     lines += [
         f"  of each column that is to be read, of {', '.join(kept)}: --numeric NAME=LOW:HIGH, or "
-        "--categorical 'NAME=A|B'. One that is not told is not read.",
+        "--categorical 'NAME=A|B'. A column that is not declared is not read.",
         *(f"  {name}: {why}." for name, why in doubts.items()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. " + _price(args, rows),
         "In a TOML file: [label] name, positive; [columns.NAME] range = [low, high], range = "
@@ -129,7 +129,7 @@ def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
 
 
 def _price(args: argparse.Namespace, rows: int) -> str:
-    """The price of charged ranges."""
+    """States the price of charged ranges."""
     one = Schema({"x": Charged()}, "y", "1")
     try:
         (described,) = statistics.ranges_query(rows, one, args.epsilon, args.delta)
@@ -142,7 +142,7 @@ def _price(args: argparse.Namespace, rows: int) -> str:
 
 
 def doubt(name: str) -> str | None:
-    """Why a column should perhaps not be read, by its name alone."""
+    """Returns why a column should perhaps not be read, by its name alone; else None."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
     words = set(re.split(r"[^a-z]+", spaced.lower())) | {name.lower()}
     if words & _WHO or name.startswith("Unnamed: "):
@@ -154,7 +154,7 @@ def doubt(name: str) -> str | None:
 
 
 def doubts(schema: Schema, rows: int) -> list[str]:
-    """Notes on the columns of a schema, from the schema alone."""
+    """Returns notes on the columns of a schema, from the schema alone."""
     notes = [f"{name}: {why}." for name in schema.columns if (why := doubt(name)) is not None]
     for name, kind in schema.columns.items():
         if isinstance(kind, Category) and kind.width * _MANY > rows:
@@ -164,7 +164,7 @@ def doubts(schema: Schema, rows: int) -> list[str]:
 
 
 def rare_label(scorer: Any) -> list[str]:
-    """A note on a rare label, from the released share of positives; already paid for."""
+    """Returns a note on a rare label, from the released share of positives; already paid for."""
     rare = scorer.moments.prior
     if 0.02 < rare < 0.98:
         return []
@@ -175,7 +175,7 @@ def rare_label(scorer: Any) -> list[str]:
 
 
 def constant(scorer: Any) -> list[str]:
-    """A note on nearly constant numbers, from the released means; already paid for."""
+    """Returns a note on nearly constant numbers, from the released means; already paid for."""
     if scorer.floor is None:
         return []
     spread = scorer.moments.second - scorer.moments.mean**2
@@ -220,8 +220,8 @@ def add(commands: Any) -> None:
     flag("--curve", type=float, nargs="+", default=[], metavar="EPSILON",
          help="train at these too, each a release that adds to the cost, and draw the AUC against "
               "epsilon; needs --test-fraction")
-    flag("--seed", type=int, help="of the split and of the noise, for experiments: whoever knows "
-                                  "it can subtract the noise. Default: the system's entropy")
+    flag("--seed", type=int, help="of the split and of the noise, for experiments: anyone who has "
+                                  "it can remove the noise. Default: the system's entropy")
     flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
     flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
     flag("--out", metavar="FOLDER", help="where model.json, report.json and report.html go")
@@ -242,7 +242,7 @@ def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
-    """The body of `train`, while no other process writes to the folder."""
+    """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
     frame = files.read(args.table, schema.numeric)
     test = None
@@ -273,7 +273,7 @@ def _public(frame: Any) -> tuple[list[str], int]:
 
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
              folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
-    """The scorer, those of the curve, and what is said of them."""
+    """Returns the scorer, the scorers of the curve, and their record."""
     scorers = []
     for k, target in enumerate((args.epsilon, *args.curve)):
         key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
@@ -308,7 +308,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
 
 
 def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: int) -> list[str]:
-    """The lines that are printed without --json."""
+    """Returns the lines that are printed without --json."""
     lines = [str(scorer.statement)]
     if scorer.group_losses is not None:
         each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
@@ -333,7 +333,7 @@ def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: 
 
 
 def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
-    """The folder of the results, for this process alone, before any budget is spent."""
+    """Locks the folder of the results for this process, before any budget is spent."""
     with contextlib.ExitStack() as held:
         if folder is None:
             return held

@@ -72,15 +72,15 @@ class FairDefaults:
 
     @property
     def extra(self) -> tuple[Mechanism, ...]:
-        """All that is released before the run."""
+        """Returns the releases before the run."""
         return (*self.plain.alongside, self.plain.moments)
 
     def mechanism(self) -> Mechanism:
-        """All that is released, as one description."""
+        """Describes all releases together."""
         return Sequence(parts=(*self.extra, sgda.mechanism(self.hyper)))
 
     def explain(self) -> str:
-        """The settings in words."""
+        """Explains the settings in words."""
         query = self.hyper.query
         what = ("every group, and every class in it" if self.kind == "odds" else "every group")
         return (f"Logistic loss + {self.weight:g} * the chi-square information between prediction "
@@ -93,7 +93,7 @@ class FairDefaults:
 def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: float, delta: float,
                   weight: float = 4.0, kind: str = "parity",
                   alongside: tuple[Mechanism, ...] = ()) -> FairDefaults:
-    """Settings from n, the columns, the number of groups, epsilon and delta alone.
+    """Chooses settings from n, the columns, the number of groups, epsilon and delta alone.
 
     Args:
       population: n, records: rows, or persons.
@@ -136,7 +136,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
 
 
 def _of_persons(shares: np.ndarray, weight: float, kind: str) -> Problem:
-    """`fermi` for records of several rows each, of weights with a sum of 1 at most."""
+    """Makes `fermi` for records of several rows each, of weights with a sum of 1 at most."""
     problem = fermi(linear_scorer, shares=shares, weight=weight, kind=kind)
     row = problem.operator.loss  # type: ignore[attr-defined]
 
@@ -151,7 +151,7 @@ def _of_persons(shares: np.ndarray, weight: float, kind: str) -> Problem:
 def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema,
                chosen: FairDefaults, *, unit: str = "one row",
                assumed: tuple[str, ...] = ()) -> Scorer:
-    """A private scorer of records with private groups, with settings by `fair_defaults`.
+    """Trains a private scorer of records with private groups, by settings of `fair_defaults`.
 
     Args:
       key: root key, a secret, for this call only.

@@ -97,7 +97,7 @@ def _parsed(pd: Any, path: Any, names: list[str], how: dict[str, Any],
 
 
 def header(path: Any) -> tuple[list[str], dict[str, Any]]:
-    """Names of the columns of a CSV file, and what pandas has to know to read it.
+    """Returns the columns of a CSV file by name, and the arguments with which pandas reads it.
 
     Raises:
       ValueError: for a file without a header line, or two columns of one name.
@@ -137,7 +137,7 @@ def _refuse_stray_ends(path: Any) -> None:
 
 
 def held_out(rows: int, owners: Any | None, fraction: float, seed: int) -> np.ndarray:
-    """Which rows are held out, `[rows]` of bool; all rows of a person, or none.
+    """Draws the rows that are held out, `[rows]` of bool; all rows of a person, or none.
 
     Of rows a draw of their numbers. Of persons those whose names have the smallest keyed hashes, so
     that putting one person for another, under whatever name, changes one person of the training set
@@ -173,5 +173,5 @@ def held_out(rows: int, owners: Any | None, fraction: float, seed: int) -> np.nd
 
 
 def _hashed(seed: int, name: str) -> bytes:
-    """A number that follows from the seed and the name alone."""
+    """Hashes the seed and the name, and nothing else."""
     return hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogatepass")).digest()

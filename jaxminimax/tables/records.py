@@ -29,7 +29,7 @@ class Records(NamedTuple):
 
 
 def by_person(rows: int, owners: Any | None, most: int) -> np.ndarray:
-    """Numbers of the rows of each person, `[n, most]`, -1 where there is none: the first ones.
+    """Returns the first rows of each person by number, `[n, most]`, -1 where there is none.
 
     Args:
       rows: how many there are.
@@ -47,7 +47,7 @@ def by_person(rows: int, owners: Any | None, most: int) -> np.ndarray:
 
 
 def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int = 1) -> Records:
-    """Rows as records of persons.
+    """Arranges rows as records of persons.
 
     Args:
       x: `[rows, d]`.
@@ -66,15 +66,15 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
 
 
 def group_of_persons(group: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """The group of every person, `[n]`.
+    """Returns the group of every person, `[n]`.
 
     Args:
       group: of every row, `[rows]`; public.
       index: numbers of the rows of each person, see `by_person`.
 
     Raises:
-      ValueError: for a person with rows of several groups: groups are public, so that tells
-        nothing.
+      ValueError: for a person with rows of several groups: groups are public, so the
+        refusal reveals nothing.
     """
     own = np.where(index >= 0, np.asarray(group)[index], -1)
     first = own[:, 0]
@@ -94,14 +94,14 @@ SIGNS = ("negative", "positive")
 
 
 def _loss(w: jax.Array, record: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-    """Mean logistic loss over a person's rows: sum_k weight_k (ln(1 + e^(x_k w)) - y_k x_k w)."""
+    """Returns a person's mean logistic loss: sum_k weight_k (ln(1 + e^(x_k w)) - y_k x_k w)."""
     x, y, weight = record
     t = x @ w
     return weight @ (jax.nn.softplus(t) - y * t)
 
 
 def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-    """sum_k weight_k (sigma(x_k w) - y_k) x_k."""
+    """Returns the loss's gradient: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
     x, y, weight = record
     return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, ())
 
@@ -130,7 +130,7 @@ class Groups:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Records of each group.
+        """Counts the records of each group.
 
         Raises:
           ValueError: for a group without one.
@@ -144,25 +144,25 @@ class Groups:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Sentences for the statement."""
+        """Returns sentences for the statement."""
         return (PUBLIC, LABELLED) if self.by_label else (PUBLIC,)
 
     def cut(self, y: np.ndarray) -> "Groups":
-        """Each group cut by the label, `[n]` in {0, 1}: negatives first."""
+        """Cuts each group by the label, `[n]` in {0, 1}: negatives first."""
         names = tuple(f"{name}, {sign}" for name in self.names for sign in SIGNS)
         inside = self.number < len(self.names)
         return Groups(np.where(inside, 2 * self.number + (np.asarray(y) > 0.5), len(names)), names,
                       True)
 
     def arranged(self, records: PyTree) -> PyTree:
-        """Records `[n, ...]` as `[p, n_max, ...]`, without those that are in no group."""
+        """Arranges records `[n, ...]` as `[p, n_max, ...]`, without those that are in no group."""
         inside = self.number < len(self.names)
         return by_group(jax.tree.map(lambda x: x[inside], records), self.number[inside])[0]
 
 
 def losses_of(key: jax.Array, described: GroupLosses, w: np.ndarray, records: PyTree,
               groups: Groups) -> dict[str, float]:
-    """The groups' noisy mean losses at a released model, by name.
+    """Releases the groups' noisy mean losses at a released model, by name.
 
     Args:
       key: for this release only.

@@ -32,7 +32,7 @@ _SETTINGS = ("Logistic loss", "Ranges of ")  # sentences of the statement that b
 
 
 def page(scorer: Scorer, data: dict[str, Any]) -> str:
-    """The page as HTML, with its pictures inside.
+    """Makes the page as HTML, with its pictures inside.
 
     Args:
       scorer: trained; what it released is drawn.
@@ -74,7 +74,7 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
 
 
 def with_error(auc: float, error: float | None) -> str:
-    """An AUC and its standard error."""
+    """Prints an AUC and its standard error."""
     return f"{auc:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
@@ -92,7 +92,7 @@ def _listed(title: str, sentences: tuple[str, ...]) -> str:
 
 
 def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
-    """The trade-off curve, delta(epsilon), and AUC against epsilon, and what each says."""
+    """Draws the trade-off curve, delta(epsilon), and AUC against epsilon, each with its caption."""
     parts, stated = [], scorer.statement
     if law is not None:
         parts += [(trade_off(law), membership(0.01, law.true_positives(0.01))),
@@ -198,7 +198,7 @@ _STRENGTHS = (1.0, 1000.0)  # C: with the usual regularisation, and with nearly 
 
 
 def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
-    """AUC on rows held out, private and not; none of it is inside the guarantee.
+    """Measures AUC on rows held out, with privacy and without; the guarantee covers neither.
 
     The reference is an ordinary logistic regression on the same features, standardised by the
     training rows, the better of two strengths of regularisation: of both on the test rows, so that
@@ -229,7 +229,7 @@ def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
 
 
 def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
-    """AUC, and its standard error over held-out rows; None where a label has one row only.
+    """Returns AUC, and its standard error over held-out rows; None if a label has one row only.
 
     The variance is that of DeLong, DeLong and Clarke-Pearson, "Comparing the areas under two or
     more correlated receiver operating characteristic curves", Biometrics 1988: with v_i the share
@@ -254,7 +254,7 @@ def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
 
 
 def regression(x: np.ndarray, y: np.ndarray, z: np.ndarray, held: np.ndarray) -> float:
-    """AUC on rows held out of a logistic regression without privacy, the better of two strengths.
+    """Returns the AUC of a logistic regression without privacy, the better of two strengths.
 
     Args:
       x: features of the training rows, `[n, d]`.

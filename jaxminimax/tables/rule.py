@@ -101,11 +101,11 @@ class Defaults:
 
     @property
     def algorithm(self) -> Any:
-        """The algorithm that `hyper` is for."""
+        """Returns the algorithm that `hyper` is for."""
         return sgda if self.method == "average" else balanced_groups
 
     def extra(self) -> tuple[Mechanism, ...]:
-        """The releases that are charged with the run."""
+        """Returns the releases that are charged with the run."""
         return (*self.alongside, self.moments, *(() if self.losses is None else (self.losses,)))
 
     def beside(self) -> tuple[Mechanism, ...]:
@@ -115,11 +115,11 @@ class Defaults:
         return self.extra()
 
     def mechanism(self) -> Mechanism:
-        """All that is released, as one description."""
+        """Describes all releases together."""
         return Sequence(parts=(*self.extra(), self.algorithm.mechanism(self.hyper)))
 
     def explain(self) -> str:
-        """Every setting in words, from the features' scaling to the averaging."""
+        """Explains every setting in words, from the features' scaling to the averaging."""
         hyper, n, average = self.hyper, self.population, self.method == "average"
         clip, noise, step = (x.w if average else x for x in (
             hyper.query.clip, hyper.query.noise_multiplier, hyper.step))
@@ -130,8 +130,8 @@ class Defaults:
         prior = " and the intercept of the released share of positives" if average else ""
         lines = [
             f"Logistic loss on {n} records",
-            f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a constant 1 "
-            "beside it",
+            f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
+            "constant 1",
             f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, and the "
             "rest for gradients",
             f"Sampler: none; the batch of every round is all {n} records",
@@ -144,7 +144,7 @@ class Defaults:
         return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *self.notes()))
 
     def notes(self) -> tuple[str, ...]:
-        """Notes before relying on it: too few data, a delta near 1/n."""
+        """Returns notes to read before relying on it: too few data, a delta near 1/n."""
         notes = [] if self.strength >= FEW else [
             f"The data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
             f"{FEW:.0f}: expect little of the score, or ask for a larger epsilon."]
@@ -156,7 +156,7 @@ class Defaults:
         return tuple(notes)
 
     def of_groups(self) -> str:
-        """The treatment of groups, in words."""
+        """Explains the treatment of groups in words."""
         if self.method == "balanced":
             return " Every group has the same weight."
         if self.method == "minimax":
@@ -174,7 +174,7 @@ class Defaults:
 def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
              sizes: tuple[int, ...] = (), by_label: bool = False, method: str | None = None,
              alongside: tuple[Mechanism, ...] = ()) -> Defaults:
-    """Settings of a private linear scorer, from n, the columns, epsilon and delta alone.
+    """Chooses settings of a private linear scorer, from n, the columns, epsilon and delta alone.
 
     Args:
       population: n, records: rows, or persons where the schema has an owner.
@@ -240,7 +240,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
 
 def _hyper(method: str, population: int, sizes: tuple[int, ...], step: float, rounds: int,
            steps: float, budget: float) -> sgda.Hyper | balanced_groups.Hyper:
-    """Before calibration; `steps` of log weights in all, and `budget`, mu^2 of their losses."""
+    """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
     if method == "average":
         return sgda.Hyper(query=Query(clip=Saddle(CLIP, None), population=population),
                           step=Saddle(step, 1.0), iterations=rounds, averaging=TAIL,
@@ -257,13 +257,13 @@ def _hyper(method: str, population: int, sizes: tuple[int, ...], step: float, ro
 
 
 def _losses(sizes: tuple[int, ...], times: int, budget: float) -> GroupLosses:
-    """Releases of mu^2 = `budget` together: 1 / z^2 each."""
+    """Describes releases of losses that have mu^2 = `budget` together, 1 / z^2 each."""
     return GroupLosses(bound=LOSS_BOUND, sizes=sizes, noise="gaussian", times=times,
                        noise_multiplier=math.sqrt(times / budget))
 
 
 def other_deltas(described: Mechanism, population: int, delta: float) -> dict[str, float]:
-    """Epsilons of the same noise at 1e-6 and 1/n^2, by delta; none where delta is well below 1/n.
+    """Returns epsilons of the same noise at 1e-6 and 1/n^2, by delta; none if delta is small.
 
     A delta near 1/n makes for a small epsilon: a run may say (1, n^-1.1) where it is
     (1.3, 1e-6).

@@ -22,7 +22,7 @@ class Moments(NamedTuple):
     prior: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain Python values."""
+        """Returns plain Python values."""
         return {"mean": self.mean.tolist(), "second": self.second.tolist(), "prior": self.prior}
 
     @classmethod
@@ -32,7 +32,7 @@ class Moments(NamedTuple):
 
 
 def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:
-    """Features on one scale, rows no longer than 1, and a constant 1: rows no longer than sqrt(2).
+    """Scales features, cuts rows to length 1 and adds a constant 1: rows are at most sqrt(2) long.
 
     A fixed function of the row and of released numbers.
     """

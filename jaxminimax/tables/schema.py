@@ -33,7 +33,7 @@ class Schema:
         missing = true            # a number of its own says where the cell is missing
 
         [columns.weight]
-        range = "charged"         # nobody knows it: released by `train`, for a share of the budget
+        range = "charged"         # not known: `train` releases it, for a share of the budget
 
         [columns.sex]
         categories = ["Female", "Male"]
@@ -101,17 +101,17 @@ class Schema:
 
     @property
     def width(self) -> int:
-        """d, the numbers that a row becomes."""
+        """Returns d, the count of numbers that a row becomes."""
         return sum(column.width for column in self.columns.values())
 
     @property
     def numeric(self) -> tuple[str, ...]:
-        """Columns of numbers, with a declared range or one to be released."""
+        """Returns the columns of numbers, with a declared range or one to be released."""
         return tuple(name for name, kind in self.columns.items() if not isinstance(kind, Category))
 
     @property
     def charged(self) -> tuple[str, ...]:
-        """Columns whose ranges are to be released."""
+        """Returns the columns whose ranges are to be released."""
         return tuple(name for name, kind in self.columns.items() if isinstance(kind, Charged))
 
     @classmethod
@@ -132,7 +132,7 @@ class Schema:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
-        """From the record that a TOML file holds.
+        """Makes a schema of the record that a TOML file holds.
 
         Raises:
           ValueError: naming the entry that is missing, unknown or wrong.
@@ -160,7 +160,7 @@ class Schema:
     @classmethod
     def from_codebook(cls, rows: Any, *, label: str, positive: Any, owner: str | None = None,
                       most: int = 1) -> Self:
-        """From a codebook: one row a column, with `name`, `low` and `high`, or `values`.
+        """Makes a schema of a codebook: a row a column, with `name`, `low` and `high`, or `values`.
 
         Args:
           rows: a data frame or a list of records; `values` are separated by "|".
@@ -186,7 +186,7 @@ class Schema:
         return cls(columns, label, positive, owner, most)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record, as `from_dict` takes it."""
+        """Returns the record, as `from_dict` takes it."""
         record: dict[str, Any] = {
             "label": {"name": self.label, "positive": self.positive},
             "columns": {name: column.declared() for name, column in self.columns.items()}}
@@ -198,7 +198,7 @@ class Schema:
         return record
 
     def without(self, names: tuple[str, ...]) -> "Schema":
-        """The schema without some columns.
+        """Returns the schema without some columns.
 
         Raises:
           ValueError: for a name that is not declared.
@@ -210,17 +210,17 @@ class Schema:
         return dataclasses.replace(self, columns=left)
 
     def without_charged(self) -> "Schema | None":
-        """The schema without the columns whose ranges are to be released; None: nothing is left."""
+        """Returns the schema without columns whose ranges are to be released; None if all are."""
         return None if len(self.charged) == len(self.columns) else self.without(self.charged)
 
     def told(self) -> "Schema | None":
-        """The old name of `without_charged`, for one version."""
+        """Returns `without_charged()`, whose old name this is."""
         warnings.warn("Schema.told is Schema.without_charged since 0.2, and the old name goes in "
                       "0.3.", DeprecationWarning, stacklevel=2)
         return self.without_charged()
 
     def features(self, frame: Any) -> np.ndarray:
-        """`[n, width]` float32 in [-1, 1]: every row by itself.
+        """Encodes every row by itself: `[n, width]` float32 in [-1, 1].
 
         Raises:
           ValueError: for a table without a declared column.
@@ -236,16 +236,16 @@ class Schema:
         return x
 
     def labels(self, frame: Any) -> np.ndarray:
-        """`[n]` float32, 1 where the label is the positive value and 0 where it is any other."""
+        """Returns 1 for the positive value of the label and 0 for others, `[n]` float32."""
         return (places(self.cells(frame, self.label), (self.positive,)) == 0).astype(np.float32)
 
     def group_of(self, frame: Any) -> np.ndarray:
-        """`[n]`, number of each row's group; that of a row in none of them is their count."""
+        """Returns the number of each row's group, `[n]`; the count of groups for a row in none."""
         assert self.groups is not None
         return places(self.cells(frame, self.groups), self.group_values)
 
     def owners(self, frame: Any) -> Any:
-        """The owner of each row, `[n]`; None where the schema has none.
+        """Returns the owner of each row, `[n]`; None if the schema has none.
 
         Raises:
           ValueError: as `cells`.
@@ -253,7 +253,7 @@ class Schema:
         return None if self.owner is None else self.cells(frame, self.owner)
 
     def cells(self, frame: Any, name: str) -> Any:
-        """One column of a table.
+        """Returns one column of a table.
 
         Raises:
           ValueError: for a table that has none of that name, or several, and for no table at all.

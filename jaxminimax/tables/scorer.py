@@ -39,10 +39,10 @@ class Scorer:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
         ...                   population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
-        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> statement = jmm.statement(jmm.sgda, hyper, delta=1e-6)
         >>> scorer = jmm.tables.Scorer(schema, np.array([2.0, 0.5]),
         ...                            Moments(np.zeros(1), np.ones(1), 0.5), None,
-        ...                            said.to_json())
+        ...                            statement.to_json())
         >>> scorer.decision_function({"age": [18, 54, 90]}).tolist()
         [-1.5, 0.5, 2.5]
     """
@@ -58,13 +58,13 @@ class Scorer:
 
     @property
     def statement(self) -> "Statement":
-        """What training cost."""
+        """The privacy statement of the training."""
         from jaxminimax.accounting import Statement  # loads JAX
 
         return Statement.from_json(self.stated)
 
     def decision_function(self, frame: Any) -> np.ndarray:
-        """Log-odds of the positive label, `[n]`, for every row of a table."""
+        """Returns the log-odds of the positive label, `[n]`, for every row of a table."""
         rows = scaled(self.schema.features(frame), self.moments, self.floor)
         return rows.astype(np.float64) @ self.weights
 

@@ -53,7 +53,7 @@ _LABEL = 0.25  # (y - 1/2)^2
 
 
 def one_release(population: int, clip: float, noise_multiplier: float | None = None) -> Repeat:
-    """One release of the mean over all records of a vector no longer than `clip`."""
+    """Describes one release of the mean over all records of a vector no longer than `clip`."""
     noise = None if noise_multiplier is None else Saddle(noise_multiplier, None)
     return Repeat(query=Query(clip=Saddle(clip, None), population=population,
                               noise_multiplier=noise), times=1)
@@ -61,7 +61,7 @@ def one_release(population: int, clip: float, noise_multiplier: float | None = N
 
 def noise_of_one(population: int, epsilon: float, delta: float,
                  alongside: tuple[Mechanism, ...] = ()) -> float:
-    """The noise multiplier of one release that takes all of (epsilon, delta) that is left."""
+    """Returns the noise multiplier of one release that takes all of (epsilon, delta) left."""
     one = calibrate_noise(one_release(population, 1.0), epsilon, delta, alongside=alongside)
     return float(one.query.noise_multiplier.w)
 
@@ -79,7 +79,7 @@ _SHARES = Problem(_shares)
 
 def ranges_query(population: int, schema: Schema, epsilon: float,
                  delta: float) -> tuple[Repeat, ...]:
-    """The release that the charged columns of a schema need: none, or one with its noise.
+    """Describes the release that the charged columns of a schema need: none, or one with noise.
 
     Args:
       population: n, records.
@@ -103,19 +103,19 @@ def ranges_query(population: int, schema: Schema, epsilon: float,
 
 
 def least_share(described: Repeat) -> float:
-    """The share of records from which on a cell counts; c is the square of the clip norm."""
+    """Returns the share of records from which on a cell counts."""
     query = described.query
     sure = -scipy.special.ndtri(_FALSE / (CELLS * max(1.0, query.clip.w**2)))
     return float(sure * query.clip.w * query.noise_multiplier.w / query.population)
 
 
 def charged_cells(schema: Schema, frame: Any) -> np.ndarray:
-    """The charged columns of a table, `[rows, columns]`; NaN where a cell is no number."""
+    """Reads the charged columns of a table, `[rows, columns]`; NaN where a cell is no number."""
     return np.stack([as_numbers(schema.cells(frame, name)) for name in schema.charged], -1)
 
 
 def with_ranges(schema: Schema, ranges: Sequence[Number]) -> Schema:
-    """The schema with released ranges in place of its charged columns, in their order."""
+    """Puts released ranges in place of the charged columns of a schema, in their order."""
     left = iter(ranges)
     columns = {name: kind.within((one := next(left)).low, one.high)
                if isinstance(kind, Charged) else kind for name, kind in schema.columns.items()}
@@ -123,14 +123,14 @@ def with_ranges(schema: Schema, ranges: Sequence[Number]) -> Schema:
 
 
 def cells(values: np.ndarray) -> np.ndarray:
-    """Number of each value's cell, int32 in the shape of `values`; NaN has the last one."""
+    """Returns the number of each value's cell, int32 in its shape; NaN has the last one."""
     bins = np.searchsorted(EDGES, values, side="right")
     return np.where(np.isnan(values), CELLS - 1, bins).astype(np.int32)
 
 
 def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
                    weight: np.ndarray) -> tuple[Number, ...]:
-    """A range for each column.
+    """Releases a range for each column.
 
     Args:
       key: a key of its own.
@@ -139,15 +139,15 @@ def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
     """
     columns = values.shape[-1]
-    start = Saddle(jnp.zeros((columns, CELLS)), ())
-    answer = _release(key, described, jnp.int32(0), _SHARES, start,
+    start = Saddle(np.zeros((columns, CELLS), np.float32), ())
+    answer = _release(key, described, np.int32(0), _SHARES, start,
                      (cells(values), np.asarray(weight, np.float32)))
     return tuple(_range(row, least_share(described))
                  for row in np.asarray(answer.w, np.float64)[:, :-1])
 
 
 def _range(shares: np.ndarray, least: float) -> Number:
-    """From noisy shares of a column's cells to its range."""
+    """Turns noisy shares of a column's cells into its range."""
     ends = np.concatenate([[EDGES[0]], EDGES, [EDGES[-1]]])  # cell k is [ends[k], ends[k + 1])
     kept = np.where(shares > least, shares, 0.0)
     if not kept.any():
@@ -166,13 +166,13 @@ def _range(shares: np.ndarray, least: float) -> Number:
 
 
 def psi_length(schema: Schema | None) -> float:
-    """c, the longest psi of a row; of the label alone without a schema."""
+    """Returns c, the longest psi of a row; of the label alone without a schema."""
     columns = () if schema is None else schema.columns.values()
     return math.sqrt(sum(column.length for column in columns) + _LABEL)
 
 
 def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
-    """The centre of each feature in psi, and whether its square is another number."""
+    """Returns the centre of each feature in psi, and whether its square is another number."""
     shift = np.concatenate([
         np.full(c.width, 0.0) if isinstance(c, Category) else np.where(c.squares, 0.0, 0.5)
         for c in schema.columns.values()])
@@ -181,7 +181,7 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
                     weight: np.ndarray, schema: Schema | None) -> Moments:
-    """The release.
+    """Releases the moments.
 
     Args:
       key: a key of its own, not the run's.
@@ -195,8 +195,9 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     shift, squared = (np.zeros(0), np.zeros(0, bool)) if schema is None else _layout(schema)
     places = np.flatnonzero(squared)
     problem = _psi(None if schema is None else tuple(shift.tolist()), tuple(places.tolist()))
-    start = Saddle(jnp.zeros(1 + (width + len(places) if schema is not None else 0)), ())
-    answer = np.asarray(_release(key, described, jnp.int32(0), problem, start,
+    numbers = 1 + (width + len(places) if schema is not None else 0)
+    start = Saddle(np.zeros(numbers, np.float32), ())
+    answer = np.asarray(_release(key, described, np.int32(0), problem, start,
                                 (x, y, weight)).w, np.float64)
     prior = float(np.clip(answer[0] + 0.5, 0.02, 0.98))
     if schema is None:
@@ -209,7 +210,7 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
 
 @functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
 def _psi(shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
-    """Psi as an operator: of the label alone, or with the features less `shift` and squares."""
+    """Makes psi an operator: of the label alone, or with the features less `shift` and squares."""
 
     def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
         x, y, weight = record

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import statement
@@ -24,7 +23,7 @@ from jaxminimax.tables.unfinished import Unfinished
 
 
 def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-    """Gradient of a person's mean logistic loss: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
+    """Returns a person's mean gradient: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
     x, y, weight = record
     return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
 
@@ -49,7 +48,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                   assumed: tuple[str, ...] = (), progress: bool = False,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
-    """A private scorer of records, with settings by `defaults`.
+    """Trains a private scorer of records, with settings by `defaults`.
 
     Args:
       key: root key, a secret, for this call only.
@@ -82,7 +81,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         assert groups is not None
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
     alongside = chosen.extra()
-    done = fit(second, Saddle(jnp.asarray(start), ()), own, chosen.hyper, chosen.algorithm,
+    done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     released = None
@@ -108,7 +107,7 @@ _PUBLIC = ("Ranges, categories and values of the schema are public: they were no
 def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
           folder: Any = None, **driver: Any) -> Scorer:
-    """A private scorer of a table, by `defaults` and without another option.
+    """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
     Where its groups do not, the scorer is that of the average record, and `group_losses` has the
@@ -193,6 +192,6 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
 
 
 def _settings(chosen: Defaults, mesh: Any) -> str:
-    """All that decides what is released, but the rows, and how it is rounded."""
+    """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(chosen))  # functions, by their names
     return f"{settings} on {'one device' if mesh is None else dict(mesh.shape)}"

@@ -44,7 +44,7 @@ _SAVES = 20
 
 
 class Unfinished:
-    """The folder of one run, or without a folder nothing but its key; also a context.
+    """The folder of one run, or its key alone if it has no folder; also a context.
 
     No other process has the folder until the context ends.
 
@@ -94,7 +94,7 @@ class Unfinished:
         self._lock.close()
 
     def promise(self, rows: PyTree, settings: str, **given: Any) -> None:
-        """Writes down what the run is of, or compares it with what was.
+        """Writes down rows and settings of the run, or compares them with those of its first start.
 
         Args:
           rows: everything that it reads of the data.
@@ -129,7 +129,7 @@ class Unfinished:
                 self._refuse_as("was replaced by another folder before anything was released")
 
     def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
-        """The release of `make`, as plain numbers and lists; a resumed run has its saved one.
+        """Returns the release of `make`, as numbers and lists; a resumed run returns the saved one.
 
         Args:
           name: of the release.
@@ -144,7 +144,7 @@ class Unfinished:
         return result
 
     def driver(self, size: float, rounds: int) -> dict[str, Any]:
-        """The arguments of `fit` that save its state in the folder; none for a short run.
+        """Returns the arguments of `fit` that save its state in the folder; none for a short run.
 
         Args:
           size: numbers that a round reads.
@@ -164,7 +164,7 @@ class Unfinished:
         return exists
 
     def _saved_key(self, passed: jax.Array | None) -> jax.Array:
-        """The key of the folder, which is the given one if there is one."""
+        """Returns the key of the folder; refuses another one that was passed."""
         words = self._read(_KEY, secret=True)
         if passed is not None and _words(passed) != words:
             self._refuse("seed or key")
@@ -184,7 +184,7 @@ class Unfinished:
             self._refuse_as(f"holds a damaged {name}: restore it to go on with its run")
 
     def _write(self, name: str, content: Any, new: bool = False) -> None:
-        """All of it or nothing, for the owner's eyes only."""
+        """Writes all of a file or nothing, readable for the owner alone."""
         if self._folder is not None:
             own_files.write(self._folder / name, json.dumps(content), mode=0o600, new=new)
 

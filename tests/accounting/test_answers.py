@@ -303,7 +303,7 @@ def test_hostile_inputs_are_refused_with_their_names():
             jmm.epsilon(jmm.Repeat(query=query(n=n), times=1), 1e-5)
     with pytest.raises(ValueError, match="at least one part"):
         jmm.epsilon(jmm.Parallel(parts=()), 1e-5)
-    with pytest.raises(ValueError, match="nothing to calibrate"):
+    with pytest.raises(ValueError, match="no noise to calibrate"):
         jmm.accounting.calibrate_noise(jmm.Sequence(parts=()), 1.0, 1e-5)
     for z in ("", "1", True):
         with pytest.raises(ValueError, match="must be a number"):
@@ -399,11 +399,11 @@ def test_the_stated_epsilon_holds_for_a_rule_that_stops_by_what_it_sees():
     over = loss > by_spent - np.log(0.9)
     end = np.where(over.any(1), over.argmax(1), rounds - 1)
     state = jmm.sgda.init(Saddle(jnp.zeros(()), ()), hyper)
-    told = {t: jmm.statement(jmm.sgda, hyper, state._replace(spent=jnp.int32(t + 1)), delta=delta)
+    at_end = {t: jmm.statement(jmm.sgda, hyper, state._replace(spent=jnp.int32(t + 1)), delta=delta)
             for t in np.unique(end)}
 
     def reached(stated):
-        stated = np.array([stated(told[t]) for t in end])
+        stated = np.array([stated(at_end[t]) for t in end])
         each = np.maximum(1 - np.exp(stated - loss[np.arange(runs), end]), 0)
         return each.mean(), each.std() / runs**0.5
 

@@ -59,7 +59,7 @@ def test_a_capacity_below_the_expected_size_is_refused_and_a_tight_one_is_not():
         jmm.accounting.calibrate_noise(repeat(jmm.Poisson(rate=1e-3, capacity=80), 1000), 1.0, 1e-6)
 
 
-@pytest.mark.parametrize("guessed", [None, 1e-3, 0.3, 7.0, 40.0, 1e6])
+@pytest.mark.parametrize("guessed", [None, 0.01, 0.3, 7.0, 40.0, 1e6])
 @pytest.mark.parametrize("power", [0.5, 1.0, 3.0])
 def test_a_search_ends_on_the_private_side_however_far_off_its_guess_is(guessed, power):
     def value(scale):

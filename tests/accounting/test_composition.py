@@ -504,7 +504,7 @@ def test_a_target_that_no_noise_meets_is_refused_with_what_can_be_reached():
 
     with pytest.raises(ValueError, match="cannot be met closely"):
         roots.find(jump, 5.0, jump)
-    with pytest.raises(ValueError, match="next to no noise"):
+    with pytest.raises(ValueError, match="almost no noise"):
         jmm.accounting.calibrate_noise(jmm.Repeat(query=jmm.Query(
             clip=Saddle(1.0, None), sampling=jmm.Poisson(rate=1e-6), population=10**6), times=5),
             1.0, 9e-6)

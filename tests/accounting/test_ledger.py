@@ -248,16 +248,17 @@ def test_the_odometer_of_a_statement_holds_for_the_best_stop():
     hyper = jmm.calibrate(jmm.sgda, settings(rounds), 2.0, delta)
     mechanism = jmm.sgda.mechanism(hyper)
     mu = 2 * math.sqrt(charges(mechanism, RO)[0].gaussian / rounds)
-    told = [jmm.statement(jmm.sgda, hyper, state(hyper, t), delta=delta) for t in range(rounds)]
+    statements = [jmm.statement(jmm.sgda, hyper, state(hyper, t), delta=delta)
+                  for t in range(rounds)]
     last = answers.odometer(mechanism.truncated, rounds, rounds, delta, RO)[0]
-    looking = [stated.epsilon_if_stopped_by_looking for stated in told] + [last]
-    fixed = [stated.epsilon_spent_if_fixed for stated in told] + [told[0].epsilon]
+    looking = [stated.epsilon_if_stopped_by_looking for stated in statements] + [last]
+    fixed = [stated.epsilon_spent_if_fixed for stated in statements] + [statements[0].epsilon]
     release = [(1, mu)]
     assert 0.3 * delta < best(looking, rounds, release) <= delta
     assert best(fixed, rounds, release) > 2 * delta
-    everything = best([told[0].epsilon] * (rounds + 1), rounds, release)
+    everything = best([statements[0].epsilon] * (rounds + 1), rounds, release)
     assert 0.99 * delta < everything <= 1.001 * delta
-    smaller = [min(told[0].epsilon, epsilon) for epsilon in looking]
+    smaller = [min(statements[0].epsilon, epsilon) for epsilon in looking]
     assert 1.05 * delta < best(smaller, rounds, release) <= 2 * delta
 
 

@@ -310,7 +310,7 @@ def test_what_is_written_is_read_back(tmp_path):
     made.plot(path)
     assert path.read_bytes().startswith(b"\x89PNG")
     words = str(made)
-    assert "any 2 records" in words
+    assert "except any 2." in words
     assert f"{made.advantage:.4g}" in words
     assert "holds for no other epsilon" in words
 

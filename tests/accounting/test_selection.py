@@ -172,6 +172,9 @@ def test_runs_beyond_their_rounds_hold_nothing():
     assert np.all(over.z.v == 0)
 
 
+SCORES = jax.jit(released._scores, static_argnums=0)
+
+
 @pytest.mark.parametrize("n", [1, 5, 400])
 @pytest.mark.parametrize("z", [1e-4, 0.3, 40.0, 2e4])
 def test_no_record_moves_a_score_by_more_than_is_charged(n, z):
@@ -184,8 +187,8 @@ def test_no_record_moves_a_score_by_more_than_is_charged(n, z):
 
     def scores(each):
         with jax.enable_x64(True):
-            below, _ = released._scores(sizes, jnp.asarray(each, jnp.float64), jnp.float64(BOUND),
-                                    jnp.float64(np.float32(z)))
+            below, _ = SCORES(sizes, jnp.asarray(each, jnp.float64), jnp.float64(BOUND),
+                              jnp.float64(np.float32(z)))
         return np.asarray(below, np.int64)
 
     for group, (low, high) in itertools.product((0, 1), ((0.0, BOUND), (-1e30, 1e30),
@@ -499,7 +502,7 @@ def test_an_attack_on_the_door_sees_halved_noise_and_nothing_else(bug, seen, mon
 @pytest.mark.parametrize("order", [1.01, 1.5, 3.0, 20.0, 300.0])
 @pytest.mark.parametrize("t", [1e-4, 0.02, 0.3, 1.0, 12.0, 600.0])
 def test_the_filter_charges_the_largest_divergence_of_the_family_at_its_order(t, order):
-    """Over every loss c at which the index can be told; releases add up, chosen as they may be."""
+    """Over every loss c at which the index can be seen; releases add up, chosen as they may be."""
     with mpmath.workdps(40):
         a, far = mpf(order), mpf(t)
 

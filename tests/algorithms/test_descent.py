@@ -102,7 +102,7 @@ def test_the_trace_of_the_auc_spec():
     m = state.average
     np.testing.assert_allclose((*m.w["theta"], m.w["a"], m.w["b"], m.v),
                                (0.211296, -0.031667, 0.015556, -0.002963, -0.037037), atol=6e-7)
-    g = jax.vmap(problem.operator, (None, 0))(jmm.problems.auc_start(jnp.zeros(2)), (x, y))
+    g = jax.jit(jax.vmap(problem.operator, (None, 0)))(jmm.problems.auc_start(jnp.zeros(2)), (x, y))
     norms = np.sqrt(np.sum(np.square(g.w["theta"]), 1) + g.w["a"] ** 2 + g.w["b"] ** 2)
     np.testing.assert_allclose(norms, (8, 2.981424, 2.981424, 2.666667), atol=1e-6)
 

@@ -265,7 +265,7 @@ def test_noise_of_the_losses_is_kept_and_must_leave_room():
     made = jmm.calibrate(group_sgd, hyper, 1.0, 1e-6, share=0.9)
     assert made.losses.noise_multiplier == 300.0
     assert jmm.epsilon(group_sgd.mechanism(made), 1e-6) == pytest.approx(1.0, rel=1e-3)
-    with pytest.raises(ValueError, match="The other releases alone cost"):
+    with pytest.raises(ValueError, match="The other releases alone have"):
         jmm.calibrate(group_sgd, hyper_of(group_sgd, z=(None, 3.0), rounds=50), 1.0, 1e-6)
     with pytest.raises(ValueError, match="share"):
         jmm.calibrate(group_sgd, hyper, 1.0, 1e-6, share=1.0)

@@ -35,14 +35,16 @@ def hyper(z=0.0, rounds=40, step=0.3, sampling=jmm.Full()):
 
 def reference(task, rounds, step):
     """The recursion on the full operator, in NumPy; NumPy's arrays are the players, stacked."""
+    operators = jax.jit(jax.vmap(task.operator, (None, 0)))
+    public, project = jax.jit(task.public), jax.jit(task.project)
     z, before, path = np.stack(START), None, []
     for _ in range(rounds):
         path.append(z)
-        one = jax.vmap(task.operator, (None, 0))(Saddle(*z), ROWS)
-        g = np.stack([np.asarray(x).mean(0) for x in one]) + np.stack(task.public(Saddle(*z)))
+        one = operators(Saddle(*z), ROWS)
+        g = np.stack([np.asarray(x).mean(0) for x in one]) + np.stack(public(Saddle(*z)))
         before = g if before is None else before
         z = z - np.array([[step], [0.5 * step]]) * (2 * g - before)
-        z = np.stack(task.project(Saddle(*z)))
+        z = np.stack(project(Saddle(*z)))
         before = g
     return z, np.mean(path, 0)
 

@@ -48,6 +48,7 @@ MEAN = (0.2 * jnp.eye(K)[:1], 0.2 * jnp.eye(K)[1:2])
 ZERO = Saddle(jnp.zeros(K), jnp.zeros(K))
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def sample(key, n):
     u = jax.random.normal(key, (2, n, K))
     u = 0.5 * u / jnp.linalg.norm(u, axis=2, keepdims=True)
@@ -569,8 +570,9 @@ def test_decaying_steps_end_as_near_the_solution_as_their_proof_says():
     for _ in range(2000):  # the regularised problem, projected
         w, v = w - 0.05 * (a + v + mu * w), v - 0.05 * (b - w + mu * v)
         w, v = (x * min(1.0, 0.5 / max(np.linalg.norm(x), 1e-300)) for x in (w, v))
-    outs = jax.vmap(lambda key: jmm.run(key, ZERO, data, hyper, recursive_sgda, GAME)[0].average)(
-        jax.random.split(jax.random.key(0), 64))
+    keys = jax.random.split(jax.random.key(0), 64)
+    outs = jax.jit(jax.vmap(
+        lambda key: jmm.run(key, ZERO, data, hyper, recursive_sgda, GAME)[0].average))(keys)
     far = sum(np.mean(np.sum((np.asarray(x) - y) ** 2, 1))
               for x, y in ((outs.w, w), (outs.v, v)))
     second = 4 * bound**2 + 2 * K * sigma**2

@@ -20,7 +20,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.base import own_files
-from jaxminimax.tables import Number, Schema, report, train, unfinished
+from jaxminimax.tables import Number, Schema, train, unfinished
 from jaxminimax.tables.unfinished import Unfinished
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -373,7 +373,6 @@ def test_a_command_killed_anywhere_ends_with_the_same_numbers(tmp_path, monkeypa
     table().to_csv(tmp_path / "t.csv", index=False)
     monkeypatch.setattr(unfinished, "LONG", 0)
     monkeypatch.setattr(unfinished, "_SAVES", 2)
-    monkeypatch.setattr(report, "_drawn", lambda *_: "")  # pictures take three quarters of the time
     folder, left = tmp_path / "m", []
 
     def copy():

@@ -38,7 +38,7 @@ def test_second_moments_have_a_norm_that_no_clip_of_one_changes():
     x = np.random.default_rng(0).normal(size=(50, 4))
     x = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1)).astype(np.float32)
     problem = published_auc.moments_problem(4)
-    vectors = jax.vmap(lambda row: problem.operator(None, row).w)(jnp.asarray(x))
+    vectors = jax.jit(jax.vmap(lambda row: problem.operator(None, row).w))(x)
     norms = np.linalg.norm(vectors, axis=1)
     assert norms == pytest.approx((np.sum(x**2, 1) + 1) / 2, rel=1e-5)
     assert norms.max() <= 1 + 1e-6
@@ -117,7 +117,7 @@ def test_norms_of_records_are_those_of_their_gradients():
         return jnp.sqrt(sum(jnp.sum(jnp.square(a)) for a in jax.tree.leaves(g)))
 
     actual = published_truth.record_norms(w, alpha, x, y, 0.1)
-    assert np.asarray(actual) == pytest.approx(np.asarray(jax.vmap(norm)(x, y)), rel=1e-4)
+    assert np.asarray(actual) == pytest.approx(np.asarray(jax.jit(jax.vmap(norm))(x, y)), rel=1e-4)
 
 
 def test_rows_have_the_fields_in_order_and_bounds_in_order():
@@ -152,18 +152,18 @@ def test_rows_of_the_fair_benchmark_are_read(tmp_path):
     assert "not reached" in published_report.tables(actual)
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "message"), [
     (["--epochs", "81"], "give at most"),
     (["--data-dir", "/nowhere"], "no such folder"),
     (["--papers", "kang"], "invalid choice"),
     (["--json", "results.txt"], "ends in .json"),
 ])
-def test_bad_input_is_refused(given, told, capsys, monkeypatch):
+def test_bad_input_is_refused(given, message, capsys, monkeypatch):
     monkeypatch.setattr(published_auc.data, "load", lambda *_, **__: pytest.fail("read data"))
     with pytest.raises(SystemExit) as stop:
         published.main(given)
     assert stop.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.fixture

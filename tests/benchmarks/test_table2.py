@@ -126,11 +126,11 @@ def test_claims_fail_where_they_should():
 
 
 def test_claims_of_the_figures_fail_where_they_should():
-    def told(**v):
+    def noise_row(**v):
         return dict(part="noise", dataset="mnist", epsilon=1.0, delta=1e-6, sigma_nseg=2.0,
                     sigma_w_sgda=1.0, sigma_w_sgda_equal=2.5, sigma_one_release=1.1, **v)
 
-    first, equal, one = table2_verdicts.claims([told(), {**told(), "sigma_nseg": 0.9}])
+    first, equal, one = table2_verdicts.claims([noise_row(), {**noise_row(), "sigma_nseg": 0.9}])
     assert not first["holds"]
     assert len(first["exceptions"]) == 1
     assert not equal["holds"]
@@ -228,16 +228,16 @@ def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, 
     assert "other arguments" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "message"), [
     (["--epsilon", "-1"], "give a number"),
     (["--datasets", "cifar"], "invalid choice"),
     (["--data-dir", "/nowhere"], "no such folder"),
 ])
-def test_bad_input_is_refused(given, told, capsys):
+def test_bad_input_is_refused(given, message, capsys):
     with pytest.raises(SystemExit) as stop:
         table2.main(given)
     assert stop.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -30,7 +30,7 @@ ROW = {"workload", "batch", "peer", "steps_per_second", "ratio", "peak_bytes", "
 
 @pytest.fixture(autouse=True)
 def as_it_runs():
-    """In float32, and with the broadcasts of whoever wrote a peer."""
+    """In float32, and with the broadcasts that peers use."""
     with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -267,7 +267,7 @@ def test_only_what_the_file_lacks_is_measured():
 def test_an_unrolled_model_is_the_same_one(model):
     case = Case(model, 1, 4)
     theta, x = throughput_jax.point(case)["theta"], jnp.asarray(throughput_cases.rows(case)[0][0])
-    rolled, unrolled = (s[model](theta, x) for s in (
+    rolled, unrolled = (jax.jit(s[model])(theta, x) for s in (
         throughput_models.SCORERS, throughput_models.UNROLLED))
     np.testing.assert_allclose(rolled, unrolled, rtol=1e-5, atol=1e-6)
 

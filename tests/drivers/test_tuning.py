@@ -538,7 +538,7 @@ UNREAD = Unread((POPULATION,), jnp.float32)
     (dict(candidates=[]), "candidates is empty"),
     (dict(candidates=[settings(POPULATION), settings(POPULATION, jmm.Poisson(rate=0.1))]),
      "different structures"),
-    (dict(candidates=[settings(POPULATION, noise=Saddle(0.0, None))]), "holds a 0"),
+    (dict(candidates=[settings(POPULATION, noise=Saddle(0.0, None))]), "contains a 0"),
     (dict(candidates=[settings(2 * POPULATION)]), "give held_out rows"),
     (dict(epsilon=0.0), "epsilon must lie"),
     (dict(epsilon=math.inf), "epsilon must lie"),

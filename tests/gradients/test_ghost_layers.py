@@ -123,7 +123,7 @@ def test_steps_without_results_and_slices_without_entries_add_nothing():
 
 @pytest.mark.slow
 def test_matrices_picked_by_number_are_rows_or_fall_back():
-    """An expert that a record picks; a loop by number, which is told from a scan over the stack."""
+    """An expert that a record picks; a loop by number, which differs from a scan over the stack."""
     def expert(w, v, x):
         return jnp.sum(jnp.tanh(x @ w["m"][jnp.argmax(x[:3])]))
 
@@ -304,7 +304,7 @@ class Linen(nn.Module):
 
 def linen():
     model = Linen()
-    params = model.init(jax.random.key(0), jnp.zeros((3, 16), jnp.float32))
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((3, 16), jnp.float32))
     return lambda w, v, x: jnp.sum(jnp.tanh(model.apply(w, x))), params
 
 
@@ -342,7 +342,7 @@ def haiku():
         return hk.dynamic_unroll(hk.GRU(16), h, jnp.zeros(16))[0]
 
     transformed = hk.without_apply_rng(hk.transform(model))
-    params = transformed.init(jax.random.key(0), jnp.zeros((3, 16), jnp.float32))
+    params = jax.jit(transformed.init)(jax.random.key(0), jnp.zeros((3, 16), jnp.float32))
     return lambda w, v, x: jnp.sum(jnp.tanh(transformed.apply(w, x))), params
 
 

@@ -39,13 +39,13 @@ def leaf(size, wide, scale=1.0, dither=0):
 def test_blocks_add_up_exactly(count, wide):
     most = 2**30 if wide else 2**30 // count
     x = np.random.default_rng(count).integers(-most, most, (count, 3)).astype(np.int32)
-    actual = integer_sums._added(jnp.asarray(x), wide)
+    actual = jax.jit(integer_sums._added, static_argnums=1)(x, wide)
     np.testing.assert_array_equal(whole(actual), np.sum(x.astype(object), 0))
     if wide:  # of one form
         assert 0 <= np.min(actual.low) <= np.max(actual.low) < 2**20
-    twice = integer_sums.plus(actual, actual)
+    twice, minus = jax.jit(lambda a: (integer_sums.plus(a, a), integer_sums.minus(a)))(actual)
     np.testing.assert_array_equal(whole(twice), 2 * whole(actual))
-    np.testing.assert_array_equal(whole(integer_sums.minus(actual)), -whole(actual))
+    np.testing.assert_array_equal(whole(minus), -whole(actual))
 
 
 def test_what_is_read_depends_on_the_integer_alone():
@@ -63,14 +63,16 @@ def test_what_is_read_depends_on_the_integer_alone():
 # --- rounding ---
 
 
+ROUNDED = jax.jit(integer_sums.rounded)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rounding_is_up_where_the_fraction_exceeds_the_dither(dtype):
     """Over all 256 of them the mean is the number but for 1/512, and it never falls by more."""
     x = np.concatenate([np.random.default_rng(0).normal(size=300) * 50, [0.0, 7.0, -7.0, 1e-12,
                                                                          -1e-12, 2.0**30, -1e35]])
     x = x.astype(dtype)
-    every = np.stack([integer_sums.rounded(jnp.asarray(x), dtype(1), jnp.full(len(x), u, jnp.uint8))
-                      for u in range(256)])
+    every = np.stack([ROUNDED(x, dtype(1), np.full(len(x), u, np.uint8)) for u in range(256)])
     clamped = np.clip(x.astype(float), -2.0**30, 2.0**30)
     expected = np.ceil(clamped - (np.arange(256)[:, None] + 0.5) / 256)
     off = np.abs(clamped) < 1e-6  # the fraction of a tiny negative number rounds to 1
@@ -93,9 +95,8 @@ def test_rounding_adds_no_more_to_a_distance_than_is_said(d, distance):
         step *= distance / np.linalg.norm(step)
         a = rng.normal(size=d) * 100
         u = rng.integers(0, 256, d).astype(np.uint8)
-        moved = [integer_sums.rounded(jnp.asarray(x), np.float64(1), jnp.asarray(u)).astype(float)
-                 for x in (a, a + step)]
-        assert np.linalg.norm(np.asarray(moved[1] - moved[0])) <= limit
+        moved = [np.asarray(ROUNDED(x, np.float64(1), u), float) for x in (a, a + step)]
+        assert np.linalg.norm(moved[1] - moved[0]) <= limit
 
 
 def test_rounding_to_the_nearest_would_add_more():
@@ -271,8 +272,9 @@ def test_no_sum_wraps_around_or_is_clamped_on_a_finer_grid(parameters, exact):
                       parameters=parameters, exact=exact)
     problem = jmm.Problem(lambda z, x: Saddle(x + 0 * z.w, None))
     z = Saddle(jnp.zeros(1), jnp.zeros(()))
-    actual = jmm.release(jax.random.key(0), jmm.Repeat(query=query, times=1), jnp.int32(0), problem,
-                         z, jnp.ones((n, 1)))
+    actual = jax.jit(lambda z, rows: jmm.release(
+        jax.random.key(0), jmm.Repeat(query=query, times=1), jnp.int32(0), problem, z, rows))(
+            z, jnp.ones((n, 1)))
     assert float(actual.w[0]) * n == pytest.approx(n, abs=12)
 
 

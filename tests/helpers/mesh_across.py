@@ -16,6 +16,7 @@ from mesh_setup import (  # before JAX
     N,
     answers,
     apart,
+    bits_of,
     dataset,
     fitted,
     forget,
@@ -23,7 +24,6 @@ from mesh_setup import (  # before JAX
     query,
     refusal,
     stop,
-    told,
 )
 
 # isort: split
@@ -127,7 +127,7 @@ def killed(found):
     go = functools.partial(fitted, SETTINGS, jmm.placement.shard(rows, mesh, population=N,
                                                                  shards=8), mesh)
     done, out = go(), pathlib.Path(sys.argv[2])
-    found["shards"] = [told(done.state), done.statement.epsilon]
+    found["shards"] = [bits_of(done.state), done.statement.epsilon]
     out.write_text(json.dumps(found))
     save, waits, saves = checkpoint_manager.Checkpointer.save, checkpoint_manager.multihost, []
     wait = waits.sync_global_processes

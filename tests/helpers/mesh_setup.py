@@ -17,7 +17,11 @@ ALONE = sys.argv[1] == "devices"
 PROCESSES = 1 if ALONE else int(sys.argv[5])
 os.environ["JAX_PLATFORMS"] = "cpu"
 DEVICES = 8 if ALONE else 4 // PROCESSES
-os.environ["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={DEVICES}"
+# compiled quickly, but with all of XLA's rewriting: operations of a program are counted
+os.environ["XLA_FLAGS"] = (f"--xla_force_host_platform_device_count={DEVICES} "
+                           "--xla_backend_optimization_level=0 "
+                           "--xla_cpu_parallel_codegen_split_count=1 "
+                           "--xla_cpu_use_fusion_emitters=false")
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 import jax
@@ -89,7 +93,7 @@ def meshed(count):
     return jax.make_mesh((count,), ("data",), devices=jax.devices()[:count])
 
 
-def told(state):
+def bits_of(state):
     """Every bit of a state."""
     return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(state)).hex()
 

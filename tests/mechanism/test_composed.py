@@ -133,8 +133,9 @@ def test_two_parts_read_samples_of_their_own(sampling):
 
     query = dataclasses.replace(QUERY, sampling=sampling, population=1000)
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
-    rows = [np.asarray(sample_of_release(KEY, part, jnp.int32(0)).rows)
-            for part in (first, second, repeat(query))]
+    drawn = jax.jit(lambda: [sample_of_release(KEY, part, jnp.int32(0)).rows
+                             for part in (first, second, repeat(query))])
+    rows = [np.asarray(x) for x in drawn()]
     assert not np.array_equal(rows[0], rows[1])
     np.testing.assert_array_equal(rows[0], rows[2])
 
@@ -146,11 +147,13 @@ def test_rows_sent_ahead_for_another_part_are_not_released():
 
     query = dataclasses.replace(QUERY, sampling=jmm.FixedSize(batch=10))
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
-    numbers, high, valid, fits, marks = samples_ahead(KEY, first, jnp.arange(1))
+    numbers, high, valid, fits, marks = jax.jit(
+        lambda: samples_ahead(KEY, first, jnp.arange(1)))()
     window = Window(rows=DATA[numbers], numbers=numbers, high=high, valid=valid, fits=fits,
                     marks=marks, first=jnp.int32(0), population=N, described=described(first))
     for part, answered in ((first, True), (second, False)):
-        g = jmm.release(KEY, part, jnp.int32(0), MOVING, START, window).w
+        g = jax.jit(lambda window, part=part: jmm.release(
+            KEY, part, jnp.int32(0), MOVING, START, window))(window).w
         assert bool(jnp.all(jnp.isfinite(g))) == answered
 
 
@@ -507,8 +510,8 @@ def test_a_leaf_without_numbers_is_released(n, strategy):
 
     z = Saddle({"a": jnp.ones((3, 2)), "none": jnp.zeros((0, 3))}, ())
     problem = jmm.Problem(jmm.types.with_strategy(jmm.saddle_operator(loss), strategy))
-    g = jmm.release(KEY, repeat(dataclasses.replace(QUERY, population=n)), 0, problem, z,
-                    jnp.ones((n, 4, 3)))
+    described = repeat(dataclasses.replace(QUERY, population=n))
+    g = jax.jit(lambda z, x: jmm.release(KEY, described, 0, problem, z, x))(z, jnp.ones((n, 4, 3)))
     assert g.w["none"].shape == (0, 3)
     assert np.isfinite(g.w["a"]).all()
 

@@ -1,6 +1,6 @@
 """What a sampling or a description is stands with it: nobody else asks which one it is.
 
-A new one is written here, in one class each, and runs, is calibrated and is told in statements
+A new one is written here, in one class each, and runs, is calibrated and appears in statements
 without an edit anywhere; what leaves an answer out, or is no kind at all, is refused.
 """
 

@@ -1,5 +1,7 @@
 """One clip for both players: what it bounds, what it costs, and that neither can be lost."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +37,7 @@ def lengths(x):
                        for a, c in zip(x, CLIP, strict=True)))
 
 
+@functools.partial(jax.jit, static_argnames="strategy")
 def summed(x, strategy="vmap"):
     return clipped_sum(ITSELF.operator, CLIP, strategy=strategy, microbatch=4, joint=True)(
         START, x)

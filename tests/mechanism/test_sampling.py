@@ -385,15 +385,16 @@ def test_equal_first_bits_are_settled_by_all(rate, n, room, most, lanes, bug):
     actual = jax.jit(jax.vmap(one))(keys) if lanes else [
         np.stack(x) for x in zip(*map(one, keys), strict=True)]
     again = 0
-    for key, rows, held in zip(keys, *actual, strict=True):
+    for key, rows, held in zip(keys, *map(np.asarray, actual), strict=True):
         while True:
-            key, expected, size, new, which = attempt(key)
+            key, *drawn = attempt(key)
+            expected, size, new, which = map(np.asarray, drawn)
             if size <= min(most, new):
                 break
             again += 1
         np.testing.assert_array_equal(held, which)
-        assert held.sum() == size == len(np.unique(rows[np.asarray(held)]))
-        np.testing.assert_array_equal(rows[np.asarray(held)], expected[which])
+        assert held.sum() == size == len(np.unique(rows[held]))
+        np.testing.assert_array_equal(rows[held], expected[which])
     assert again
 
 

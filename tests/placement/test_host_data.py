@@ -268,7 +268,7 @@ def test_a_mapped_file_is_never_loaded(tmp_path, dtype, order):
 
 
 def test_files_are_not_read_around_rows_at_random_places(tmp_path):
-    """Told to the system before a run of secret samples, and taken back after it."""
+    """The system is asked before a run of secret samples, and taken back after it."""
     class Advised(mmap.mmap):
         calls: list = []  # noqa: RUF012
 

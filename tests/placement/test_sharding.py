@@ -22,7 +22,7 @@ GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
 
 pytestmark = pytest.mark.slow  # its workers run for two minutes
 SAMPLINGS = ("full", "poisson", "fixed", "narrow", "replacement", "disjoint")
-DEVICES = (1, 2, 4, 8)
+DEVICES = (1, 8)  # of one process; two and four processes have 4
 
 
 def start(*arguments):
@@ -89,7 +89,7 @@ def test_a_run_is_the_same_on_any_number_of_devices_and_costs_the_same(found, co
     assert one == many > 0
 
 
-@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("count", DEVICES)
 def test_a_run_without_noise_is_the_same_to_the_last_digits(found, count):
     assert found[f"silent run {count}"] < ROUNDING
 

@@ -55,18 +55,20 @@ def test_the_best_response_of_fermi_attains_the_chi_square_information(kind):
     parts = [np.ones(len(y), bool)] if kind == "parity" else [y == label for label in range(3)]
     wanted = sum(information(np.stack([q[of & (s == g)].sum(0) for g in range(3)], 1) / of.sum())
                  for of in parts)
-    v = problem.best_response.v(theta, data)
+    v = jax.jit(problem.best_response.v)(theta, data)
     assert v.shape == (len(parts), 3, 3)
-    value = problem.value(Saddle(theta, v), data)
+    value_of = jax.jit(problem.value)
+    value = value_of(Saddle(theta, v), data)
     assert value == pytest.approx(entropy(theta, data) + 0.7 * wanted, rel=1e-9)
     # and no other point of the box does better
     noise = jnp.asarray(np.random.default_rng(2).normal(size=(20, *v.shape)))
-    others = jax.vmap(lambda x: problem.value(problem.project(Saddle(theta, v + x)), data))(noise)
+    others = jax.jit(jax.vmap(
+        lambda x: problem.value(problem.project(Saddle(theta, v + x)), data)))(noise)
     assert np.all(np.asarray(others) <= value + 1e-12)
     # a prediction without regard to the group is worth nothing
     start = problems.fermi_start(0 * theta, shares=shares, classes=3, kind=kind)
-    assert problem.value(start, data) == pytest.approx(math.log(3), rel=1e-9)
-    np.testing.assert_allclose(problem.best_response.v(start.w, data), start.v, atol=1e-9)
+    assert value_of(start, data) == pytest.approx(math.log(3), rel=1e-9)
+    np.testing.assert_allclose(jax.jit(problem.best_response.v)(start.w, data), start.v, atol=1e-9)
 
 
 @pytest.mark.parametrize(("kind", "groups"), [("parity", 2), ("odds", 2), ("parity", 3)])
@@ -84,9 +86,10 @@ def test_the_best_response_of_parity_attains_the_penalty(kind, groups):
         for centre in (0.0, 0.4):
             problem = problems.parity(scores, shares=shares, weight=0.7, kind=kind,
                                       penalty=penalty, centre=centre)
-            v = problem.best_response.v(theta, data)
-            np.testing.assert_allclose(problem.project(Saddle(theta, v)).v, v)
-            assert problem.value(Saddle(theta, v), data) == pytest.approx(plain + wanted, rel=1e-9)
+            v = jax.jit(problem.best_response.v)(theta, data)
+            z = Saddle(theta, v)
+            np.testing.assert_allclose(jax.jit(problem.project)(z).v, v)
+            assert jax.jit(problem.value)(z, data) == pytest.approx(plain + wanted, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -105,8 +108,8 @@ def test_operators_are_gradients_of_the_value_and_v_has_none_of_the_weight(name,
         problem = problems.parity(scores, **how, penalty={"parity": "squared"}.get(name, name))
         start, factor = problems.parity_start(theta, shares=shares, kind=kind), 1.0
     z = Saddle(theta, start.v + 0.1 * rng.normal(size=start.v.shape))
-    mean = jmm.metrics.mean_operator(problem, z, data)
-    slope = jax.grad(problem.value)(z, data)
+    mean, slope = jax.jit(lambda z: (jmm.metrics.mean_operator(problem, z, data),
+                                     jax.grad(problem.value)(z, data)))(z)
     np.testing.assert_allclose(mean.w, slope.w, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(mean.v, -slope.v / factor, rtol=1e-6, atol=1e-9)
 
@@ -182,7 +185,7 @@ def test_replacing_a_record_moves_released_shares_by_what_is_charged(count):
 def test_released_shares_have_the_noise_that_is_charged_and_refuse_another_clip():
     n, z = 200, 4.0
     cells, described = jnp.arange(n) % 2, asking(n, 2, z)
-    actual = jax.vmap(lambda key: problems.release_shares(key, described, cells, 2))(
+    actual = jax.jit(jax.vmap(lambda key: problems.release_shares(key, described, cells, 2)))(
         jax.random.split(jax.random.key(0), 300))
     actual = np.asarray(actual)
     # the two numbers' noise is independent, and their sum is divided out

@@ -10,6 +10,9 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 
+strong_gap, weak_gap, primal_risk = (jax.jit(metric, static_argnums=0) for metric in (
+    jmm.metrics.strong_gap, jmm.metrics.weak_gap, jmm.metrics.primal_risk))
+
 
 def pairs(n=60, d=3, seed=0):
     k = jax.random.split(jax.random.key(seed))
@@ -24,12 +27,12 @@ def test_the_quadratic_games_gap_is_the_squared_distance_to_its_saddle(coupling)
     z = Saddle(jnp.array([1.0, -2.0, 0.5]), jnp.array([0.3, 0.1, -1.0]))
     factor = (mu**2 + coupling**2) / (2 * mu)
     distance = jnp.sum((z.w - star.w) ** 2), jnp.sum((z.v - star.v) ** 2)
-    gap = jmm.metrics.strong_gap(game, z, data)
+    gap = strong_gap(game, z, data)
     assert gap == pytest.approx(float(factor * sum(distance)), rel=1e-9)
-    assert jmm.metrics.strong_gap(game, star, data) == pytest.approx(0.0, abs=1e-12)
-    excess = jmm.metrics.primal_risk(game, z.w, data) - jmm.metrics.primal_risk(game, star.w, data)
+    assert strong_gap(game, star, data) == pytest.approx(0.0, abs=1e-12)
+    excess = primal_risk(game, z.w, data) - primal_risk(game, star.w, data)
     assert excess == pytest.approx(float(factor * distance[0]), rel=1e-9)
-    g = jax.vmap(game.operator, (None, 0))(star, data)
+    g = jax.jit(jax.vmap(game.operator, (None, 0)))(star, data)
     np.testing.assert_allclose(jnp.mean(g.w, 0), 0, atol=1e-12)
     np.testing.assert_allclose(jnp.mean(g.v, 0), 0, atol=1e-12)
 
@@ -45,9 +48,9 @@ def test_weak_gap_puts_the_expectation_inside():
     bias = sum(jnp.sum((jnp.mean(x, 0) - s) ** 2) for x, s in zip(zs, star, strict=True))
     spread = sum(jnp.sum(jnp.var(x, 0)) for x in zs)
     expected = (mu**2 + c**2) / (2 * mu) * bias + mu / 2 * spread
-    weak = jmm.metrics.weak_gap(game, zs, data)
+    weak = weak_gap(game, zs, data)
     assert weak == pytest.approx(float(expected), rel=1e-9)
-    strong = jnp.mean(jax.vmap(lambda z: jmm.metrics.strong_gap(game, z, data))(zs))
+    strong = jnp.mean(jax.vmap(lambda z: strong_gap(game, z, data))(zs))
     assert strong > weak
 
 
@@ -59,10 +62,10 @@ def test_the_bilinear_games_gap_has_its_closed_form(radius):
     a, b = (jnp.mean(x, 0) for x in data)
     norm = jnp.linalg.norm
     expected = (a @ z.w + radius.v * norm(c * z.w - b) + radius.w * norm(a + c * z.v) + b @ z.v)
-    assert jmm.metrics.strong_gap(game, z, data) == pytest.approx(float(expected), rel=1e-9)
+    assert strong_gap(game, z, data) == pytest.approx(float(expected), rel=1e-9)
     still = Saddle(jnp.zeros(3), jnp.zeros(3))
     flat = jmm.problems.bilinear_game(coupling=c, radius=radius)
-    assert jmm.metrics.strong_gap(flat, still, jax.tree.map(jnp.zeros_like, data)) == 0.0
+    assert strong_gap(flat, still, jax.tree.map(jnp.zeros_like, data)) == 0.0
 
 
 @pytest.mark.slow
@@ -76,12 +79,12 @@ def test_no_feasible_point_beats_the_best_responses(make):
     k = jax.random.split(jax.random.key(4), 3)
     z = game.project(Saddle(jax.random.normal(k[0], (3,)), jax.random.normal(k[1], (3,))))
     w, v = game.best_response.w(z.v, data), game.best_response.v(z.w, data)
-    best = game.value(Saddle(w, z.v), data), game.value(Saddle(z.w, v), data)
-    for one in jax.random.split(k[2], 200):
-        w, v = (2 * jax.random.normal(x, (3,)) for x in jax.random.split(one))
-        other = game.project(Saddle(w, v))
-        assert game.value(Saddle(other.w, z.v), data) >= best[0] - 1e-12
-        assert game.value(Saddle(z.w, other.v), data) <= best[1] + 1e-12
+    best, values = (game.value(Saddle(w, z.v), data), game.value(Saddle(z.w, v), data)), []
+    others = jax.jit(jax.vmap(game.project))(Saddle(*2 * jax.random.normal(k[2], (2, 200, 3))))
+    for of, player in ((lambda w: Saddle(w, z.v), others.w), (lambda v: Saddle(z.w, v), others.v)):
+        values.append(jax.jit(jax.vmap(lambda x, of=of: game.value(of(x), data)))(player))
+    assert values[0].min() >= best[0] - 1e-12
+    assert values[1].max() <= best[1] + 1e-12
 
 
 def auc_data(n=80, seed=0):
@@ -100,10 +103,10 @@ def test_the_auc_value_at_the_best_responses_is_the_pairwise_squared_loss():
     plus, minus = s[np.asarray(y) == 1], s[np.asarray(y) == 0]
     expected = np.mean((1 - plus[:, None] + minus[None]) ** 2) - 1
     w = {"theta": theta, "a": jnp.float64(plus.mean()), "b": jnp.float64(minus.mean())}
-    assert jmm.metrics.primal_risk(problem, w, (x, y)) == pytest.approx(float(expected), rel=1e-9)
-    v = problem.best_response.v(w, (x, y))
+    assert primal_risk(problem, w, (x, y)) == pytest.approx(float(expected), rel=1e-9)
+    v = jax.jit(problem.best_response.v)(w, (x, y))
     assert v == pytest.approx(minus.mean() - plus.mean())
-    gradient = jax.grad(lambda w: problem.value(Saddle(w, v), (x, y)))(w)
+    gradient = jax.jit(jax.grad(lambda w: problem.value(Saddle(w, v), (x, y))))(w)
     assert abs(gradient["a"]) + abs(gradient["b"]) < 1e-12  # a and b were best responses too
 
 
@@ -113,9 +116,13 @@ def test_the_auc_operator_and_public_term_are_the_gradient_of_the_value():
     problem = jmm.problems.auc(jmm.problems.mlp_scorer, prior=0.3, radius=Saddle(1e3, 1e3))
     theta = jmm.problems.mlp_init(jax.random.key(1), 3, 5)
     z = Saddle({"theta": theta, "a": jnp.float64(0.2), "b": jnp.float64(-0.1)}, jnp.float64(0.4))
-    g = jax.tree.map(lambda a: jnp.mean(a, 0), jax.vmap(problem.operator, (None, 0))(z, (x, y)))
-    g = jax.tree.map(jnp.add, g, problem.public(z))
-    full = jax.grad(lambda z: problem.value(z, (x, y)))(z)
+
+    @jax.jit
+    def both(z):
+        g = jax.tree.map(lambda a: jnp.mean(a, 0), jax.vmap(problem.operator, (None, 0))(z, (x, y)))
+        return jax.tree.map(jnp.add, g, problem.public(z)), jax.grad(problem.value)(z, (x, y))
+
+    g, full = both(z)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), g.w, full.w)
     assert g.v == pytest.approx(float(-full.v))
 
@@ -143,8 +150,8 @@ def test_the_released_prior_is_unbiased_with_the_described_noise():
     n, z = 4000, 20.0
     y = (jnp.arange(n) < 1000).astype(jnp.float32)
     keys = jax.random.split(jax.random.key(8), 4000)
-    answers = np.asarray(jax.vmap(lambda k: jmm.problems.release_prior(k, prior_mechanism(n, z),
-                                                                       y))(keys))
+    answers = np.asarray(jax.jit(jax.vmap(
+        lambda k: jmm.problems.release_prior(k, prior_mechanism(n, z), y)))(keys))
     std = 0.5 * z / n
     assert abs(answers.mean() - 0.25) < 4 * std / math.sqrt(4000)
     assert answers.std() == pytest.approx(std, rel=0.05)
@@ -155,8 +162,8 @@ def test_replacing_a_record_moves_the_released_prior_by_one_count():
     n = 100
     y = (jnp.arange(n) < 40).astype(jnp.float64)
     same = jax.random.key(3)
-    a = jmm.problems.release_prior(same, prior_mechanism(n), y)
-    b = jmm.problems.release_prior(same, prior_mechanism(n), y.at[0].set(0.0))
+    released = jax.jit(lambda y: jmm.problems.release_prior(same, prior_mechanism(n), y))
+    a, b = released(y), released(y.at[0].set(0.0))
     assert abs(float(a - b)) <= 1 / n + 1e-15
     assert abs(float(a - b)) == pytest.approx(1 / n, rel=1e-5)
     with pytest.raises(ValueError, match="clip"):
@@ -179,8 +186,8 @@ def test_the_score_of_a_search_is_bounded_and_rises_with_the_auc():
                        "b": s[~y].mean() if b is None else b}, 0.0), s
 
     angles = np.linspace(0, np.pi / 2, 7)
-    actual = [float(jnp.mean(jax.vmap(score, (None, 0))(at(angle)[0], (jnp.asarray(x), y))))
-              for angle in angles]
+    scores = jax.jit(jax.vmap(score, (None, 0)))
+    actual = [float(np.mean(scores(at(angle)[0], (x, y)))) for angle in angles]
     aucs = [jmm.metrics.auc(at(angle)[1], y) for angle in angles]
     assert np.all(np.diff(actual) < 0)
     assert np.all(np.diff(aucs) < 0)

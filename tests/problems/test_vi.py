@@ -57,8 +57,9 @@ def points(name, count=300):
     """Random feasible points, many of them on the boundary."""
     bounded, _, dim, shape = BOUNDED[name]
     rng = np.random.default_rng(3)
-    draws = jnp.asarray(rng.normal(size=(count, dim)) * 10 ** rng.uniform(-1, 1, (count, 1)))
-    return jax.vmap(lambda z: flat(bounded.problem.project(shape(z))))(draws)
+    draws = rng.normal(size=(count, dim)) * 10 ** rng.uniform(-1, 1, (count, 1))
+    projected = jax.jit(jax.vmap(lambda z: flat(bounded.problem.project(shape(z)))))
+    return np.asarray(projected(draws))
 
 
 @pytest.mark.slow
@@ -109,7 +110,7 @@ def test_a_product_is_that_with_the_projection(radius, dtype):
     w = jnp.asarray(rng.normal(size=3), dtype)
 
     def both(of):
-        return jax.vmap(jax.value_and_grad(of), (None, 0))(w, x)
+        return jax.jit(jax.vmap(jax.value_and_grad(of), (None, 0)))(w, x)
 
     actual = both(lambda w, x: _vi.product_with(w, x, radius))
     expected = both(lambda w, x: problems.sanitise(x, radius) @ w)
@@ -118,7 +119,7 @@ def test_a_product_is_that_with_the_projection(radius, dtype):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * radius)
     assert np.linalg.norm(actual[1], axis=1).max() <= radius * (1 + tolerance)
     # by the record too, beside the ball's surface
-    of_x = [jax.grad(of, 1)(w, x[0]) for of in (
+    of_x = [jax.jit(jax.grad(of, 1))(w, x[0]) for of in (
         lambda w, x: _vi.product_with(w, x, radius), lambda w, x: problems.sanitise(x, radius) @ w)]
     np.testing.assert_allclose(*of_x, rtol=1e-4, atol=1e-6)
 
@@ -126,7 +127,7 @@ def test_a_product_is_that_with_the_projection(radius, dtype):
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16], ids=lambda x: x.__name__)
 def test_a_product_with_a_long_record_of_few_bits_is_bounded(dtype):
     x, w = jnp.full(20_000, 3e4, dtype), jnp.full(20_000, 0.9, dtype)
-    value, slope = jax.value_and_grad(_vi.product_with)(w, x, 0.3)
+    value, slope = jax.jit(jax.value_and_grad(_vi.product_with))(w, x, 0.3)
     np.testing.assert_allclose(value, 0.3 * 0.9 * 20_000**0.5, rtol=0.02)
     assert np.linalg.norm(np.asarray(slope, np.float64)) <= 0.3 * 1.02
 
@@ -155,18 +156,23 @@ LOW, HIGH = np.array([-1.0, 0.0, 2.0]), np.array([1.0, 3.0, 5.0])
 def test_a_set_projects_and_minimises(domain):
     """<u - P(u), x - P(u)> <= 0 and <g, support(g)> <= <g, x> for all x of the set."""
     rng = np.random.default_rng(1)
-    inside = np.stack([domain.project(jnp.asarray(4 * rng.normal(size=3))) for _ in range(60)])
+    project, support = jax.jit(domain.project), jax.jit(domain.support)
+    inside = np.stack([project(4 * rng.normal(size=3)) for _ in range(60)])
     for _ in range(20):
         u = 4 * rng.normal(size=3)
-        p = np.asarray(domain.project(jnp.asarray(u)))
+        p = np.asarray(project(u))
         assert np.max((inside - p) @ (u - p)) <= 1e-9
-        best = np.asarray(domain.support(jnp.asarray(u)))
+        best = np.asarray(support(u))
         assert np.min(inside @ u) >= best @ u - 1e-9
-        np.testing.assert_allclose(domain.project(jnp.asarray(best)), best, atol=1e-12)
+        np.testing.assert_allclose(project(best), best, atol=1e-12)
     assert np.linalg.norm(inside, axis=1).max() <= domain.reach + 1e-12
 
 
 # --- gaps ---
+
+
+vi_gap, vi_gap_bound = (jax.jit(metric, static_argnums=0)
+                        for metric in (metrics.vi_gap, metrics.vi_gap_bound))
 
 
 def vi_gap_by_search(bounded, u, data, shape, name):
@@ -175,7 +181,7 @@ def vi_gap_by_search(bounded, u, data, shape, name):
         f = metrics.mean_operator(bounded.problem, shape(x), data)
         return flat(f) @ (flat(u) - x)
 
-    return float(jnp.max(jax.vmap(value)(points(name, 4000))))
+    return float(jnp.max(jax.jit(jax.vmap(value))(points(name, 4000))))
 
 
 @pytest.mark.slow
@@ -186,11 +192,11 @@ def test_the_gap_is_the_largest_over_the_set(name):
     rng = np.random.default_rng(0)
     for _ in range(3):
         u = bounded.problem.project(shape(jnp.asarray(rng.normal(size=dim))))
-        gap = float(metrics.vi_gap(bounded.problem, u, data))
+        gap = float(vi_gap(bounded.problem, u, data))
         actual = vi_gap_by_search(bounded, u, data, shape, name)
         assert actual <= gap + 1e-9
         assert actual > 0.8 * gap - 1e-9
-        assert gap <= float(metrics.vi_gap_bound(bounded.problem, u, data)) + 1e-9
+        assert gap <= float(vi_gap_bound(bounded.problem, u, data)) + 1e-9
 
 
 @pytest.mark.slow
@@ -207,7 +213,7 @@ def test_the_gap_of_a_strongly_monotone_operator_has_a_closed_form():
         d = (mu * e - SKEW @ e) / (2 * mu)
         off = problems.ball(1.0).project(c + d) - c - d
         exact = mu * (d @ d) - mu * (off @ off)
-        np.testing.assert_allclose(metrics.vi_gap(bounded.problem, Saddle(u, ()), data), exact,
+        np.testing.assert_allclose(vi_gap(bounded.problem, Saddle(u, ()), data), exact,
                                    rtol=1e-6, atol=1e-9)
 
 
@@ -217,9 +223,9 @@ def test_both_gaps_of_a_bilinear_game_are_the_strong_gap(name):
     bounded, shapes, dim, shape = BOUNDED[name]
     data = records(4, *shapes, count=5)
     z = bounded.problem.project(shape(jnp.asarray(np.random.default_rng(1).normal(size=dim))))
-    strong = metrics.strong_gap(bounded.problem, z, data)
+    strong = jax.jit(metrics.strong_gap, static_argnums=0)(bounded.problem, z, data)
     assert float(strong) > 0.1
-    np.testing.assert_allclose(metrics.vi_gap_bound(bounded.problem, z, data), strong, rtol=1e-9)
+    np.testing.assert_allclose(vi_gap_bound(bounded.problem, z, data), strong, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -234,8 +240,8 @@ def test_best_responses_of_robust_regression_are_best():
         assert np.linalg.norm(w) <= RADIUS.w * (1 + 1e-9)
         assert np.linalg.norm(v) <= RADIUS.v * (1 + 1e-9)
         others = jax.vmap(shape)(points("robust regression", 300))
-        by_w = jax.vmap(lambda x, v=z.v: value(Saddle(x, v), data))(others.w)
-        by_v = jax.vmap(lambda x, w=z.w: value(Saddle(w, x), data))(others.v)
+        by_w = jax.jit(jax.vmap(value, (Saddle(0, None), None)))(Saddle(others.w, z.v), data)
+        by_v = jax.jit(jax.vmap(value, (Saddle(None, 0), None)))(Saddle(z.w, others.v), data)
         assert value(Saddle(w, z.v), data) <= jnp.min(by_w) + 1e-9
         assert value(Saddle(z.w, v), data) >= jnp.max(by_v) - 1e-9
 
@@ -266,8 +272,9 @@ def test_the_weak_gap_averages_over_samples_before_it_takes_the_worst_point():
     data = records(2, (3,), count=5)
     zs = Saddle(jax.vmap(problems.ball(1.5).project)(
         jnp.asarray(np.random.default_rng(0).normal(size=(50, 3)))), ())
-    strong = jax.vmap(lambda w: metrics.vi_gap(bounded.problem, Saddle(w, ()), data))(zs.w)
-    assert float(metrics.weak_vi_gap(bounded.problem, zs, data)) < float(jnp.mean(strong))
+    strong = jax.vmap(lambda w: vi_gap(bounded.problem, Saddle(w, ()), data))(zs.w)
+    weak = jax.jit(metrics.weak_vi_gap, static_argnums=0)(bounded.problem, zs, data)
+    assert float(weak) < float(jnp.mean(strong))
 
 
 # --- refusals ---

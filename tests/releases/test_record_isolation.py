@@ -271,4 +271,4 @@ def test_statements_say_what_stays_assumed():
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1)
     stated = jmm.statement(jmm.sgda, hyper, delta=1e-6)
-    assert any("read no data but that one record" in line for line in stated.assumed)
+    assert any("read no data except the one record" in line for line in stated.assumed)

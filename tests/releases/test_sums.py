@@ -323,7 +323,7 @@ def test_noise_is_not_a_thousandth_quieter_than_described():
 def test_noise_is_added_to_the_clipped_sum_and_scales_with_its_multiplier():
     data = records(3)
     plain, one, three = (opened(query(noise=Saddle(k * 1.5, k * 0.8)), data) for k in (0, 1, 3))
-    clipped = clipping.clipped_sum(ITSELF.operator, CLIP)(origin(data), data)
+    clipped = jax.jit(clipping.clipped_sum(ITSELF.operator, CLIP))(origin(data), data)
     for p, a, b, total in zip(plain, one, three, clipped, strict=True):
         np.testing.assert_allclose(b - p, 3 * (a - p), atol=1e-4)  # each rounded to its grid
         np.testing.assert_allclose(p, np.broadcast_to(total / N, p.shape), rtol=1e-12)

@@ -216,12 +216,14 @@ def test_variance_reduction_ends_at_a_certified_point(name):
     problem = finite_sum(matrices, q, size, 0.3, domain, jnp.full(DIM, 0.1))
     point, cost = jax.jit(lambda key: solvers.variance_reduced(key, problem, 1e-6))(
         jax.random.key(1))
-    exact = solvers.operator_extrapolation(problem, domain.project(jnp.zeros(DIM)), 4000)
-    actual = solvers.certify(problem, point)
+    exact, actual = jax.jit(lambda point: (
+        solvers.operator_extrapolation(problem, domain.project(jnp.zeros(DIM)), 4000),
+        solvers.certify(problem, point)))(point)
     assert float(actual.residual) <= 1e-6
     assert norm(actual.point - exact) <= 1e-6 / 0.3 + 1e-9
     assert 60 < float(cost) < 1e5
-    few, cost = solvers.variance_reduced(jax.random.key(1), problem, 0.0, epochs=3)
+    few, cost = jax.jit(lambda key: solvers.variance_reduced(key, problem, 0.0, epochs=3))(
+        jax.random.key(1))
     assert float(cost) < 2000  # it stops, certified or not
     assert np.all(np.isfinite(few))
 

@@ -1,4 +1,4 @@
-"""Tables from the command line: what must be told, what is charged, and runs that go on."""
+"""Tables from the command line: what must be stated, what is charged, and runs that go on."""
 
 import decimal
 import itertools
@@ -127,8 +127,8 @@ def test_estimators_take_polars_frames():
     frame = pl.DataFrame(made(30).drop(columns="y").to_dict("list"))
     y = np.arange(30) % 2
     kinds = {"a": Number(0, 80), "b": Number(0, 1)}
-    told, _ = PrivateAUCClassifier(schema=kinds)._table(frame, y)
-    assert np.array_equal(Schema(kinds, "y", 1).features(told)[:, 1],
+    table, _ = PrivateAUCClassifier(schema=kinds)._table(frame, y)
+    assert np.array_equal(Schema(kinds, "y", 1).features(table)[:, 1],
                           Schema(kinds, "y", 1).features(made(30))[:, 1])
     numbers, _ = PrivateAUCClassifier(bounds=(0, 1))._table(frame.select("a", "b"), y)
     assert np.allclose(numbers["x0"], frame["a"].to_numpy())
@@ -156,17 +156,17 @@ def test_two_columns_of_one_name_and_of_two_lengths_are_refused():
         schema.features({"a": [1, 2], "b": [1], "y": [0, 1]})
 
 
-# --- what must be told ---
+# --- what must be stated ---
 
 
-def told(*given):
+def arguments(*given):
     base = ["train", "t.csv", "--epsilon", "1", "--delta", "1e-6"]
     from jaxminimax import options as parsers
     return parsers.parser("", command.add).parse_args([*base, *given])
 
 
 def test_options_stand_for_a_schema():
-    args = told("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
+    args = arguments("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
                 "c=u|v", "--ranges", "charged", "--owner", "who", "--most", "3")
     assert command.schema_of(args, lambda: (["a", "b", "c", "y", "who"], 400)) == Schema(
         SCHEMA.columns, "y", 1, "who", 3)
@@ -182,7 +182,7 @@ def test_options_stand_for_a_schema():
 ])
 def test_what_is_missing_is_said(given, message):
     with pytest.raises(ValueError, match=message):
-        command.schema_of(told(*given), lambda: (["userId", "age", "job", "y"], 1000))
+        command.schema_of(arguments(*given), lambda: (["userId", "age", "job", "y"], 1000))
 
 
 @pytest.mark.parametrize(("name", "noted"), [

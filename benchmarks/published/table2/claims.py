@@ -85,12 +85,12 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
            f"{row['published']:.2f}, {row['auc_mean'] - row['published']:+.2f}. "
            f"{_reason(row, rows)}".rstrip()
            for row in cells if row["auc_mean"] < row["published"]], len(cells))
-    told = [row for row in rows if row["reading"] == "printed" and row["epsilon"] is not None]
-    if told:
+    stated = [row for row in rows if row["reading"] == "printed" and row["epsilon"] is not None]
+    if stated:
         claim("Remark 1's noise: true epsilon (attained by a pair) at or below the claimed one",
               [f"{row['dataset']}, {_NAMES[row['method']]}, epsilon {row['epsilon']:g}, delta "
                f"{row['delta']:g}: {row['true_epsilon_attained']:.3g}"
-               for row in told if row["true_epsilon_attained"] > row["epsilon"]], len(told))
+               for row in stated if row["true_epsilon_attained"] > row["epsilon"]], len(stated))
     return out
 
 

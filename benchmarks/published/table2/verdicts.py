@@ -35,7 +35,7 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
                         "checked": checked, "exceptions": exceptions,
                         "undecided": list(undecided)})
 
-    told = [r for r in rows if r["part"] == "noise"]
+    noisy = [r for r in rows if r["part"] == "noise"]
     for text, theirs, ours in (
             ("sigma of NSEG above that of DP-SGDA for w, with the least noise in all",
              "sigma_nseg", "sigma_w_sgda"),
@@ -43,9 +43,9 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
              "sigma_nseg", "sigma_w_sgda_equal"),
             ("sigma of one release from both gradients above that of DP-SGDA for w, with the least "
              "noise in all", "sigma_one_release", "sigma_w_sgda")):
-        claim(text, len(told),
+        claim(text, len(noisy),
               [f"{r['dataset']}, epsilon {r['epsilon']:g}, delta {r['delta']:g}: "
-               f"{r[theirs] / r[ours]:.4f} times it" for r in told if r[theirs] <= r[ours]])
+               f"{r[theirs] / r[ours]:.4f} times it" for r in noisy if r[theirs] <= r[ours]])
 
     def compare(text: str, part: str, by: str, epsilon: float | None,
                 pick: Callable[[list[Row]], tuple[Row, Row]]) -> None:

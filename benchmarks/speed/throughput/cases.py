@@ -254,7 +254,7 @@ def serve(make: Callable[[str, Case, int], Entry]) -> None:
             said = answer(ask)
         except Skipped as reason:
             said = {"skipped": str(reason)}
-        except Exception as error:  # told to the other end, which goes on with the next peer
+        except Exception as error:  # sent to the other end, which goes on with the next peer
             said = {"skipped": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
         print(json.dumps(said), file=answers, flush=True)
 

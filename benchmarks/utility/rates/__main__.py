@@ -169,8 +169,8 @@ def kept(path: pathlib.Path, seeds: int, quick: bool,
     if not path.exists():
         return [], []
     made = json.loads(path.read_text(encoding="utf-8"))
-    told = {"first_seed": 0, **made["arguments"]}
-    if (told["quick"], told["first_seed"]) != (quick, first) or any(
+    earlier = {"first_seed": 0, **made["arguments"]}
+    if (earlier["quick"], earlier["first_seed"]) != (quick, first) or any(
             r["seeds"] != seeds for r in made["rows"]):
         raise ValueError(f"{path} was made by other settings: leave out --resume, or take its own.")
     return made["rows"], made["points"]
