@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, Unit, concrete
 from jaxminimax.mechanism.grid import PARAMETERS
@@ -51,6 +51,11 @@ class Facts(NamedTuple):
       rounded: the unit that rounding is counted in, where it is not `unit`.
       slack: certified distance of a solution from the exact one, over its sensitivity.
       absent: whether curves compare with the sum that a record takes no part in.
+      clip: clip norms of a sum, by player, None for one that is not released; None for releases
+        that are no clipped sums.
+      joint: whether both players have one clip, see `Query.joint`.
+      counts: how many counts of records within the clip norms a sum has with it, if any.
+      sizes: of groups that the records are in, data `[p, n_max, ...]`; empty for one set of rows.
       how: how noise is made and what is rounded, for statements.
     """
 
@@ -68,6 +73,10 @@ class Facts(NamedTuple):
     rounded: Unit | None = None
     slack: Any = None
     absent: bool = False
+    clip: Saddle | None = None
+    joint: bool = False
+    counts: int | None = None
+    sizes: tuple[int, ...] = ()
     how: tuple[str, str] = ("Integer noise, added exactly",
                             "rounding to the grid and inside blocks")
 

@@ -68,7 +68,7 @@ import numpy as np
 import scipy
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import CLIP_NORM, Charge
 from jaxminimax.mechanism.description import Facts, Kind, Once
@@ -282,7 +282,8 @@ class TreeSums(Once):
         """A record is rounded once, in its leaf, and noised in each of its nodes."""
         nodes = self.leaves.bit_length()
         return Facts(CLIP_NORM, self.leaves, nodes, numbers=nodes * self.parameters, near=1,
-                     noise=self.noise_multiplier, parameters=self.parameters, exact=self.exact)
+                     noise=self.noise_multiplier, parameters=self.parameters, exact=self.exact,
+                     clip=Saddle(self.clip, self.clip), joint=True)
 
     def words(self) -> Words:
         """States the number of leaves and nodes."""
@@ -349,7 +350,8 @@ class CorrelatedSums(Once):
         """A record is rounded once, combinations in two bounds; it moves all later numbers."""
         return Facts(CLIP_NORM, self.leaves, 1, numbers=self.leaves * self.parameters, near=3,
                      length=self.moves(), noise=self.noise_multiplier,
-                     parameters=self.parameters, exact=self.exact)
+                     parameters=self.parameters, exact=self.exact,
+                     clip=Saddle(self.clip, self.clip), joint=True)
 
     def words(self) -> Words:
         """States the number of leaves and bands, and how far a record moves the noise."""

@@ -88,6 +88,10 @@ class GroupGradients(OneRelease):
             check_sampling(one.sampling, one.population)
             one.check_own()
 
+    def facts(self, repeat: Repeat) -> Facts:
+        """States the facts of clipped sums over the records of groups."""
+        return super().facts(repeat)._replace(clip=Saddle(self.clip, None), sizes=self.sizes)
+
     def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
         """One for each group where the record may be, of those that cost differently."""
         description.replace_one_only(neighbours)
@@ -250,7 +254,8 @@ class GroupLosses(Leaf):
         # losses are in [0, B], so one mean moves by B / n_i, the unit, and not by twice as much
         return Facts(SENSITIVITY if self.gaussian else LOSS_BOUND, self.times, self.times,
                      numbers=self.times, near=0, repeats=True, records=sum(self.sizes),
-                     noise=self.noise_multiplier, exact=self.exact, rounded=LOSS_BOUND)
+                     noise=self.noise_multiplier, exact=self.exact, rounded=LOSS_BOUND,
+                     sizes=self.sizes)
 
     def words(self) -> Words:
         """How many, and of which groups."""
@@ -329,7 +334,7 @@ class Selection(Leaf):
         """A record moves one score, an integer."""
         # a score moves by B / n_i, at most the unit B / min(sizes)
         return Facts(SCORE, self.times, self.times, numbers=0, near=0, repeats=True,
-                     records=sum(self.sizes), noise=self.noise_multiplier,
+                     records=sum(self.sizes), noise=self.noise_multiplier, sizes=self.sizes,
                      how=("An index of the law of the largest score, drawn from integers",
                           "rounding of scores"), exact=True)
 

@@ -54,6 +54,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
+from jaxminimax.mechanism.description import Facts
 from jaxminimax.mechanism.factorisation import cost_of_passes, norms
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
@@ -249,6 +250,11 @@ class Query(OneRelease):
                         and description.is_plain(clip, math.isinf)):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
+
+    def facts(self, repeat: Repeat) -> Facts:
+        """States the facts of the clipped sums of both players."""
+        counts = None if self.adaptive is None else self.adaptive.counts(self)
+        return super().facts(repeat)._replace(clip=self.clip, joint=self.joint, counts=counts)
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
         """Yes: j records of a sample move both players' sums by at most j times what one does.

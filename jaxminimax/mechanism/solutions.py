@@ -152,7 +152,8 @@ class GroupSolution(Once):
         # phases read disjoint records: the whole run costs what one of them does
         return Facts(SENSITIVITY, self.phases, 1, numbers=self.parameters, near=1,
                      records=sum(self.sizes), noise=self.noise_multiplier,
-                     parameters=self.parameters, exact=self.exact, slack=self.slack)
+                     parameters=self.parameters, exact=self.exact, slack=self.slack,
+                     sizes=self.sizes)
 
     def words(self) -> Words:
         """States the number of solutions, their records and their sensitivity."""

@@ -11,16 +11,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import checks
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import CorrelatedSums, TreeSums
-from jaxminimax.mechanism.description import Kind, check_noise
+from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, PrefixSums, coefficients
 from jaxminimax.noise import floored_normal, gaussian
 from jaxminimax.releases import noisy_sums, opening, reading
-from jaxminimax.releases.opening import Opened
-from jaxminimax.releases.reading import Place
+from jaxminimax.releases.opening import Opened, Place
 from jaxminimax.releases.watch import watched
 
 _HALF = 13  # bits of the lower part of an integer: sums of either part's products have 32 bits
@@ -39,7 +37,7 @@ def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
     Raises:
       ValueError: while tracing, if `data` are not those of the described groups.
     """
-    reading.check_groups(data, sizes)
+    opening.check_groups(data, sizes)
     # each turn takes two records, so none is read twice
     row = 2 * turns[group]
     return (group, row), (group, row + 1), row + 1 < jnp.asarray(sizes, turns.dtype)[group]
@@ -88,12 +86,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     if not isinstance(mechanism, TreeSums | CorrelatedSums):
         raise ValueError("release_leaf answers TreeSums and CorrelatedSums, got "
                          f"{type(mechanism).__name__}.")
-    clip, z_clip = mechanism.clip, check_noise(mechanism)
-    checks.scalars(clip=clip, noise_multiplier=z_clip)
-    reading.check_place(data, place)
-    opened = opening.open_sum(
-        key, mechanism, spent, problem, z, data, clip=Saddle(clip, clip),
-        noise_multiplier=Saddle(z_clip, z_clip), joint=True, axes=len(place))
+    opened = opening.open_sum(key, mechanism, spent, problem, z, data, place)
     # g_t + N_t - N_{t-1}
     noise = (correlated_noise_of(opened, Kind.INNOVATION) if isinstance(mechanism, CorrelatedSums)
              else lambda like, scale: _noise_step(
