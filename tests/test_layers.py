@@ -81,7 +81,7 @@ TESTED_IN = {
     "problems/test_problems": "problems/_auc problems/_games metrics",
     "releases/test_groups": "mechanism/groups releases/losses",
     "releases/test_opening": "releases/watch",
-    "releases/test_sums": "releases/noisy_sums releases/reading",
+    "releases/test_sums": "releases/reading",
     "tables/test_scorer": "tables/columns tables/files tables/predict tables/records tables/report "
                           "tables/rule tables/scaling tables/schema tables/statistics "
                           "tables/training tables/unfinished",

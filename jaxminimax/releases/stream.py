@@ -186,7 +186,6 @@ def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: S
               scale: Saddle) -> Saddle:
     size, rows = sum(x.size for x in jax.tree.leaves(like)), min(TOGETHER, bands)
     most = noisy_sums.finest(scale)
-    wanted = jnp.any(jnp.stack([s.stddev != 0 for s in scale if s is not None]))
     weights = coefficients(bands)
     # a_0 is left out: zeta_t is added outside of the floor
     table = jnp.asarray(weights).at[0].set(0)
@@ -198,7 +197,7 @@ def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: S
         now, high, low = total
         # zeta of the releases of a block, [releases, size], each number on its own grid
         zeta = floored_normal(opening.keys_of_release(key, stream, block).noise,
-                              rows * size, most, wanted).reshape(rows, size) >> shift[None]
+                              rows * size, most).reshape(rows, size) >> shift[None]
         a = _weights(lag, table)[:, None]
         # zeta_t, and sum_k a_k zeta_{t-k} = 2^13 high + low
         return (now + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),

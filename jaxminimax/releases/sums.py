@@ -236,7 +236,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
     number = adaptive.counts(query)
-    drawn = floored_normal(fold_in(key, _COUNTS), number, bits, z != 0)
+    drawn = floored_normal(fold_in(key, _COUNTS), number, bits)
 
     def one(start: jax.Array, norm: jax.Array, quantile: jax.Array, count: jax.Array,
             noise: jax.Array) -> jax.Array:
