@@ -91,7 +91,7 @@ def draw(target: str) -> None:
     figure = Figure(figsize=(1.5 * wide + 1, 0.95 * len(rows) + 0.5), layout="constrained")
     axes = figure.subplots()
     for part, into in needed(arrows).items():
-        for other in into:
+        for other in sorted(into):
             (x, y), (u, v) = place[part], place[other]
             axes.annotate("", xy=(u, v + 0.17), xytext=(x, y - 0.17), arrowprops={
                 "arrowstyle": "->", "color": "0.6", "lw": 0.8})

@@ -110,6 +110,7 @@ def pytest_configure(config):
             del QUICK[name]
     if hasattr(compiler, "get_compile_options"):
         compiler.get_compile_options = EFFORT.options(compiler.get_compile_options)
+    EFFORT.quick = True  # for what modules of tests compute when they are imported
 
 
 def pytest_collection_modifyitems(items):

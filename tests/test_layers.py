@@ -71,7 +71,7 @@ TESTED_IN = {
     "drivers/test_tuning": "mechanism/repetitions",
     "gradients/test_clipping": "gradients/summation gradients/weights base/programs",
     "gradients/test_integer_sums": "mechanism/grid",
-    "mechanism/test_description": "mechanism/repeat mechanism/sentences",
+    "mechanism/test_description": "mechanism/limits mechanism/repeat mechanism/sentences",
     "mechanism/test_sampling": "mechanism/distinct mechanism/fixed_size mechanism/poisson",
     "noise/test_floats": "base/random_bits",
     "noise/test_sampler": "noise/_tables base/tree",
@@ -81,7 +81,7 @@ TESTED_IN = {
     "problems/test_problems": "problems/_auc problems/_games metrics",
     "releases/test_groups": "mechanism/groups releases/losses",
     "releases/test_opening": "releases/watch",
-    "releases/test_sums": "releases/noisy_sums releases/reading",
+    "releases/test_sums": "releases/reading",
     "tables/test_scorer": "tables/columns tables/files tables/predict tables/records tables/report "
                           "tables/rule tables/scaling tables/schema tables/statistics "
                           "tables/training tables/unfinished",

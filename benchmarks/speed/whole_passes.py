@@ -76,7 +76,7 @@ def problem_of(algorithm: str, way: str) -> Any:
 def products(data: Any, iterations: int) -> Any:
     """Rounds of least squares without privacy, `(key, data) -> w`: two products each."""
     def rounds(_: Any, data: Any) -> jax.Array:
-        x, y = data
+        x, y = (leaf.reshape(-1, *leaf.shape[data[1].ndim:]) for leaf in data)  # of all groups
         return jax.lax.fori_loop(0, iterations, lambda _, w: w - (x @ w - y) @ x / len(y),
                                  jnp.zeros(x.shape[1], x.dtype))
 
@@ -122,9 +122,7 @@ def rounds(algorithm: str, count: int, args: Any) -> list[dict[str, Any]]:
     runs = {way: compiled(algorithm, way, data, sizes, args) for way in WAYS
             if way == OURS or count <= _MOST}
     if algorithm in ("gda", "balanced_groups"):
-        flat = data if algorithm == "gda" else jax.tree.map(
-            lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), data)
-        runs[LEAST] = products(flat, args.iterations)
+        runs[LEAST] = products(data, args.iterations)
     times: dict[str, list[float]] = {way: [] for way in runs}
     for repeat in range(args.repeats + 1):  # the first warms up
         for way, run in runs.items():

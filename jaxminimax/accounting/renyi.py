@@ -1,7 +1,7 @@
 """Renyi divergences of charges: exact ones for profiles, and upper bounds for filters.
 
-With a record of k people, everything in units of the clip norm, noise z and B(k, q) the number of
-their records in a Poisson sample, one release has the pair
+**Exact divergences for profiles.** In units of the clip norm, with noise z and B(k, q) the law of
+how many of k records of one person are in a Poisson sample, one release has the pair
 
     P = sum_j B(k, q)(j) N(j, z^2)   against   Q = sum_j B(k, q)(j) N(-j, z^2)
 
@@ -11,10 +11,10 @@ release for any dimension and any adaptive choice, at every order of its hockey-
 and so in Renyi divergence, which is an integral of those with positive weights; Renyi divergences
 of adaptive releases add up. Gaussian releases and Laplace ones have closed forms.
 
-Fixed-size samples have no entry: their curve is a bound glued together, of which no exact pair is
-known. What a sampler or the noise may fail by is not in a Renyi divergence at all, which is
-infinite as soon as there is an event of positive probability on one side and none on the other; it
-is printed with it, as in the approximate concentrated privacy of the first source.
+Fixed-size samples have none: their curve is a bound joined from two parts, without an exact pair.
+A Renyi divergence leaves out the failures of samplers and noise, because it is infinite as soon as
+an event has positive probability on one side and none on the other. The probability of failures is
+printed with it, as in the approximate concentrated privacy of the first source.
 
 The integrand P^a Q^(1-a) is a mixture of Gaussians whose centres lie between 0 and (2 a - 1) k, so
 the quadrature reaches from -20 z to (2 a - 1) k + 20 z. What is added up is
@@ -32,7 +32,7 @@ bounds", TCC 2016; Bun, Dwork, Rothblum and Steinke, "Composable and versatile p
 CDP", STOC 2018; Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian
 mechanism", 2019.
 
-Renyi divergences of one release at one order, as upper bounds, for filters.
+**Upper bounds for filters**, of one release at one order.
 
 For a privacy loss and an order a > 1 the answer is (rho, failure): for neighbouring P, Q in either
 direction there are parts of them, P minus at most `failure` and Q minus at most `failure` of mass,

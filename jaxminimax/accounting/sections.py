@@ -55,14 +55,14 @@ class Stated(abc.ABC):
           ValueError: for what is no such record.
         """
         if not isinstance(record, dict):
-            raise ValueError("A statement's record is a dictionary, as Statement.to_json makes it, "
+            raise ValueError("A statement's record must be a dictionary from Statement.to_json, "
                              f"got {type(record).__name__}.")
         kinds, needed = typing.get_type_hints(cls), {
             f.name for f in dataclasses.fields(cls)
             if f.default is f.default_factory is dataclasses.MISSING}
         if wrong := sorted(needed - set(record) | set(record) - set(kinds)):
-            raise ValueError(f"The record is of no statement of this version: {wrong} missing or "
-                             "unknown.")
+            raise ValueError(f"The record does not fit the statements of this version: {wrong} are "
+                             "missing or unknown.")
         return cls(**{name: _read(name, value, kinds[name], record)
                       for name, value in record.items()})
 

@@ -33,7 +33,6 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.group_sgd import check_same_groups, gradient_step
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (
@@ -156,9 +155,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     return State(Saddle(w, active), _averaged(state.mean, w, t + 1, hyper), state.spent + 2)
 
 
-def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
+def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None,
-         sampling: Full | Poisson | FixedSize | None = None) -> Plan[Hyper]:
+         sampling: Full | Poisson | FixedSize | None = None) -> planning.Plan[Hyper]:
     """Plans the rounds and the step of Theorem 14, for the calibrated noise.
 
     Args:
@@ -179,7 +178,7 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
     query = GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes), sampling=sampling or Full())
     losses = Selection(bound=problem.bound, sizes=tuple(sizes))
     hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, iterations=iterations))
-    return Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
+    return planning.Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
         "The excess worst-group risk by Theorem 14 of Zhou and Bassily (2024), a rate.",
         "The step is for the calibrated noise."))
 

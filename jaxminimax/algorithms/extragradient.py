@@ -36,12 +36,11 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -127,8 +126,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return State(z, ahead, mean, state.spent + 2)
 
 
-def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
-         diameter: float, passes: str = "one") -> Plan[Hyper]:
+def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
+         diameter: float, passes: str = "one") -> planning.Plan[Hyper]:
     """Plans one pass by Corollary 1, single records by Theorem 4, or full batches.
 
     See `single_pass`, whose step is then that of the calibrated noise (`calibrated_step`),
@@ -163,7 +162,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     if passes == "one":
         step = calibrated_step(iterations=rounds, query=hyper.query, **constants)
         hyper = dataclasses.replace(hyper, step=Saddle(step, step))
-    return Plan(hyper, None, False, (
+    return planning.Plan(hyper, None, False, (
         why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) L)."))
 
 

@@ -36,7 +36,6 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import TreeSums, sums_for
@@ -152,8 +151,8 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
     return State(z, state.origin, total, mean, t)
 
 
-def plan(target: Target, *, population: int, dim: int, bound: float,
-         diameter: float) -> Plan[Hyper]:
+def plan(target: planning.Target, *, population: int, dim: int, bound: float,
+         diameter: float) -> planning.Plan[Hyper]:
     """Plans one pass over n records, with the step that minimises the bound on the regret.
 
     Args:
@@ -172,7 +171,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float,
     step = theorem_step(hyper.query, dim=dim, diameter=diameter)
     regret = regret_bound(hyper.query, dim=dim, diameter=diameter)
     trivial = bound * diameter
-    return Plan(dataclasses.replace(hyper, step=step), regret, regret >= trivial, (
+    return planning.Plan(dataclasses.replace(hyper, step=step), regret, regret >= trivial, (
         "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
         "Kairouz et al. (2021), with the deviation of their noise.",
         planning.with_trivial(regret, trivial),

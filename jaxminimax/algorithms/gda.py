@@ -27,7 +27,6 @@ import jax
 
 from jaxminimax.algorithms import descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, Query, Repeat
@@ -105,8 +104,8 @@ def safe_offset(lipschitz: float, modulus: float) -> float:
     return max(0.0, lipschitz**2 / (2 * modulus**2) - 1)
 
 
-def plan(target: Target, *, population: int, bound: float, smooth: float, modulus: float,
-         iterations: int | None = None) -> Plan[Hyper]:
+def plan(target: planning.Target, *, population: int, bound: float, smooth: float, modulus: float,
+         iterations: int | None = None) -> planning.Plan[Hyper]:
     """Plans T = n^(2/3) rounds, as the paper's Remarks prescribe, with safe steps from round 1 on.
 
     Args:
@@ -125,6 +124,6 @@ def plan(target: Target, *, population: int, bound: float, smooth: float, modulu
     query = planning.joint_query(bound, population, Full())
     hyper = target.noise(Hyper(query=query, modulus=modulus,
                                offset=safe_offset(smooth, modulus), iterations=rounds))
-    return Plan(hyper, None, False, (
+    return planning.Plan(hyper, None, False, (
         "The strong gap by Kang, Liu, Li and Wang (2022), a rate.",
         "Steps are delayed, 1 / (rho (t + phi)), so that no round amplifies errors."))

@@ -38,13 +38,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, ftrl, schedules
-from jaxminimax.algorithms.planning import Plan, Target
+from jaxminimax.algorithms import averaging, ftrl, planning, schedules
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, sums_for
-from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.factorisation import PrefixSums
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.releases.losses import release_loss
 from jaxminimax.releases.stream import next_pair
 
@@ -218,8 +217,8 @@ def weight_step(losses: RecordLosses, groups: int) -> float:
     return math.sqrt(math.log(groups) / (groups * losses.times)) / offset(losses)
 
 
-def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None, tree: bool = False) -> Plan[Hyper]:
+def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
+         iterations: int | None = None, tree: bool = False) -> planning.Plan[Hyper]:
     """Plans one pass with the paper's steps, for a problem with known constants.
 
     Args:
@@ -246,6 +245,6 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
     hyper = Hyper(query=query, step=ftrl.theorem_step(sums, dim=dim, diameter=problem.diameter,
                                                       noise_multiplier=z),
                   weight_step=weight_step(losses, len(sizes)), sizes=tuple(sizes))
-    return Plan(target.noise(hyper), None, False, (
+    return planning.Plan(target.noise(hyper), None, False, (
         "The excess worst-group risk by Zhou and Bassily (2024), Algorithm 2, a rate.",
         "The optimiser is follow-the-leader on noisy sums, whose step is for its own noise."))

@@ -34,7 +34,6 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (
@@ -48,7 +47,7 @@ from jaxminimax.mechanism import (
     group_batch_sizes,
 )
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.releases.groups import release_group_gradient
 from jaxminimax.releases.losses import release_group_losses
 
@@ -188,9 +187,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     return State(z, (), averaged(state.mean, z, t + 1, hyper), state.spent + 2)
 
 
-def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
+def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None,
-         sampling: Full | Poisson | FixedSize | None = None) -> Plan[Hyper]:
+         sampling: Full | Poisson | FixedSize | None = None) -> planning.Plan[Hyper]:
     """Plans enough rounds for the privacy term, and Theorem 10's steps for the calibrated noise.
 
     Args:
@@ -211,7 +210,7 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
     losses = GroupLosses(bound=problem.bound, sizes=tuple(sizes))
     hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, weight_step=1.0,
                                iterations=iterations))
-    return Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
+    return planning.Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
         "The excess worst-group risk by Theorem 10 of Zhou and Bassily (2024), a rate.",
         "Steps are for the calibrated noise, with the square root that the theorem lacks."))
 

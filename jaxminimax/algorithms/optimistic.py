@@ -46,7 +46,6 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, WEIGHTED, Averaging
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat
@@ -109,11 +108,12 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
-def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, smooth: float,
-         diameter: float | None = None, radius: float | None = None, game: str = "monotone",
+def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: float,
+         smooth: float, diameter: float | None = None, radius: float | None = None,
+         game: str = "monotone",
          proved: bool = False, kappa: float = 1.0, iterations: int = 300,
          geometry: Saddle = EUCLIDEAN,
-         sampling: Full | Poisson | FixedSize = Full()) -> Plan[Hyper]:  # noqa: B008
+         sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans a smooth game from public numbers: by measured settings, or by the theorem.
 
     With V the variance of the calibrated noise (`release_variance`),
@@ -174,12 +174,12 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
     covered = (proved or game == "bilinear") and step * smooth <= 0.25 and (
         geometry == EUCLIDEAN or sampling.spread() == 0)
     if not covered:
-        return Plan(planned, None, False, (
+        return planning.Plan(planned, None, False, (
             "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
             f"The step is {step * smooth:.3g} / L; up to 1 / (4 L), with equal weights"
             f"{'' if geometry == EUCLIDEAN else ' and full batches'}, there is one: proved=True."))
     gap, trivial = radius**2 / (step * (iterations - 1)) + 2.5 * step * spread, bound * diameter
-    return Plan(planned, gap, gap >= trivial, (
+    return planning.Plan(planned, gap, gap >= trivial, (
         "The strong gap by the theorem on forward-reflected-backward steps with noise, "
         "docs/variational_inequalities.md.",
         "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",

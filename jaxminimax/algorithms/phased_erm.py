@@ -40,7 +40,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.algorithms import descent, planning, schedules
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import GroupSolution
@@ -193,8 +192,9 @@ def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: 
                          slack=slack, sizes=tuple(sizes), phases=phases)
 
 
-def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         slack: float = 0.01, eta: float | None = None, phases: int | None = None) -> Plan[Hyper]:
+def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
+         slack: float = 0.01, eta: float | None = None,
+         phases: int | None = None) -> planning.Plan[Hyper]:
     """Plans all phases of a problem with known constants, by Theorem 2.
 
     Args:
@@ -217,7 +217,7 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
                              epsilon=target.epsilon)  # type: ignore[arg-type]  # checked there
     query = certified(regularised(eta, **constants, smooth=problem.smooth, slack=slack,
                                   phases=phases))
-    return Plan(target.noise(Hyper(query=query)), None, False, (
+    return planning.Plan(target.noise(Hyper(query=query)), None, False, (
         "The excess worst-group risk by Theorem 2 of Zhou and Bassily (2024), a rate.",
         "The step size is the largest with which the calibrated noise keeps the proof's bound."))
 

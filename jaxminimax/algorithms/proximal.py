@@ -44,7 +44,6 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
@@ -151,9 +150,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return State(z, mean, average, t)
 
 
-def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
+def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one", modulus: float = 0.0, slack: float = 0.01,
-         solver: Any = None) -> Plan[Hyper]:
+         solver: Any = None) -> planning.Plan[Hyper]:
     """Plans Corollary 2's one pass over disjoint batches, or Theorem 7's uniform subsets.
 
     See `single_pass` and `multi_pass`. Privacy rests on the constants of this call: the operator of
@@ -185,7 +184,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
                       sampling=kind(batch=batch), population=population, assumes="monotone",
                       slack=slack, modulus=modulus, solver=solver)
     hyper = target.noise(Hyper(query=certified(query), iterations=rounds))
-    return Plan(hyper, None, False, (
+    return planning.Plan(hyper, None, False, (
         "The strong gap by Corollary 2 of Boob and Guzman (2023), a rate." if passes == "one"
         else "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.",
         "The noise is that of certified residuals, half of Proposition 9's."))

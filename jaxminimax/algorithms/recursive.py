@@ -43,8 +43,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, recursion
-from jaxminimax.algorithms.planning import Plan, Target
+from jaxminimax.algorithms import descent, planning, recursion
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Repeat, Resolvent
@@ -127,9 +126,9 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
     return dataclasses.replace(query, steps=inner_steps(query, iterations))
 
 
-def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
+def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
-         modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> Plan[Hyper]:
+         modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> planning.Plan[Hyper]:
     """Plans rounds and lambda by the theorem, see `recursion`.
 
     Privacy rests on the constants of this call: the operator of a record of any content must be
@@ -161,7 +160,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
                       diameter=diameter, slack=slack, population=planned.population,
                       modulus=modulus, assumes="monotone", solver=solver)
     hyper = target.noise(Hyper(query=certified(query, planned.rounds), iterations=planned.rounds))
-    return Plan(hyper, planned.gap_bound, planned.vacuous, planned.why, bound * diameter)
+    return planning.Plan(hyper, planned.gap_bound, planned.vacuous, planned.why, bound * diameter)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:

@@ -45,12 +45,11 @@ import jax.numpy as jnp
 import optax
 
 from jaxminimax.algorithms import averaging, descent, planning, recursion
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Repeat, batch_size
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -112,10 +111,10 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
     return Hyper(query=query, base=0.1, diameter=10.0, rounds=parts, inner=iterations + 1)
 
 
-def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
+def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
-         composite: bool = False, decaying: bool | None = None) -> Plan[Hyper]:
+         composite: bool = False, decaying: bool | None = None) -> planning.Plan[Hyper]:
     """Plans rounds and lambda by the theorem, see `recursion`.
 
     Args:
@@ -151,7 +150,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
         planned = recursion.schedule(public, population, mode=mode, kappa=kappa,
                                      rounds=planned.rounds)
         hyper = dataclasses.replace(hyper, base=planned.base)
-    return Plan(hyper, planned.gap_bound, planned.vacuous, planned.why, bound * diameter)
+    return planning.Plan(hyper, planned.gap_bound, planned.vacuous, planned.why, bound * diameter)
 
 
 def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:

@@ -34,7 +34,6 @@ import optax
 
 from jaxminimax.algorithms import descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
@@ -105,9 +104,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
-def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float | None = None,
-         diameter: float | None = None, passes: str = "many",
-         batch: int | None = None) -> Plan[Hyper]:
+def plan(target: planning.Target, *, population: int, dim: int, bound: float,
+         smooth: float | None = None, diameter: float | None = None, passes: str = "many",
+         batch: int | None = None) -> planning.Plan[Hyper]:
     """Plans many passes by Theorem 2, or one pass over disjoint batches.
 
     Many passes take Poisson samples of m = max{1, n sqrt(epsilon / (4 T))} records in T = n rounds
@@ -154,13 +153,13 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     size = min(population, max(1, round(population * math.sqrt(epsilon / (4 * rounds)))))
     query = planning.joint_query(bound, population, Poisson(rate=size / population))
     hyper = target.noise(Hyper(query=query, step=step, iterations=rounds))
-    return Plan(hyper, None, False, (
+    return planning.Plan(hyper, None, False, (
         f"The weak gap by Theorem 2({'b' if smooth is None else 'a'}) of Yang et al. (2022), a "
         "rate.", "Samples are Poisson's, and the noise is calibrated to them."))
 
 
-def _one_pass(target: Target, population: int, dim: int, bound: float, diameter: float | None,
-              batch: int | None) -> Plan[Hyper]:
+def _one_pass(target: planning.Target, population: int, dim: int, bound: float,
+              diameter: float | None, batch: int | None) -> planning.Plan[Hyper]:
     planning.check_numbers(diameter=diameter)
     assert diameter is not None
     ratio = target.gaussian()
@@ -174,7 +173,7 @@ def _one_pass(target: Target, population: int, dim: int, bound: float, diameter:
     hyper = target.noise(Hyper(query=query, step=Saddle(step, step), iterations=rounds))
     gap = 2 * diameter * math.sqrt(second / rounds)
     trivial = bound * diameter
-    return Plan(hyper, gap, gap >= trivial, (
+    return planning.Plan(hyper, gap, gap >= trivial, (
         "The strong gap of one pass, for saddle points, Appendix A.2 of Bassily, Guzman and Menart "
         "(2023).", planning.with_trivial(gap, trivial),
         "It is for losses of which nothing is clipped: L bounds the norm of every record's "

@@ -46,7 +46,6 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Windows
@@ -131,9 +130,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return State(z, state.z, u, mean, t)
 
 
-def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
+def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          iterations: int = 300, step: float | None = None, anchors: float = 0.5,
-         sampling: Full | Poisson | FixedSize = Full()) -> Plan[Hyper]:  # noqa: B008
+         sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans by the rule above, from public numbers: q = 1 / rho, half of the budget for anchors.
 
     rho = step L V^(1/2) / C_1, with V the variance of a release of `sgda` in as many rounds.
@@ -176,7 +175,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
                    difference=dataclasses.replace(difference, noise_multiplier=ratio[1] or 1.0),
                    length=length)
     hyper = target.noise(dataclasses.replace(plain, query=windows))
-    return Plan(hyper, None, False, (
+    return planning.Plan(hyper, None, False, (
         "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
         f"rho is {rho:.3g} by the noise alone: variance reduction has at least {4 * rho:.2g} times "
         "the noise variance of sgda, more where the gradient moves the points further.",

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.interpreters import partial_eval
 
 
 def walk(program: Any) -> list[tuple[Any, int]]:
@@ -36,6 +37,14 @@ def walk(program: Any) -> list[tuple[Any, int]]:
 def equations(program: Any) -> list[Any]:
     """Yields every equation of a traced program, also of programs inside it."""
     return [x for x, _ in walk(program) if hasattr(x, "primitive")]
+
+
+def without_unread(program: Any) -> Any:
+    """The jaxpr of a closed one, without equations that none of its results reads.
+
+    Rules for derivatives leave such equations, as of a convolution's derivative by its kernel.
+    """
+    return partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.out_avals), True)[0]
 
 
 # A program never changes, so one walk through it serves every call of it.

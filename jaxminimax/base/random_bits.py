@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.tree import in_float64
+from jaxminimax.base.tree import in_float64, materialise
 from jaxminimax.base.types import PyTree
 
+_LANES, _MANY = 16, 2**12  # words in a row, and from how many on rows pay
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
@@ -90,7 +91,26 @@ def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
         keys so that the same noise comes up again), for several keys, for too many words.
     """
     size = math.prod(shape)
+    if not (rolled or size < _MANY or size % (2 * _LANES)) and _generator(key) == "threefry2x32":
+        return _many_words(jax.random.key_data(key), size, part).reshape(shape)
     return jnp.concatenate(word_pairs(key, ((size + 1) // 2,), part, rolled))[:size].reshape(shape)
+
+
+def _many_words(data: jax.Array, size: int, part: int) -> jax.Array:
+    """`random_words` of many, for which the cipher is computed once for both words of a counter.
+
+    Compiled loops make one array, and would repeat the cipher for another one. So both words are in
+    one array, side by side in rows of two vectors; the first ones of all rows come first.
+    """
+    def both() -> jax.Array:
+        row, lane = (jax.lax.broadcasted_iota(jnp.uint32, (size // (2 * _LANES), _LANES), axis)
+                     for axis in range(2))
+        x, y = threefry(data, row * _LANES + lane + np.uint32(part << 31), jnp.zeros_like(row))
+        second = jax.lax.broadcasted_iota(jnp.int32, (len(row), 2, _LANES), 1) == 1
+        return jnp.where(second, y[:, None], x[:, None])
+
+    words = materialise(both).reshape(-1, 2 * _LANES)
+    return jnp.concatenate([words[:, :_LANES], words[:, _LANES:]]).reshape(-1)
 
 
 def word_pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,

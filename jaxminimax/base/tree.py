@@ -119,33 +119,51 @@ if TYPE_CHECKING:
     from jax.extend.core import Jaxpr
 
 
-def materialise(f: Callable[[], PyTree], wanted: jax.typing.ArrayLike = True) -> PyTree:
-    """Computes `f()`, or zeros if not `wanted`, in buffers of their own.
+def materialise(f: Callable[[], PyTree]) -> PyTree:
+    """`f()` in buffers of its own, which every reader reads.
 
-    The results of a branch are materialised: their readers do not compute them anew, number
-    by number, at places that defeat vectors. All lanes of a vmap compute `f()` if one does.
+    Compilers repeat cheap arithmetic inside each of its readers, at places that defeat vectors, and
+    may round it differently in each: a product that is contracted with a sum in one place and not
+    in the other cancels in one and not in the other. A norm and the sum that it is to bound must
+    see the same numbers.
+
+    XLA's compiler for CPUs drops barriers before it fuses, so there the results are those of a call
+    that is never inlined. Other compilers of XLA keep barriers until everything is fused. A
+    conditional would do, too, but may be a trip to the host on an accelerator.
+
+    Args:
+      f: computes a pytree of arrays.
     """
-    traced, shapes = jax.make_jaxpr(f, return_shape=True)()  # once for both branches
-    wanted = jax.lax.optimization_barrier(jnp.asarray(wanted))  # a constant would do away with it
+    from jax.experimental.xla_metadata import set_xla_metadata
+
+    traced, shapes = jax.make_jaxpr(f, return_shape=True)()  # once for both ways
+
+    def results() -> list[Any]:
+        return jax.core.eval_jaxpr(traced.jaxpr, traced.consts)
+
+    def body() -> list[Any]:
+        with set_xla_metadata(inlineable="true"):  # calls inside, which the mark would reach
+            return results()
+
+    def call() -> list[Any]:
+        with set_xla_metadata(inlineable="false"):
+            return jax.jit(body)()
+
+    return jax.tree.unflatten(jax.tree.structure(shapes), jax.lax.platform_dependent(
+        cpu=call, default=lambda: jax.lax.optimization_barrier(results())))
+
+
+def if_wanted(f: Callable[[], PyTree], wanted: jax.Array) -> PyTree:
+    """`f()`, or zeros if not `wanted` in any lane of a vmap."""
+    traced, shapes = jax.make_jaxpr(f, return_shape=True)()
     return jax.lax.cond(
         in_any_lane(wanted), lambda: jax.tree.unflatten(
             jax.tree.structure(shapes), jax.core.eval_jaxpr(traced.jaxpr, traced.consts)),
         lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
 
-def materialise_rows(f: Callable[[], PyTree], mask: jax.Array) -> PyTree:
-    """Computes `f()`, or zeros if the mask has no True, in buffers of their own.
-
-    Compilers repeat cheap arithmetic inside each of its readers, and may round it differently in
-    each: a product that is contracted with a sum in one place and not in the other cancels in one
-    and not in the other. A norm and the sum that it is to bound must see the same numbers. Barriers
-    do not ensure that (XLA's CPU compiler drops them before it fuses). The results of a branch are
-    written to memory.
-
-    Args:
-      f: computes a pytree of arrays.
-      mask: bool, True for rows of the results that count.
-    """
+def materialise_rows(f: Callable[[], PyTree]) -> PyTree:
+    """`materialise` of numbers of which some are others in another shape: each is kept once."""
     traced, shapes = jax.make_jaxpr(f, return_shape=True)()
     leaves, treedef = jax.tree.flatten(shapes)
     roots = _roots(traced.jaxpr)
@@ -157,7 +175,7 @@ def materialise_rows(f: Callable[[], PyTree], mask: jax.Array) -> PyTree:
         results = jax.core.eval_jaxpr(traced.jaxpr, traced.consts)
         return [results[i].reshape(shape) for i, shape in first.values()]
 
-    values = dict(zip(first, materialise(some, mask), strict=True))
+    values = dict(zip(first, materialise(some), strict=True))
     return jax.tree.unflatten(treedef, [
         values[root].reshape(like.shape) for (root, _), like in zip(roots, leaves, strict=True)])
 
@@ -165,7 +183,7 @@ def materialise_rows(f: Callable[[], PyTree], mask: jax.Array) -> PyTree:
 def _roots(jaxpr: "Jaxpr") -> list[tuple[Any, tuple[int, ...]]]:
     """Returns, for each result, the value that it reshapes and the shape of that value.
 
-    A branch copies each of its results, and axes of length 1 may make it copy them again; a layer's
+    A call holds each of its results, and axes of length 1 may make it copy them again; a layer's
     bias has the derivative of its product.
     """
     from jax.extend.core import Var

@@ -203,7 +203,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
             if checkpoint is not None:
                 booking.bind_place(done, problem, mesh)
             pieces = [min(every, total - start) for start in range(done, total, every)]
-            with (runs.Bar(total, done, progress and jax.process_index() == 0) as bar,
+            with (runs.bar(total, done, progress and jax.process_index() == 0) as bar,
                   Supply(key, described, placed, pieces, done, total) as supply):
                 for rounds in pieces:
                     for share, count in supply.piece(rounds):
@@ -213,7 +213,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                     done += rounds
                     booking.begin(done)
                     folder.save(done, state)
-                    bar.update(rounds)
+                    if bar is not None:
+                        bar.update(rounds)
                     if callback is not None:
                         callback(sharding.on_host(state))
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
@@ -253,7 +254,7 @@ def _check_folder(path: str | os.PathLike[str]) -> None:
                          f"({error.strerror}): give one that can.") from None
 
 
-class _Folder:
+class _Folder(contextlib.AbstractContextManager["_Folder"]):
     """Saves states in a folder, by orbax; does nothing without a folder."""
 
     def __init__(self, path: str | os.PathLike[str] | None, promise: dict[str, Any]) -> None:
@@ -268,9 +269,6 @@ class _Folder:
             os.path.abspath(path),
             options=ocp.CheckpointManagerOptions(  # what a killed process left holds a state, too
                 max_to_keep=2, enable_async_checkpointing=False, cleanup_tmp_directories=True))
-
-    def __enter__(self) -> "_Folder":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._manager is not None:
@@ -326,7 +324,7 @@ class _Folder:
 # other points would give the data away. Without a checkpoint a key is good for one start.
 
 
-class Booking:
+class Booking(contextlib.AbstractContextManager["Booking"]):
     """Books a run in a ledger, if there is one; a context that closes the entry at its end.
 
     A run that is refused is cancelled. An exception of another kind leaves it charged, because the
@@ -387,9 +385,6 @@ class Booking:
         self._begun = True
         if self._entry is not None:
             self._entry.ledger.shown(self._entry, done)
-
-    def __enter__(self) -> "Booking":
-        return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if self._entry is None:

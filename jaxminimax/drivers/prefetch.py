@@ -10,6 +10,7 @@ The host knows the sample. It holds the data and the key anyhow, and tells nobod
 to the device with the rows, and into no state.
 """
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -28,7 +29,7 @@ from jaxminimax.releases.reading import described, samples_ahead
 _BYTES = 2**26  # of the rows that are sent together, by default
 
 
-class Supply:
+class Supply(contextlib.AbstractContextManager["Supply"]):
     """Supplies the rows of a run's rounds, share by share, in order; a context, for its thread.
 
     Args:
@@ -67,9 +68,6 @@ class Supply:
         if self._query.sampling.secret:
             held.read_at_random(True)
             self._held = held
-
-    def __enter__(self) -> "Supply":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:

@@ -1,5 +1,6 @@
 """Runs an algorithm as one program; the result of every driver, and progress bars."""
 
+import contextlib
 import dataclasses
 import importlib.util
 from collections.abc import Callable
@@ -205,27 +206,13 @@ def possible() -> bool:
     return importlib.util.find_spec("tqdm") is not None
 
 
-class Bar:
-    """The progress bar of one run, or nothing."""
+def bar(total: int, done: int, wanted: bool, unit: str = "round") -> Any:
+    """Returns a context that gives a progress bar, or None."""
+    if not (wanted and possible()):
+        return contextlib.nullcontext()
+    import tqdm
 
-    def __init__(self, total: int, done: int, wanted: bool, unit: str = "round") -> None:
-        self._bar: Any = None
-        if wanted and possible():
-            import tqdm
-
-            self._bar = tqdm.tqdm(total=total, initial=done, unit=unit)
-
-    def __enter__(self) -> "Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, number: int) -> None:
-        """Moves the bar on by `number`."""
-        if self._bar is not None:
-            self._bar.update(number)
+    return tqdm.tqdm(total=total, initial=done, unit=unit)
 
 
 class Ticks:
@@ -236,16 +223,13 @@ class Ticks:
     """
 
     def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
-        self._bar: Bar | None = None
+        self._total, self._bar = total, None
 
     def __call__(self, number: Any) -> None:
         """Moves the bar on by the number of runs that have ended."""
-        if self._bar is None:
-            self._bar, self._done = Bar(self._total, 0, True, "run"), 0
-        number = min(int(number), self._total - self._done)
-        self._bar.update(number)
-        self._done += number
-        if self._done == self._total:
-            self._bar.__exit__()
+        progress = self._bar = self._bar or bar(self._total, 0, True, "run")
+        # copies that fill up the last share are not counted
+        progress.update(min(int(number), self._total - progress.n))
+        if progress.n == self._total:
+            progress.close()
             self._bar = None

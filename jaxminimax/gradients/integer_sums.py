@@ -28,6 +28,7 @@ from jaxminimax.mechanism.grid import BLOCK
 
 SHORT = 4096  # rows of at most 2^18 units whose sum has one word
 _LOW = 20  # bits of the lower one of two words
+_FEW = 2**12  # numbers
 _GROUP = 1024  # pairs of words that are added before a carry is moved
 _LARGEST = 2.0**30  # of a block, in units; 128 rows have 2^25, and 2^29 on the finest grids
 
@@ -71,10 +72,13 @@ def dither(key: jax.Array, like: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(like)
     size = sum(x.size for x in leaves)
 
-    word = materialise(lambda: random_words(key, (2 * -(-size // 8),)))  # or drawn for each byte
+    word = random_words(key, (2 * -(-size // 8),))
     place = np.arange(0, 32, 8, dtype=np.uint32)[:, None]
     # the four bytes of each word, [4, words], flat
-    drawn = materialise(lambda: (word[None] >> place).astype(jnp.uint8)).reshape(-1)
+    drawn = (word[None] >> place).astype(jnp.uint8)
+    if size > _FEW:  # of a few, each reader may compute its own
+        drawn = materialise(lambda: (word[None] >> place).astype(jnp.uint8))
+    drawn = drawn.reshape(-1)
     ends = np.cumsum([0, *(x.size for x in leaves)])
     return jax.tree.unflatten(treedef, [
         drawn[a:b].reshape(x.shape) for a, b, x in zip(ends, ends[1:], leaves, strict=False)])
@@ -158,11 +162,6 @@ class Leaf(NamedTuple):
     def block(self, x: jax.Array) -> Words:
         """A block's sum, of any shape with the leaf's numbers."""
         return _of(rounded(x, self.scale, self.dither.reshape(x.shape)), self.wide)
-
-    def one_block(self, weight: jax.Array, x: jax.Array) -> tuple[jax.Array, Words]:
-        """`rows` of fewer than a block, in floating point and as it is rounded."""
-        total = sum_rows(weight, x.reshape(x.shape[0], -1)).reshape(x.shape[1:])
-        return total, self.block(total)
 
     def rows(self, weight: jax.Array, x: jax.Array) -> Words:
         """sum_i weight_i x_i of `[b]` and `[b, ...]`; rows of weight 0 are finite."""

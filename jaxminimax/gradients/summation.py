@@ -27,6 +27,7 @@ that one. Records that it is computed of are done one after another too.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -34,11 +35,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import programs
-from jaxminimax.base.tree import add_compensated, at_least_float32, materialise, materialise_rows
+from jaxminimax.base.tree import add_compensated, at_least_float32, in_any_lane, materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
-from jaxminimax.mechanism.grid import BLOCK
 
 _JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
 
@@ -53,19 +53,21 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
     """
     batched, shapes = jax.make_jaxpr(jax.vmap(of_one, (None, 0)), return_shape=True)(z, examples)
     treedef = jax.tree.structure(shapes)
-    equations = programs.equations(batched)
+    needed = programs.without_unread(batched)
+    equations = programs.equations(needed)
     groups, joint = _groups(equations), _JOINT in [x.primitive.name for x in equations]
     if not groups and not joint:
         return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
-            batched.jaxpr, batched.consts, *jax.tree.leaves((z, examples))))
+            needed, batched.consts, *jax.tree.leaves((z, examples))))
     # shapes of one example
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
     alone = jax.make_jaxpr(of_one)(z, one)
+    needed = programs.without_unread(alone)
 
     # a rule of vmap sees arguments alone: what a run closes over, as another may, becomes one
     def of(held: list[jax.Array], z: Any, example: PyTree) -> PyTree:
         return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
-            alone.jaxpr, held, *jax.tree.leaves((z, example))))
+            needed, held, *jax.tree.leaves((z, example))))
 
     def together(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
         return jax.vmap(of, (None, None, 0))(held, z, examples)
@@ -74,7 +76,7 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
         return jax.lax.map(lambda x: of(held, z, x), examples)
 
     # no more groups for many than for one: no record meets what belongs to another
-    apart = groups == _groups(programs.equations(alone)) and not joint
+    apart = groups == _groups(programs.equations(needed)) and not joint
     return jax.custom_batching.sequential_vmap(together if apart else in_turn)(
         list(alone.consts), z, examples)
 
@@ -90,9 +92,6 @@ def _groups(equations: list[Any]) -> list[tuple[int, int]]:
     """The numbers of groups that features and batch of each convolution are cut into."""
     return [(x.params["feature_group_count"], x.params["batch_group_count"])
             for x in equations if x.primitive.name == "conv_general_dilated"]
-
-
-_FEW = 2**14  # numbers of a sum that cost less to copy than a further branch does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,17 +115,15 @@ def rows_from(rows: PyTree, first: jax.typing.ArrayLike, count: int) -> Part:
 
 
 class Rounding(NamedTuple):
-    """Which sums are wanted.
+    """How sums are rounded.
 
     Attributes:
       grid: of the integers.
-      floats: whether the floating-point sum is wanted, bool `[]`.
-      integers: whether the sum on the grid is wanted, bool `[]`.
+      floats: whether the floating-point sum is wanted as well, bool `[]`.
     """
 
     grid: Grid
     floats: jax.Array
-    integers: jax.Array
 
 
 class Sums(NamedTuple):
@@ -172,18 +169,23 @@ class Summation:
         rows = zip(self.clip, *trees, strict=True)
         return Saddle(*(None if clip is None else of(clip, *x) for clip, *x in rows))
 
-    def weights(self, g: Saddle, mask: jax.Array) -> Saddle:
-        """Each player's weights of the examples, `[b]`; g: what has the norms of the examples."""
+    def weights(self, g: Saddle, mask: jax.Array) -> tuple[Saddle, jax.Array]:
+        """Each player's weights of the examples, `[b]`, and whether all norms are finite.
+
+        Args:
+          g: what has the norms of the examples.
+          mask: bool `[b]`, which of them count.
+        """
         norm = self.players(lambda _, x: weights.norm(x), g)
-        for x in jax.tree.leaves(norm):
-            mask = mask & jnp.isfinite(x)  # a non-finite example counts as absent, for both
+        finite = functools.reduce(jnp.logical_and, map(jnp.isfinite, jax.tree.leaves(norm)))
+        mask = mask & finite  # a non-finite example counts as absent, for both
         # ||g_p|| / C_p
         ratio = self.players(lambda clip, x: x / jnp.asarray(clip, x.dtype), norm)
         # (sum_p (||g_p|| / C_p)^2)^(1/2) for both players
         if self.joint:
             ratio, g = weights.joint_ratio(ratio), Saddle(g, g)
         ratio = self.players(lambda _, r, x: weights.widened(r, x), ratio, g)
-        return self.players(lambda _, r: weights.weight(r, mask), ratio)
+        return self.players(lambda _, r: weights.weight(r, mask), ratio), jnp.all(finite)
 
     def num_unclipped(self, weight: Saddle) -> Saddle | None:
         """1 for each example of weight 1, -1 for each that is shortened, 0 for absent ones."""
@@ -209,48 +211,51 @@ class Summation:
 
         return self.players(lambda _, *rest: player(*rest), Saddle("w", "v"), z, *lists)
 
-    def both(self, floats: Callable[[], Saddle], integers: Callable[[Grid], Saddle],
-             rounding: Rounding | None) -> Sums:
-        """Each sum in a branch of its own, for whether it is wanted."""
-        if rounding is None:
-            return Sums(floats(), None)
-        # branches, so that a sum that is not wanted is not computed
-        return Sums(materialise(floats, rounding.floats),
-                    materialise(lambda: integers(rounding.grid), rounding.integers))
+    def both(self, floats: Callable[[Saddle], Saddle], integers: Callable[[Saddle, Grid], Saddle],
+             weighted: Callable[[bool], Saddle], finite: jax.Array, z: Saddle,
+             rounding: Rounding) -> Sums:
+        """The sum on the grid; and that in floating point, 0 where it is not wanted.
 
-    def in_one_go(self, z: Saddle, mask: jax.Array) -> bool:
-        """True if both sums share a pass: of one block, the same numbers, and few of them."""
-        return mask.shape[0] < BLOCK and sum(x.size for x in jax.tree.leaves(z)) <= _FEW
+        Args:
+          floats: the sum of weighted examples.
+          integers: that sum on a grid.
+          weighted: the examples, from whether the norms of all of them are finite.
+          finite: whether they are, bool `[]`.
+          z: the point.
+          rounding: of the sums.
+        """
+        def quick() -> Sums:
+            return Sums(self.nothing(z, None).floats, integers(weighted(True), rounding.grid))
 
-    def twice_on_leaves(self, of: Callable[..., Any], grid: Grid, z: Saddle,
-                        *lists: Saddle) -> Sums:
-        """`on_leaves` of what gives both sums at once."""
-        pairs = self.on_leaves(lambda *x: Sums(*of(*x)), grid, z, *lists)
-        return Sums(*(jax.tree.map(lambda x, k=k: x[k], pairs,
-                                   is_leaf=lambda x: isinstance(x, Sums)) for k in range(2)))
+        def careful() -> Sums:
+            # what is not finite is 0, which changes no finite number, and so no other block
+            examples = weighted(False)
+            return Sums(floats(examples), integers(examples, rounding.grid))
+
+        return jax.lax.cond(in_any_lane(~finite | rounding.floats), careful, quick)
 
 
 def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
             rounding: Rounding | None) -> Sums:
     """All per-example operators are held."""
     # once, for norms and sum alike: computed twice, cancelling terms could round differently
-    g = materialise_rows(lambda: each(how.operator, z, examples), mask)
+    g = materialise_rows(lambda: each(how.operator, z, examples))
     # min(1, C / ||g_i||), [b]
-    scale = how.weights(g, mask)
+    scale, finite = how.weights(g, mask)
 
-    if rounding is not None and how.in_one_go(z, mask):
-        return materialise(lambda: how.twice_on_leaves(
-            lambda leaf, _, x: leaf.one_block(*x), rounding.grid, z,
-            how.players(lambda _, x, s: weights.silenced(x, s), g, scale))
-            )._replace(num_unclipped=how.num_unclipped(scale))
+    def floats(rows: Saddle) -> Saddle:
+        return how.players(lambda _, x, rows: jax.tree.unflatten(
+            jax.tree.structure(x), [weights.weighted_sum(x, s) for s, x in rows]), g, rows)
 
-    def integers(grid: Grid) -> Saddle:
-        # rows of weight 0 become 0: those on a grid must be finite
-        silenced = how.players(lambda _, x, s: weights.silenced(x, s), g, scale)
-        return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, silenced)
+    def integers(rows: Saddle, grid: Grid) -> Saddle:
+        return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, rows)
 
-    return how.both(lambda: how.players(lambda _, x, s: weights.weighted_sum(x, s), g, scale),
-                    integers, rounding)._replace(num_unclipped=how.num_unclipped(scale))
+    def weighted(finite: bool) -> Saddle:
+        return how.players(lambda _, x, s: weights.weighted(x, s, finite), g, scale)
+
+    sums = Sums(floats(weighted(True)), None) if rounding is None else how.both(
+        floats, integers, weighted, finite, z, rounding)
+    return sums._replace(num_unclipped=how.num_unclipped(scale))
 
 
 def fresh(rows: jax.Array, first: jax.Array) -> jax.Array:

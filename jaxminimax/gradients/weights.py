@@ -70,14 +70,21 @@ def weight(ratio: jax.Array, present: jax.Array) -> jax.Array:
     return jnp.where(counts, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
 
 
-def silenced(g: PyTree, weight: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
-    """Weights and rows of each leaf, in at least float32, with zeros where the weight is 0."""
+def weighted(g: PyTree, weight: jax.Array, finite: bool) -> list[tuple[jax.Array, jax.Array]]:
+    """Weights and rows of each leaf, in at least float32, finite.
+
+    Args:
+      g: leaves `[b, ...]`.
+      weight: `[b]`; 0 for examples whose norm is not finite.
+      finite: whether the norms of all examples are; else rows of weight 0 are replaced by zeros.
+    """
     rows = []
     for x in jax.tree.leaves(g):
         x = x.astype(at_least_float32(x.dtype))
         scale = weight.astype(x.dtype)
-        # 0 * NaN is NaN, so a record of weight 0 is replaced by zeros
-        rows.append((scale, jnp.where(scale.reshape(-1, *[1] * (x.ndim - 1)) > 0, x, 0)))
+        if not finite:  # 0 * NaN is NaN
+            x = jnp.where(scale.reshape(-1, *[1] * (x.ndim - 1)) > 0, x, 0)
+        rows.append((scale, x))
     return rows
 
 

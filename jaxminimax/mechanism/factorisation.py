@@ -68,8 +68,8 @@ import numpy as np
 import scipy
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, description, sentences
+from jaxminimax.base.types import Saddle, pytree_dataclass
+from jaxminimax.mechanism import costs, limits, sentences
 from jaxminimax.mechanism.costs import CLIP_NORM, Charge
 from jaxminimax.mechanism.description import Facts, Kind, Once
 from jaxminimax.mechanism.grid import DITHER_FAILURE, PARAMETERS, grid_bits
@@ -266,10 +266,10 @@ class TreeSums(Once):
 
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
-        description.check_grid(self.exact, self.parameters)
-        description.check_times("leaves", self.leaves)
-        description.check_bound("clip", self.clip)
-        description.check_multiplier("noise_multiplier", self.noise_multiplier)
+        limits.check_grid(self.exact, self.parameters)
+        limits.check_times("leaves", self.leaves)
+        limits.check_bound("clip", self.clip)
+        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def moves(self) -> float:
         """The distance that a record moves the nodes, over twice the clip norm."""
@@ -282,7 +282,8 @@ class TreeSums(Once):
         """A record is rounded once, in its leaf, and noised in each of its nodes."""
         nodes = self.leaves.bit_length()
         return Facts(CLIP_NORM, self.leaves, nodes, numbers=nodes * self.parameters, near=1,
-                     noise=self.noise_multiplier, parameters=self.parameters, exact=self.exact)
+                     noise=self.noise_multiplier, parameters=self.parameters, exact=self.exact,
+                     clip=Saddle(self.clip, self.clip), joint=True)
 
     def words(self) -> Words:
         """States the number of leaves and nodes."""
@@ -326,11 +327,11 @@ class CorrelatedSums(Once):
 
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""
-        description.check_grid(self.exact, self.parameters)
+        limits.check_grid(self.exact, self.parameters)
         checks.count("leaves", self.leaves)
         check_bands(self.bands, self.leaves, self.parameters)
-        description.check_bound("clip", self.clip)
-        description.check_multiplier("noise_multiplier", self.noise_multiplier)
+        limits.check_bound("clip", self.clip)
+        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
         """The multiplier of a sum, less what rounding the noise's combinations may move."""
@@ -349,7 +350,8 @@ class CorrelatedSums(Once):
         """A record is rounded once, combinations in two bounds; it moves all later numbers."""
         return Facts(CLIP_NORM, self.leaves, 1, numbers=self.leaves * self.parameters, near=3,
                      length=self.moves(), noise=self.noise_multiplier,
-                     parameters=self.parameters, exact=self.exact)
+                     parameters=self.parameters, exact=self.exact,
+                     clip=Saddle(self.clip, self.clip), joint=True)
 
     def words(self) -> Words:
         """States the number of leaves and bands, and how far a record moves the noise."""

@@ -99,11 +99,11 @@ DOUBT = np.int32(-2**31)  # no number is that small
 # yet may move; the tests bound it cell by cell.
 FIRST_ERROR = np.float32(2.0**-8)
 _LANES = 32
+_MANY = 2**14  # from which on some are in doubt in most draws
 _FEW = 64  # numbers: so seldom in doubt that no quicker stage is worth its compilation
 
 
-def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike,
-                   wanted: jax.typing.ArrayLike = True) -> jax.Array:
+def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike) -> jax.Array:
     """Independent integers floor(2^bits G), G ~ N(0, 1).
 
     See the package for the law and what is proved of it.
@@ -114,7 +114,6 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike,
       bits: of a standard deviation, a whole number in [0, 22]; may be traced, and may differ from
         lane to lane. The same key gives floors of the same real numbers, so that those for fewer
         bits are those for more, shifted.
-      wanted: bool `[]`; zeros, and nothing is drawn, if no lane wants noise.
 
     Returns:
       int32 `[size]`.
@@ -129,7 +128,7 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike,
     """
     checks.count("size", size, low=0)
     checks.number("bits", bits, low=0, high=BITS, closed=True)
-    checks.scalars(bits=bits, wanted=wanted)
+    checks.scalars(bits=bits)
     if jnp.result_type(bits).kind not in "iu":
         raise ValueError(f"bits must be whole, got {bits!r}.")
     if size >= 2**31 - _LANES:
@@ -139,7 +138,7 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike,
     # (a shift out of range would be whatever the machine makes of it)
     shift = jnp.clip(BITS - jnp.asarray(bits, jnp.int32), 0, BITS)
     padded = -(-size // _LANES) * _LANES
-    x = materialise(lambda: first(random_words(key, (padded,)), shift), wanted)
+    x = materialise(lambda: first(random_words(key, (padded,)), shift))
     return _settled(key, x, shift)[:size]
 
 
@@ -191,23 +190,32 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
     fine = fine_key(key)
     capacity = _capacity(size)
 
+    def one(x: jax.Array) -> jax.Array:
+        """The first that is still in doubt, in integers."""
+        place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
+        word = words_of(key, fine, size, place[None], WORDS // 2)[:WORDS, 0]
+        value = _signed(last(word) >> shift, word[0])
+        return jax.lax.dynamic_update_slice(x, value[None], [place])
+
     def one_by_one(x: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda x: jnp.any(x == DOUBT), one, x)
 
-    def all_of_them(x: jax.Array) -> jax.Array:
-        lane = np.arange(_LANES, dtype=np.uint32)[:, None]
-        flags = materialise(lambda: jnp.sum(
-            (x.reshape(_LANES, -1) == DOUBT).astype(jnp.uint32) << lane,
-                                        0, dtype=jnp.uint32))
-        total = jnp.sum(jax.lax.population_count(flags).astype(jnp.int32), dtype=jnp.int32)
+    if size <= _FEW:
+        return jax.lax.cond(in_any_lane(x == DOUBT), one_by_one, lambda x: x, x)
 
+    lane = np.arange(_LANES, dtype=np.uint32)[:, None]
+    flags = jnp.sum((x.reshape(_LANES, -1) == DOUBT).astype(jnp.uint32) << lane, 0,
+                    dtype=jnp.uint32)
+    total = jnp.sum(jax.lax.population_count(flags).astype(jnp.int32), dtype=jnp.int32)
+
+    def all_of_them(x: jax.Array) -> jax.Array:
         def some(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             """Settles that many of those in doubt, in float64; and whether one still is."""
             x, left = carry
             rank = k * capacity + jnp.arange(capacity, dtype=jnp.int32)
             live = rank < total
             place = materialise(lambda: jnp.where(live, places(flags, rank), 0))
-            word, second, third = words_of(key, fine, size, place, 1)
+            word, second, third = words_of(key, fine, size, place, 1, rolled=size < _MANY)
             value, again = middle(word, second, third, shift)
             value = jnp.where(again, DOUBT, _signed(value, word))
             x = x.at[jnp.where(live, place, size)].set(value, mode="drop")
@@ -216,15 +224,7 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
         x, left = jax.lax.fori_loop(0, -(-total // capacity), some, (x, jnp.zeros((), bool)))
         return jax.lax.cond(in_any_lane(left), one_by_one, lambda x: x, x)
 
-    def one(x: jax.Array) -> jax.Array:
-        """The first that is still in doubt, in integers."""
-        place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
-        word = words_of(key, fine, size, place[None], WORDS // 2)[:WORDS, 0]
-        value = _signed(last(word) >> shift, word[0])
-        return jax.lax.dynamic_update_slice(x, value[None], [place])
-
-    return jax.lax.cond(in_any_lane(x == DOUBT), one_by_one if size <= _FEW else all_of_them,
-                        lambda x: x, x)
+    return jax.lax.cond(in_any_lane(total > 0), all_of_them, lambda x: x, x)
 
 
 DIGITS = 29  # those from 2^29 on, e^-128 of all numbers have one, are left out

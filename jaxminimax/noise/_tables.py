@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.random_bits import random_words, rolled_threefry, word_pairs
+from jaxminimax.base.random_bits import random_words, rolled_threefry, threefry, word_pairs
 from jaxminimax.base.tree import in_float64
 
 BITS = 22                  # of the finest grid, 2^-22
@@ -201,7 +201,7 @@ def fine_key(key: jax.Array) -> jax.Array:
 
 
 def words_of(key: jax.Array, fine: jax.Array, size: int, place: jax.Array,
-             parts: int) -> jax.Array:
+             parts: int, rolled: bool = True) -> jax.Array:
     """The words of these numbers, `random_words(key, (size,))[place]` and then 2 parts more each.
 
     The further ones are those of the counters (place + 2^31, 0), (place + 2^31, 1), ..., which no
@@ -213,6 +213,7 @@ def words_of(key: jax.Array, fine: jax.Array, size: int, place: jax.Array,
       size: even.
       place: int32 `[n]`.
       parts: up to 4.
+      rolled: for branches that are seldom taken, see `random_words`.
 
     Returns:
       uint32 `[1 + 2 parts, n]`.
@@ -223,7 +224,7 @@ def words_of(key: jax.Array, fine: jax.Array, size: int, place: jax.Array,
     count = jnp.where(part < 0, jnp.where(upper, place - half, place)[None], place[None])
     count = count.astype(jnp.uint32) + np.where(part < 0, 0, 2**31).astype(np.uint32)
     other = jnp.broadcast_to(np.maximum(part, 0).astype(np.uint32), count.shape)
-    x, y = rolled_threefry(fine, count, other)
+    x, y = (rolled_threefry if rolled else threefry)(fine, count, other)
     if str(jax.random.key_impl(key)) == "threefry2x32":
         word = jnp.where(upper, y[0], x[0])
     else:

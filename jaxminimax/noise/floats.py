@@ -7,7 +7,6 @@ float64), and both outputs of the transform are used. Samples are floating-point
 their last bits: attacks on those are outside the threat model (integer noise has none).
 """
 
-import functools
 import math
 import os
 
@@ -52,9 +51,8 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
     return jax.random.wrap_key_data(jnp.asarray(drawn), impl=generator)
 
 
-def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype,
-                    wanted: jax.typing.ArrayLike = True) -> jax.Array:
-    """Independent N(0, 1) numbers of float32 or float64; zeros if not `wanted`, bool `[]`.
+def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Independent N(0, 1) numbers of float32 or float64.
 
     Examples:
         >>> jmm.noise.standard_normal(jax.random.key(0), (3,), np.dtype(np.float32)).shape
@@ -71,7 +69,7 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype,
             cos, sin = _fine_circle(*word_pairs(key, (half,), part=1))
         return radius * cos, radius * sin
 
-    return jnp.concatenate(materialise(drawn, wanted))[:size].reshape(shape)
+    return jnp.concatenate(materialise(drawn))[:size].reshape(shape)
 
 
 def _minus_log(high: jax.Array, low: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -151,9 +149,7 @@ def gaussian(key: jax.Array, tree: PyTree, std: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(tree)
     if not leaves:
         return tree
-    wanted = functools.reduce(jnp.logical_or, (jnp.any(jnp.asarray(s) != 0)
-                                               for s in jax.tree.leaves(std)))
-    draw = standard_normal(key, (sum(x.size for x in leaves),), float_dtype(tree), wanted)
+    draw = standard_normal(key, (sum(x.size for x in leaves),), float_dtype(tree))
 
     noise, first = [], 0
     for x, s in zip(leaves, jax.tree.leaves(jax.tree.broadcast(std, tree)), strict=True):

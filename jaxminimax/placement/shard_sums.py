@@ -61,7 +61,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.base.tree import materialise
+from jaxminimax.base.tree import if_wanted
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.integer_sums import across, is_words
@@ -108,7 +108,7 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
 
 def add_up(sums: Sums, floats: jax.Array) -> Sums:
     """Adds the sums of shards up on every device; floating-point sums only if wanted."""
-    return Sums(materialise(lambda: jax.lax.psum(sums.floats, AXIS), floats), jax.tree.map(
+    return Sums(if_wanted(lambda: jax.lax.psum(sums.floats, AXIS), floats), jax.tree.map(
         lambda x: across(x, AXIS), sums.integers, is_leaf=is_words), jax.tree.map(
         lambda x: jax.lax.psum(x, AXIS), sums.num_unclipped))
 

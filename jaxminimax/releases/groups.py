@@ -11,10 +11,8 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
-from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases import opening, operator_rng, reading
 from jaxminimax.releases.noisy_sums import noisy_sum
-from jaxminimax.releases.opening import Opened
 from jaxminimax.releases.watch import watched
 
 
@@ -50,7 +48,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     checks.scalars(group=group)
     if not jnp.issubdtype(jnp.result_type(group), jnp.integer):
         raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
-    opened = _opened(key, mechanism, spent, problem, w, data)
+    opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data)
     p = len(query.sizes)
     # without such a group NaN, and not the records of the nearest one
     opened = opened.only_if((group >= 0) & (group < p))
@@ -109,7 +107,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     if jnp.shape(v) != (p,) or not jnp.issubdtype(jnp.result_type(v), jnp.floating):
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
-    opened = _opened(key, mechanism, spent, problem, w, data)
+    opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data)
     operator = operator_rng.operator_of(problem)
     s, r = shares(jnp.asarray(v, tree.float_dtype(opened.point.w)), query.sizes)
 
@@ -126,18 +124,6 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     mean = noisy_sum(opened, reading.of_all_groups(opened, r), n).value.w
     # the bracket is N times the mean; s and N are public, so this is postprocessing
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
-
-
-def _opened(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: GroupProblem, w: PyTree,
-            data: PyTree) -> Opened:
-    query = mechanism.query
-    assert isinstance(query, GroupGradients)
-    z = check_noise(query)
-    checks.scalars(clip=query.clip, noise_multiplier=z)
-    reading.check_groups(data, query.sizes)
-    return opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data,
-                            clip=Saddle(query.clip, None), noise_multiplier=Saddle(z, None),
-                            axes=2, sizes=query.sizes)
 
 
 def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:

@@ -16,15 +16,14 @@ from jaxminimax.base.tree import at_least_float32, float_dtype, in_float64, refu
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.gradients import summation
 from jaxminimax.mechanism import GroupLosses, RecordLosses, Selection
-from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.grid import MOST_BITS
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.shard_sums import each_record
 from jaxminimax.placement.sharding import Sharded
 from jaxminimax.releases import noisy_sums, opening, operator_rng, reading
-from jaxminimax.releases.opening import Opened
-from jaxminimax.releases.reading import Place
+from jaxminimax.releases.opening import Opened, Place
 from jaxminimax.releases.watch import watched
 
 _LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
@@ -62,7 +61,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     if not isinstance(mechanism, GroupLosses):
         raise ValueError(f"release_group_losses answers GroupLosses, got "
                          f"{type(mechanism).__name__}.")
-    opened = _opened(key, mechanism, spent, problem, w, data)
+    opened = opening.open_losses(key, mechanism, spent, problem, w, data)
     each = _losses(opened, problem)
     noisy = _noisy_means(opened, each, mechanism.sizes, float_dtype(opened.point))
     if mechanism.only_argmax:
@@ -108,7 +107,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     if not isinstance(mechanism, Selection):
         raise ValueError("release_group_index answers a Selection, or GroupLosses("
                          f"only_argmax=True), got {type(mechanism).__name__}.")
-    opened = _opened(key, mechanism, spent, problem, w, data)
+    opened = opening.open_losses(key, mechanism, spent, problem, w, data)
     each, z = _losses(opened, problem), check_noise(mechanism)
     # `chosen` depends on the scores by max S - S_i alone
     below, argmax = in_float64(functools.partial(_scores, mechanism.sizes))(
@@ -143,8 +142,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     """
     if not isinstance(mechanism, RecordLosses):
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
-    reading.check_place(data, place)
-    opened = opening.open_losses(key, mechanism, spent, problem, w, data, axes=len(place))
+    opened = opening.open_losses(key, mechanism, spent, problem, w, data, place)
     record, exists = reading.record_of(opened, place)
     loss = operator_rng.loss_of(problem)(opened.point, record)
     if jnp.shape(loss) != ():
@@ -153,13 +151,6 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     alone = jnp.where(exists, loss, jnp.nan)[None, None]  # a group of one record
     noisy = _noisy_means(opened, alone, (1,), at_least_float32(loss.dtype))
     return opening.nan_if_refused(opened.answered, noisy[0])
-
-
-def _opened(key: jax.Array, mechanism: GroupLosses | Selection, spent: jax.Array,
-            problem: GroupProblem, w: PyTree, data: PyTree) -> Opened:
-    reading.check_groups(data, mechanism.sizes)
-    return opening.open_losses(key, mechanism, spent, problem, w, data,
-                               sizes=mechanism.sizes)
 
 
 def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:

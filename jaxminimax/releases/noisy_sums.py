@@ -94,7 +94,7 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
     # two words if rows of up to 2^(18 + finer bits) units may exceed 2^30 together
     grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
                 dither(fold_in(key, _DITHER), like), wide=rows > SHORT >> finer_bits(parameters))
-    return Rounding(grid, floats=jnp.any(noiseless), integers=~jnp.all(noiseless))
+    return Rounding(grid, jnp.any(noiseless))
 
 
 class Noisy(NamedTuple):
@@ -189,10 +189,7 @@ def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
     """floor(2^L G) for every number, each player with its own L: floors of floors nest."""
     most = finest(scale)
     # both players in one draw, at the largest L
-    drawn = as_leaves(floored_normal(key, sum(x.size for x in jax.tree.leaves(like)), most,
-                                     jnp.any(jnp.stack([s.stddev != 0 for s in scale
-                                                        if s is not None]))),
-                      like)
+    drawn = as_leaves(floored_normal(key, sum(x.size for x in jax.tree.leaves(like)), most), like)
     # floor(2^L G) = floor(floor(2^most G) / 2^(most - L))
     return Saddle(*(None if s is None else jax.tree.map(
         lambda x, s=s: x >> most - s.log2_steps, player)
@@ -240,7 +237,7 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
         up = a - integer > (u.astype(x.dtype) + 0.5) * 2.0**-8
         return jnp.where(std == 0, x, (integer + up + noise.astype(x.dtype) + 0.5) * scale.step)
 
-    noise = as_leaves(floored_normal(noise_key, size, scale.log2_steps, std != 0), point)
+    noise = as_leaves(floored_normal(noise_key, size, scale.log2_steps), point)
     return jax.tree.map(leaf, point, dither(fold_in(key, _DITHER), point), noise)
 
 
@@ -268,7 +265,7 @@ def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: 
     # I = sum_j round(loss_j / g), of at most 2^20 each: 2^31 of them stay below 2^52
     total = jnp.sum(jnp.round(jnp.minimum(losses / step, 2.0**20)), -1)
     if gaussian:
-        noise = floored_normal(key, math.prod(shape), bits, width != 0).reshape(shape)
+        noise = floored_normal(key, math.prod(shape), bits).reshape(shape)
     else:
         # floor(2^L E) = floor(floor(2^22 E) / 2^(22 - L))
         noise = floored_laplace(key, shape) >> (MOST_BITS - bits)

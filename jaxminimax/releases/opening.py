@@ -22,10 +22,14 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
 from jaxminimax.mechanism import Repeat
-from jaxminimax.mechanism.description import Answered, Kind, check_noise
+from jaxminimax.mechanism.description import Answered, Kind
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.placement import sharding
+from jaxminimax.placement.host_data import Window
+from jaxminimax.placement.sharding import Sharded
 from jaxminimax.releases import operator_rng, record_isolation
 
+Place = tuple[jax.Array, ...]  # an index for each leading axis
 _FIRST = 2**31  # the number that release 0 is folded into a run's key with
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
@@ -236,10 +240,8 @@ def open_release(key: jax.Array, mechanism: Answered, spent: jax.Array, point: P
 
 
 def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem | GroupProblem,
-             z: Saddle, data: PyTree, *, clip: Saddle, noise_multiplier: Saddle,
-             joint: bool = False, axes: int = 1, sizes: tuple[int, ...] = (),
-             counts: int | None = None) -> Opened:
-    """A release of a sum of clipped operators at z.
+             z: Saddle, data: PyTree, place: Place | None = None) -> Opened:
+    """A release of a sum of clipped operators at z, with the clip norms of the description's facts.
 
     Args:
       key: root key of the run.
@@ -248,45 +250,112 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       problem: `operator` is used, and whether it draws.
       z: the point.
       data: as the release takes them.
-      clip: by player; None for one that is not released.
-      noise_multiplier: by player.
-      joint: as of `clipped_sum`.
-      axes: leading axes of the data that number the records.
-      sizes: of the groups, where their rows are padded.
-      counts: how many counts of records within the clip norms are released as well; None: none are
-        counted.
+      place: of the one record that is read; None for a sample.
 
     Raises:
       ValueError: for what no release should start from.
       TypeError: for arguments of another kind.
     """
-    query = mechanism.query if isinstance(mechanism, Repeat) else mechanism
-    for name, *numbers in zip(Saddle._fields, clip, noise_multiplier, strict=True):
-        checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
-                                  strict=True)))
+    facts = mechanism.facts()
+    noise = check_noise(mechanism.query if isinstance(mechanism, Repeat) else mechanism)
+    if isinstance(noise, Saddle):
+        for player, clip, z_player in zip(Saddle._fields, facts.clip, noise, strict=True):
+            checks.scalars(**{f"clip.{player}": clip, f"noise_multiplier.{player}": z_player})
+    else:  # one number for all players
+        for clip in facts.clip:
+            checks.scalars(clip=clip, noise_multiplier=noise)
+        noise = Saddle(*(None if clip is None else noise for clip in facts.clip))
+    axes = check_layout(data, mechanism, place)
     # before a record is read: sensitivity needs operators of one record each
-    value = record_isolation.check_operator(problem, z, data, axes, sizes)
+    value = record_isolation.check_operator(problem, z, data, axes, facts.sizes)
     arguments.players("The operator's value", value, "like z")
-    for name, norm in clip._asdict().items():
+    for name, norm in facts.clip._asdict().items():
         if norm is not None:
             arguments.same_shapes(getattr(value, name), getattr(z, name),
                                   f"The operator's value for {name}", f"z.{name}")
     clipped = dataclasses.replace(
-        clipped_sum(operator_rng.operator_of(problem), clip, joint=joint),
-        counted=counts is not None)
+        clipped_sum(operator_rng.operator_of(problem), facts.clip, joint=facts.joint),
+        counted=facts.counts is not None)
     # what rounding to the grid costs grows with the number of coordinates
-    check_size([x for c, x in zip(clip, z, strict=True) if c is not None], query.parameters,
-               counts or 0)
+    check_size([x for c, x in zip(facts.clip, z, strict=True) if c is not None], facts.parameters,
+               facts.counts or 0)
     return open_release(key, mechanism, spent, z, data, draws=problem.random, clipped=clipped,
-                        noise_multiplier=noise_multiplier)
+                        noise_multiplier=noise)
 
 
 def open_losses(key: jax.Array, mechanism: Any, spent: jax.Array, problem: GroupProblem, w: PyTree,
-                data: PyTree, *, axes: int = 2, sizes: tuple[int, ...] = ()) -> Opened:
+                data: PyTree, place: Place | None = None) -> Opened:
     """A release of what is computed of clipped losses at w; arguments as of `open_sum`."""
+    axes = check_layout(data, mechanism, place)
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
-    record_isolation.check_loss(problem, w, data, axes, sizes)
+    record_isolation.check_loss(problem, w, data, axes, mechanism.facts().sizes)
     return open_release(key, mechanism, spent, w, data, draws=problem.random)
+
+
+# --- what a release refuses ---
+
+
+def check_layout(data: PyTree, mechanism: Answered, place: Place | None = None) -> int:
+    """Refuses data whose leading axes are not those of the described records.
+
+    Args:
+      data: leaves with a leading axis for the records' numbers, or two: groups and records in them;
+        on a mesh or sent ahead.
+      mechanism: the description.
+      place: of one record, where the description leaves the axes open.
+
+    Returns:
+      How many axes number the records.
+
+    Raises:
+      ValueError: naming the axes and what was described.
+    """
+    if place is not None:
+        return len(check_place(data, place))
+    sizes = mechanism.facts().sizes  # type: ignore[attr-defined]
+    if sizes:
+        check_groups(data, sizes)
+        return 2
+    assert isinstance(mechanism, Repeat)
+    parts, n = mechanism.parts, mechanism.query.population
+    checks.count("population", n)
+    described = f"population={n}" if parts == 1 else f"{parts} parts of {n} records"
+    _check_rows(data, (parts * n,), described, more=parts > 1)
+    return 1
+
+
+def check_groups(data: PyTree, sizes: tuple[int, ...]) -> None:
+    """Refuses data that are not `[p, n_max, ...]` for groups of these sizes."""
+    checks.count("sizes", min(sizes))
+    _check_rows(data, (len(sizes), max(sizes)), f"{len(sizes)} groups of up to {max(sizes)} "
+                "records: use problems.by_group")
+
+
+def check_place(data: PyTree, place: Place) -> tuple[int, ...]:
+    """Lengths of the axes that number the records, as many as a place has indices.
+
+    Raises:
+      ValueError: for arrays of different lengths, and for a place with more indices or fewer.
+    """
+    sharding.refuse_ahead(data)
+    rows = data.lead if isinstance(data, Sharded) else next(
+        (jnp.shape(x)[: len(place)] for x in jax.tree.leaves(data)), ())
+    _check_rows(data, rows, f"records with {len(place)} number(s), the same for every array")
+    if len(rows) != len(place):
+        raise ValueError(f"data has leading axes {rows}, but a record is named by {len(place)} "
+                         "number(s).")
+    return rows
+
+
+def _check_rows(data: PyTree, rows: tuple[int, ...], described: str, *, more: bool = False) -> None:
+    """Refuses other leading axes than `rows`; with `more`, one axis may be longer."""
+    axes = ({(data.population,)} if isinstance(data, Window) else
+            {data.lead} if isinstance(data, Sharded) else
+            {jnp.shape(x)[: len(rows)] for x in jax.tree.leaves(data)})
+    enough = more and len(axes) == 1 and len(min(axes)) == len(rows) and min(axes) >= rows
+    if axes != {rows} and not enough:
+        raise ValueError(f"data has leading axes {axes}, but the mechanism was described for "
+                         f"{described}.")
 
 
 def check_size(like: PyTree, num_coordinates: int, extra: int = 0) -> None:

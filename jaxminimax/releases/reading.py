@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.summation import Part, Rounding, Sums, rows_from
@@ -22,70 +21,13 @@ from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw
 from jaxminimax.placement import gather_rows, host_data
 from jaxminimax.placement.host_data import Sent, Window
 from jaxminimax.placement.shard_sums import one_group, sum_over_groups, sum_over_shards
-from jaxminimax.placement.sharding import Sharded, is_spread, refuse_ahead
+from jaxminimax.placement.sharding import Sharded, is_spread
 from jaxminimax.releases import opening, operator_rng
-from jaxminimax.releases.opening import Keys, Opened
+from jaxminimax.releases.opening import Keys, Opened, Place
 
 SLOTS = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noisy_sums`
 
-Place = tuple[jax.Array, ...]  # an index for each leading axis
 Total = Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums]  # `ClippedSum.sums`
-
-
-# --- layouts ---
-
-
-def check_rows(data: PyTree, rows: tuple[int, ...], described: str, *, more: bool = False) -> None:
-    """Refuses data whose leading axes are not those of the described records.
-
-    Args:
-      data: leaves `[*rows, ...]`, on a mesh or sent ahead.
-      rows: lengths of the axes that number the records.
-      described: what the description says of them, for the message.
-      more: whether there may be more, in one axis.
-
-    Raises:
-      ValueError: naming the axes and what was described.
-    """
-    axes = ({(data.population,)} if isinstance(data, Window) else
-            {data.lead} if isinstance(data, Sharded) else
-            {jnp.shape(x)[: len(rows)] for x in jax.tree.leaves(data)})
-    enough = more and len(axes) == 1 and len(min(axes)) == len(rows) and min(axes) >= rows
-    if axes != {rows} and not enough:
-        raise ValueError(f"data has leading axes {axes}, but the mechanism was described for "
-                         f"{described}.")
-
-
-def check_parts(data: PyTree, mechanism: Repeat) -> None:
-    """`check_rows` of a repeated query: the population, or at least that of all parts."""
-    assert isinstance(mechanism.query, Query | Resolvent)
-    parts, n = mechanism.parts, mechanism.query.population
-    checks.count("population", n)
-    described = f"population={n}" if parts == 1 else f"{parts} parts of {n} records"
-    check_rows(data, (parts * n,), described, more=parts > 1)
-
-
-def check_groups(data: PyTree, sizes: tuple[int, ...]) -> None:
-    """`check_rows` of groups of these sizes, `[p, n_max, ...]`."""
-    checks.count("sizes", min(sizes))
-    check_rows(data, (len(sizes), max(sizes)), f"{len(sizes)} groups of up to {max(sizes)} "
-               "records: use problems.by_group")
-
-
-def check_place(data: PyTree, place: Place) -> tuple[int, ...]:
-    """Lengths of the axes that number the records, as many as a place has indices.
-
-    Raises:
-      ValueError: for arrays of different lengths, and for a place with more indices or fewer.
-    """
-    refuse_ahead(data)
-    rows = data.lead if isinstance(data, Sharded) else next(
-        (jnp.shape(x)[: len(place)] for x in jax.tree.leaves(data)), ())
-    check_rows(data, rows, f"records with {len(place)} number(s), the same for every array")
-    if len(rows) != len(place):
-        raise ValueError(f"data has leading axes {rows}, but a record is named by {len(place)} "
-                         "number(s).")
-    return rows
 
 
 # --- samples ---
@@ -378,10 +320,10 @@ def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
     """The record at a place, and whether there is one: an index that is too large names none.
 
     Raises:
-      ValueError: as `check_place`.
+      ValueError: as `opening.check_place`.
     """
     exists = jnp.array(True)
-    for index, length in zip(place, check_place(data, place), strict=True):
+    for index, length in zip(place, opening.check_place(data, place), strict=True):
         exists &= (index >= 0) & (index < length)
     # out of range the nearest record is read, and `exists` is False
     if isinstance(data, Sharded):

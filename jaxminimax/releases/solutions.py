@@ -27,7 +27,7 @@ from jaxminimax.mechanism import (
     phase_sizes,
     rows_read,
 )
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.mechanism.solutions import (
@@ -100,7 +100,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     checks.scalars(bound=query.bound, prox=query.prox, slack=query.slack,
                    noise_multiplier=check_noise(query))
     refuse_ahead(data)
-    reading.check_parts(data, mechanism)
+    opening.check_layout(data, mechanism)
     operator_rng.refuse(problem, "A certified solution")
     record_isolation.check(problem.operator, z, data)
     opened = opening.open_release(key, mechanism, spent, z, data)
@@ -256,7 +256,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
                    **{name: getattr(mechanism, name) for name in _CONSTANTS})
     _check_covered(mechanism, problem)
     sizes = mechanism.sizes
-    reading.check_groups(data, sizes)
+    opening.check_layout(data, mechanism)
     record_isolation.check(problem.loss, w, data, 2, sizes)
     opened = opening.open_release(key, mechanism, spent, w, data)
     opening.check_size(opened.point, mechanism.parameters)

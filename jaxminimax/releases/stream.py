@@ -11,16 +11,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import checks
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import CorrelatedSums, TreeSums
-from jaxminimax.mechanism.description import Kind, check_noise
+from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, PrefixSums, coefficients
 from jaxminimax.noise import floored_normal, gaussian
 from jaxminimax.releases import noisy_sums, opening, reading
-from jaxminimax.releases.opening import Opened
-from jaxminimax.releases.reading import Place
+from jaxminimax.releases.opening import Opened, Place
 from jaxminimax.releases.watch import watched
 
 _HALF = 13  # bits of the lower part of an integer: sums of either part's products have 32 bits
@@ -39,7 +37,7 @@ def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
     Raises:
       ValueError: while tracing, if `data` are not those of the described groups.
     """
-    reading.check_groups(data, sizes)
+    opening.check_groups(data, sizes)
     # each turn takes two records, so none is read twice
     row = 2 * turns[group]
     return (group, row), (group, row + 1), row + 1 < jnp.asarray(sizes, turns.dtype)[group]
@@ -88,12 +86,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     if not isinstance(mechanism, TreeSums | CorrelatedSums):
         raise ValueError("release_leaf answers TreeSums and CorrelatedSums, got "
                          f"{type(mechanism).__name__}.")
-    clip, z_clip = mechanism.clip, check_noise(mechanism)
-    checks.scalars(clip=clip, noise_multiplier=z_clip)
-    reading.check_place(data, place)
-    opened = opening.open_sum(
-        key, mechanism, spent, problem, z, data, clip=Saddle(clip, clip),
-        noise_multiplier=Saddle(z_clip, z_clip), joint=True, axes=len(place))
+    opened = opening.open_sum(key, mechanism, spent, problem, z, data, place)
     # g_t + N_t - N_{t-1}
     noise = (correlated_noise_of(opened, Kind.INNOVATION) if isinstance(mechanism, CorrelatedSums)
              else lambda like, scale: _noise_step(
@@ -193,7 +186,6 @@ def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: S
               scale: Saddle) -> Saddle:
     size, rows = sum(x.size for x in jax.tree.leaves(like)), min(TOGETHER, bands)
     most = noisy_sums.finest(scale)
-    wanted = jnp.any(jnp.stack([s.stddev != 0 for s in scale if s is not None]))
     weights = coefficients(bands)
     # a_0 is left out: zeta_t is added outside of the floor
     table = jnp.asarray(weights).at[0].set(0)
@@ -205,7 +197,7 @@ def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: S
         now, high, low = total
         # zeta of the releases of a block, [releases, size], each number on its own grid
         zeta = floored_normal(opening.keys_of_release(key, stream, block).noise,
-                              rows * size, most, wanted).reshape(rows, size) >> shift[None]
+                              rows * size, most).reshape(rows, size) >> shift[None]
         a = _weights(lag, table)[:, None]
         # zeta_t, and sum_k a_k zeta_{t-k} = 2^13 high + low
         return (now + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),

@@ -4,6 +4,8 @@ The standard deviation of the noise is one product, clip * noise multiplier, of 
 accountant reads.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -11,7 +13,7 @@ from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
-from jaxminimax.mechanism.description import Answered, Kind, check_noise
+from jaxminimax.mechanism.description import Answered, Kind
 from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
 from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
@@ -112,18 +114,16 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     query.check_own()
     check_correlated(mechanism)
     # noise is in units of the clip norm, so one from a state is checked
-    clip = query.clip if query.adaptive is None else check_clip(query, clip)
-    reading.check_parts(data, mechanism)
-    for name, norm in clip._asdict().items():
+    if query.adaptive is not None:
+        clip = check_clip(query, clip)
+        mechanism = dataclasses.replace(mechanism, query=dataclasses.replace(query, clip=clip))
+    for name, norm in query.clip._asdict().items():
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
-    opened = opening.open_sum(
-        key, mechanism, spent, problem, z, data, clip=clip,
-        noise_multiplier=check_noise(query), joint=query.joint,
-        counts=None if query.adaptive is None else query.adaptive.counts(query))
+    opened = opening.open_sum(key, mechanism, spent, problem, z, data)
     noise = stream.correlated_noise_of(opened, Kind.MEAN_INNOVATION) if query.bands > 1 else None
     noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
-    if noisy.num_unclipped is None:
+    if noisy.num_unclipped is None or clip is None:
         return noisy.value, None
     following = next_clip(opened.keys.noise, query, clip, noisy.num_unclipped)
     return noisy.value, opening.nan_if_refused(noisy.answered, following)
@@ -236,7 +236,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
     number = adaptive.counts(query)
-    drawn = floored_normal(fold_in(key, _COUNTS), number, bits, z != 0)
+    drawn = floored_normal(fold_in(key, _COUNTS), number, bits)
 
     def one(start: jax.Array, norm: jax.Array, quantile: jax.Array, count: jax.Array,
             noise: jax.Array) -> jax.Array:

@@ -57,7 +57,8 @@ def test_a_round_on_the_disc_is_the_one_worked_out_by_hand():
     query = Query(clip=Saddle(5.0, None), noise_multiplier=Saddle(0.0, None), population=4)
     hyper = hyper_of(query, 0.5, 1)
     state = extragradient.init(Saddle(jnp.array([0.6, 0.0]), ()), hyper)
-    state = extragradient.update(jax.random.key(0), state, jnp.zeros(4), hyper, problem)
+    state = jax.jit(lambda state: extragradient.update(
+        jax.random.key(0), state, jnp.zeros(4), hyper, problem))(state)
     np.testing.assert_allclose(state.ahead.w, [0.6, 0.3], rtol=1e-12)
     np.testing.assert_allclose(state.z.w, [0.45, 0.3], rtol=1e-12)
     np.testing.assert_array_equal(state.average.w, state.ahead.w)
@@ -83,7 +84,8 @@ def test_public_terms_are_taken_at_both_points():
     query = Query(clip=Saddle(1.0, 1.0), noise_multiplier=ZERO, population=1)
     hyper = hyper_of(query, 0.3, 1)
     state = extragradient.init(Saddle(jnp.ones(2), jnp.ones(1)), hyper)
-    state = extragradient.update(jax.random.key(0), state, jnp.zeros(1), hyper, problem)
+    state = jax.jit(lambda state: extragradient.update(
+        jax.random.key(0), state, jnp.zeros(1), hyper, problem))(state)
     np.testing.assert_allclose(state.ahead.w, 1 - 0.3, rtol=1e-12)
     np.testing.assert_allclose(state.z.w, 1 - 0.3 * 0.7, rtol=1e-12)
 

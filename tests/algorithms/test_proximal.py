@@ -365,7 +365,8 @@ def test_what_is_not_certified_is_not_released():
     wrong = proximal.certified(query(slack=1e-6, lipschitz=1e-6, prox=0.01))
     for q, finite in ((good.query, True), (few, False), (wrong, False)):
         hyper = dataclasses.replace(good, query=q)
-        state = proximal.update(jax.random.key(0), proximal.init(AT, good), data, hyper, ROTATION)
+        state = jax.jit(lambda data, hyper=hyper: proximal.update(
+            jax.random.key(0), proximal.init(AT, good), data, hyper, ROTATION))(data)
         assert bool(jnp.all(jnp.isfinite(state.z.w))) == finite
     with pytest.raises(ValueError, match="steps must be at least"):
         proximal.init(AT, dataclasses.replace(good, query=few))
@@ -389,8 +390,8 @@ def test_a_clipped_operator_is_refused_where_monotonicity_is_assumed():
             proximal.update(jax.random.key(0), proximal.init(AT, hyper), jnp.zeros((6, 2)), hyper,
                             task)
     hyper = hyper_of(query(assumes="lipschitz"))
-    state = proximal.update(jax.random.key(0), proximal.init(AT, hyper), jnp.zeros((6, 2)), hyper,
-                            problem)
+    state = jax.jit(lambda data: proximal.update(
+        jax.random.key(0), proximal.init(AT, hyper), data, hyper, problem))(jnp.zeros((6, 2)))
     assert bool(jnp.all(jnp.isfinite(state.z.w)))
 
 

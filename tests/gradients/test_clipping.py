@@ -318,7 +318,8 @@ def test_results_that_are_one_matrix_in_two_orders_are_told_apart():
         return Saddle((2 * x).ravel(order="F"), (2 * x).ravel())
 
     x = np.arange(6.0).reshape(1, 2, 3)
-    total = clipped_sum(operator, Saddle(1e3, 1e3))(Saddle(jnp.zeros(6), jnp.zeros(6)), x)
+    z = Saddle(jnp.zeros(6), jnp.zeros(6))
+    total = jax.jit(clipped_sum(operator, Saddle(1e3, 1e3)))(z, x)
     np.testing.assert_allclose(total.w, 2 * x[0].ravel(order="F"))
     np.testing.assert_allclose(total.v, 2 * x[0].ravel())
 
@@ -525,7 +526,7 @@ def convolve(w, v, x):
 def test_no_convolution_meets_two_examples(strategy):
     """What is of another group may be multiplied by 0; a record's range of floats is its own."""
     total = clipped_sum(saddle_operator(convolve), Saddle(1.0, None), strategy=strategy)
-    z, x = Saddle(jnp.ones((4, 2, 3, 3)), jnp.zeros(())), jnp.ones((6, 2, 6, 6))
+    z, x = Saddle(jnp.ones((4, 20, 3, 3)), jnp.zeros(())), jnp.ones((6, 20, 6, 6))
     actual = [(one.params["feature_group_count"], one.params["batch_group_count"])
               for one in programs.equations(jax.make_jaxpr(total)(z, x))
               if one.primitive.name == "conv_general_dilated"]

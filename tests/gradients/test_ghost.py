@@ -482,7 +482,7 @@ def test_row_numbers_of_a_narrow_type():
 
     w = jax.random.normal(jax.random.key(0), (300, 2))
     x = jnp.array([[3, -1, 100], [-128, 127, 3]], jnp.int8)
-    sums = [clipped_sum(saddle_operator(loss), Saddle(9.0, 9.0), strategy=s)(
+    sums = [jax.jit(clipped_sum(saddle_operator(loss), Saddle(9.0, 9.0), strategy=s))(
         Saddle(w, jnp.ones(())), x).w for s in ("ghost", "vmap")]
     np.testing.assert_allclose(*sums, rtol=1e-6)
 
@@ -497,7 +497,7 @@ def test_an_operator_that_does_more_than_its_loss_is_called():
         return jnp.sum(x @ w) * v
 
     z, x = Saddle(jnp.ones((32, 32)), jnp.ones(())), jnp.zeros((2, 32))
-    auto = clipped_sum(Pulled(loss), Saddle(1e3, 1e3))(z, x)
+    auto = jax.jit(clipped_sum(Pulled(loss), Saddle(1e3, 1e3)))(z, x)
     np.testing.assert_allclose(auto.w, 20 * np.ones((32, 32)), rtol=1e-6)
     with pytest.raises(ValueError, match="looks inside a loss"):
         clipped_sum(Pulled(loss), Saddle(1.0, 1.0), strategy="ghost")

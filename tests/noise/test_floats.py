@@ -217,13 +217,13 @@ def test_no_word_of_a_key_comes_up_twice(generator):
                                   jnp.concatenate(random_bits.word_pairs(key, (32,)))[:63])
 
 
-# --- skipped only where none is wanted ---
+# --- zero for a deviation of zero ---
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("std", [0.0, 1e-30, 1.0, np.nan, np.inf, -1.0])
 @pytest.mark.optimised
-def test_noise_is_left_out_for_a_deviation_of_zero_alone(std):
+def test_noise_is_zero_for_a_deviation_of_zero_alone(std):
     tree = {"a": jnp.zeros(5), "b": jnp.zeros(3)}
     one = jax.jit(lambda s: floats.gaussian(jax.random.key(2), tree, {"a": s, "b": 0.0}))
     draw = np.asarray(normal(jax.random.key(2), (8,), jnp.float64))[:5]

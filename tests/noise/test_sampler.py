@@ -374,18 +374,12 @@ def test_numbers_for_fewer_bits_are_those_for_more_shifted():
 def test_lanes_and_rounds_draw_what_each_alone_would():
     keys = jax.random.split(jax.random.key(2), 6)
     bits = jnp.array([22, 18, 0, 20, 22, 7])
-    wanted = jnp.array([True, True, True, False, True, True])
-    alone = np.stack([normal(k, SIZE, b, w) for k, b, w in zip(keys, bits, wanted, strict=True)])
-    assert not alone[3].any()
-    assert all(alone[i].any() for i in (0, 1, 2, 4, 5))
-    draw = jax.jit(jax.vmap(lambda k, b, w: law.floored_normal(k, SIZE, b, w)))
-    lanes = draw(keys, bits, wanted)
-    keep = np.asarray(wanted)  # where one lane wants noise, all may draw it
-    np.testing.assert_array_equal(lanes[keep], alone[keep])
-    assert not np.any(draw(keys, bits, jnp.zeros(6, bool)))
+    alone = np.stack([normal(k, SIZE, b) for k, b in zip(keys, bits, strict=True)])
+    draw = jax.jit(jax.vmap(lambda k, b: law.floored_normal(k, SIZE, b)))
+    np.testing.assert_array_equal(draw(keys, bits), alone)
     rounds = jax.jit(lambda *x: jax.lax.scan(
-        lambda _, x: (None, law.floored_normal(x[0], SIZE, *x[1:])), None, x)[1])
-    np.testing.assert_array_equal(rounds(keys, bits, wanted), alone)
+        lambda _, x: (None, law.floored_normal(x[0], SIZE, x[1])), None, x)[1])
+    np.testing.assert_array_equal(rounds(keys, bits), alone)
 
 
 @pytest.mark.parametrize(("size", "least"), [(64, 2), (96, 4)])
@@ -477,11 +471,10 @@ def test_words_at_a_place_are_those_of_the_whole_draw_and_further_ones_are_new(g
 
 @pytest.mark.parametrize("size", [0, 33])
 def test_any_size_is_filled(size):
-    x = normal(jax.random.key(9), size, BITS, True)
+    x = normal(jax.random.key(9), size, BITS)
     assert x.shape == (size,)
     assert x.dtype == jnp.int32
     assert len(np.unique(x)) == size
-    assert not np.any(normal(jax.random.key(9), size, BITS, False))
 
 
 def test_places_of_set_bits_are_found():
@@ -500,8 +493,8 @@ def test_places_of_set_bits_are_found():
 @pytest.mark.parametrize(("wrong", "message"), [
     ({"size": -1}, "size must be an integer"), ({"size": 2**31}, "size|split"),
     ({"bits": 23}, r"bits must lie in \[0, 22\], got 23"), ({"bits": -1}, "bits must lie in"),
-    ({"bits": 17.5}, "bits must be whole"), ({"bits": np.arange(2)}, "bits must be one number"),
-    ({"wanted": np.ones(2, bool)}, "wanted must be one number")], ids=str)
+    ({"bits": 17.5}, "bits must be whole"), ({"bits": np.arange(2)}, "bits must be one number")],
+    ids=str)
 def test_what_makes_no_sense_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         law.floored_normal(jax.random.key(0), **({"size": 4, "bits": 18} | wrong))

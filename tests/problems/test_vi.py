@@ -57,8 +57,9 @@ def points(name, count=300):
     """Random feasible points, many of them on the boundary."""
     bounded, _, dim, shape = BOUNDED[name]
     rng = np.random.default_rng(3)
-    draws = jnp.asarray(rng.normal(size=(count, dim)) * 10 ** rng.uniform(-1, 1, (count, 1)))
-    return jax.vmap(lambda z: flat(bounded.problem.project(shape(z))))(draws)
+    draws = rng.normal(size=(count, dim)) * 10 ** rng.uniform(-1, 1, (count, 1))
+    projected = jax.jit(jax.vmap(lambda z: flat(bounded.problem.project(shape(z)))))
+    return np.asarray(projected(draws))
 
 
 @pytest.mark.slow

@@ -87,6 +87,11 @@ def test_an_operator_that_ignores_its_key_releases_the_same_bits():
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+def released(mechanism, problem, number=1, data=DATA):
+    """One release, of a program of its own."""
+    return jax.jit(lambda data: jmm.release(KEY, mechanism, number, problem, START, data))(data)
+
+
 @pytest.mark.parametrize("sampling", [
     jmm.Full(), pytest.param(jmm.Poisson(rate=0.4), marks=pytest.mark.slow),
     jmm.Disjoint(batch=8),
@@ -94,8 +99,8 @@ def test_an_operator_that_ignores_its_key_releases_the_same_bits():
 def test_a_release_is_the_sum_over_rows_with_their_keys(sampling):
     """Against the definition, row by row, without noise."""
     mechanism = jmm.mechanism.Repeat(query=query(sampling, 0.0), times=2)
-    g = jmm.release(KEY, mechanism, 1, of(signs), START, DATA)
-    sample = sample_of_release(KEY, mechanism, jnp.int32(1))
+    g = released(mechanism, of(signs))
+    sample = jax.jit(lambda: sample_of_release(KEY, mechanism, jnp.int32(1)))()
     rows = np.arange(N) if sample.rows is None else np.asarray(sample.rows)
     if sample.valid is not None:
         rows = rows[np.asarray(sample.valid)]
@@ -108,8 +113,7 @@ def test_a_release_is_the_sum_over_rows_with_their_keys(sampling):
 @pytest.mark.slow
 def test_the_same_bits_under_every_strategy():
     mechanism = jmm.mechanism.Repeat(query=query(jmm.FixedSize(batch=10)), times=2)
-    actual = [jmm.release(KEY, mechanism, 1, of(signs, strategy), START, DATA)
-              for strategy in STRATEGIES]
+    actual = [released(mechanism, of(signs, strategy)) for strategy in STRATEGIES]
     for other in actual[1:]:
         jax.tree.map(np.testing.assert_array_equal, actual[0], other)
 
@@ -142,7 +146,7 @@ def test_a_replaced_record_changes_its_own_operator_and_no_other():
                           random=True)
     silent = jmm.Query(clip=Saddle(1e6, None), noise_multiplier=Saddle(0.0, None), population=N)
     mechanism = jmm.mechanism.Repeat(query=silent, times=1)
-    a, b = (jmm.release(KEY, mechanism, 0, problem, START, data).w for data in (DATA, other))
+    a, b = (released(mechanism, problem, 0, data).w for data in (DATA, other))
     moved = np.ones(D) * jax.random.normal(jax.random.wrap_key_data(words([4])[0])) / N
     np.testing.assert_allclose(b - a, moved, rtol=1e-9)
 

@@ -245,7 +245,7 @@ def drawn(groups: bool = False) -> Finding:
     bits, runs = 20, RUNS
 
     def normal(key: jax.Array) -> jax.Array:
-        return floored_normal(key, 1, jnp.int32(bits), jnp.bool_(True)) * 2.0**-bits
+        return floored_normal(key, 1, jnp.int32(bits)) * 2.0**-bits
 
     def operator(z: Saddle, record: jax.Array, key: jax.Array) -> Saddle:
         return Saddle(record * normal(key).astype(jnp.float32), ())

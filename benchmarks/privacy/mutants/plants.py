@@ -224,7 +224,7 @@ def of_key_0(draw: Any) -> Any:
 
 def uniform(_: Any) -> Any:
     """Of the same variance."""
-    def changed(key: Any, size: int, bits: Any, wanted: Any) -> Any:
+    def changed(key: Any, size: int, bits: Any) -> Any:
         wide = 3**0.5 * jnp.exp2(jnp.asarray(bits, jnp.float32))
         return jnp.floor(wide * jax.random.uniform(key, (size,), jnp.float32, -1, 1)).astype(
             jnp.int32)

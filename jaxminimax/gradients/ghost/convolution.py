@@ -21,8 +21,9 @@ first gets l - 1 zeros between neighbouring pixels. `patches` follows both, in a
 How it is run: the derivative by the input is a convolution with the kernel's two feature axes
 exchanged. XLA's CPU compiler has a fast convolution for one order of these axes, and plain loops
 for the other; here the exchange comes first, behind a barrier so that it is not folded back.
-The numbers are the same. That is a rule for the backward pass: clipped sums with a convolution have
-no forward-mode derivative.
+The numbers are the same. A convolution of few input features is slow in every order, so the patches
+that the gradient by the kernel needs anyway are multiplied by the kernel instead. Both are a rule
+for the backward pass: clipped sums with a convolution have no forward-mode derivative.
 """
 
 import itertools
@@ -32,12 +33,14 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxminimax.gradients.ghost.uses import Path, Use, View, as_matrices, is_complex
 
 if TYPE_CHECKING:
     from jaxminimax.gradients.ghost.trace import Step
 
+_THIN = 16  # input features, up to which a product of patches is faster
 _SLICES = 64  # pixels of a window, above which patches come from a convolution
 
 
@@ -65,7 +68,17 @@ def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
 
     @jax.custom_vjp
     def fast(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return plain(x, kernel)
+        window = tuple([kernel.shape[i] for i in space])
+        few = kernel.shape[into] <= _THIN and math.prod(window) <= _SLICES
+        if not few or not jax.eval_shape(plain, x, kernel).size:
+            return plain(x, kernel)
+        n, last, *pixels = x_axes
+        # [n, *out pixels, k] times [k, o]: the patches are those of the kernel's gradient
+        read = patches(how, x.transpose((n, *pixels, last)), window)
+        by_patches = jnp.matmul(
+            read, kernel.transpose((*space, into, out)).reshape(-1, kernel.shape[out]),
+            precision=how["precision"], preferred_element_type=how["preferred_element_type"])
+        return by_patches.transpose(np.argsort((d_axes[0], *d_axes[2:], d_axes[1])))
 
     def back(met: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, kernel = met
@@ -74,7 +87,7 @@ def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
         (d_kernel,) = jax.linear_transpose(lambda a: plain(x, a), kernel)(d)
         return d_x, d_kernel
 
-    fast.defvjp(lambda x, kernel: (plain(x, kernel), (x, kernel)), back)
+    fast.defvjp(lambda x, kernel: (fast(x, kernel), (x, kernel)), back)
     return fast(x, kernel)
 
 

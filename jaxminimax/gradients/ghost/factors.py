@@ -195,20 +195,18 @@ def _product(x: jax.Array, d: jax.Array) -> jax.Array:
     return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=EXACT)
 
 
-def silenced(x: jax.Array, d: jax.Array, weight: jax.Array,
-             norm: jax.Array) -> tuple[jax.Array, jax.Array]:
+def weighted(x: jax.Array, d: jax.Array, weight: jax.Array,
+             finite: bool) -> tuple[jax.Array, jax.Array]:
     """Factors of weight_i sum_t x_it d_it^T, finite.
 
     Args:
       x: `[b, t, k]`.
       d: `[b, t, o]`.
       weight: `[b]`; 0 for examples whose norm is not finite.
-      norm: `[b]`.
+      finite: whether the norms of all examples are; else their other numbers are replaced by 0.
     """
-    x, d = wide(x, d)
-    # what is not finite is 0; whether some is changes no finite number, and so no other block
-    x = jax.lax.cond(in_any_lane(~jnp.isfinite(norm)), _finite, lambda a: a, x)
-    return x, weight.astype(d.dtype)[:, None, None] * _finite(d)
+    x, d = wide(x, d) if finite else map(_finite, wide(x, d))
+    return x, weight.astype(d.dtype)[:, None, None] * d
 
 
 def outer(x: jax.Array, d: jax.Array) -> jax.Array:

@@ -120,7 +120,7 @@ class Plan(NamedTuple):
                     for k, x in enumerate(every)]
 
         every = [filled(x, k, lambda a, at: factors.get(at, a))
-                 for k, x in enumerate(materialise_rows(computed, mask))]
+                 for k, x in enumerate(materialise_rows(computed))]
         return self.by_player(every)
 
     def by_player(self, leaves: Sequence[Any]) -> Saddle:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.tree import at_least_float32, materialise
+from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients import integer_sums, weights
 from jaxminimax.gradients.ghost import factors, tables
@@ -83,7 +83,8 @@ class Kept(NamedTuple):
                 g.x[1], factors.wide(g.d[1])[0], weight, g.x[0].shape[-1],
                 self.clip / tables.TIED))
         if isinstance(g, Weighted):
-            return self._shaped(self._products())
+            return self._shaped([part.of_groups(factors.outer)(x, d)
+                                 for part, x, d in zip(t.parts, *g, strict=True)])
 
         def of_part(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
             return part.of_groups(
@@ -93,31 +94,32 @@ class Kept(NamedTuple):
         return placed([(row[0].view, of_part(*row)) for row in zip(
             t.parts, self.norms, *g, strict=True)], t.shape)
 
-    def weighted(self) -> "Kept":
-        """The same, with weights multiplied into factors; arrays and rows stay as they are."""
+    def weighted(self, finite: bool) -> "Kept":
+        """The same, with weights multiplied into factors; rows of a table stay as they are.
+
+        Args:
+          finite: whether the norms of all examples are; else other numbers are replaced by 0.
+        """
         t, g = self.treatment, self.g
-        if not isinstance(g, Factors) or t.kind == "rows":
+        if not isinstance(g, Factors):
+            rows = weights.weighted(g, self.weight, finite)  # one leaf, or none
+            return self._replace(weight=rows[0][0], g=rows[0][1]) if rows else self
+        if t.kind == "rows":
             return self
         if t.kind == "tied":
-            # of both kinds of pieces, with one norm
-            x, d = factors.silenced(g.x[0], g.d[0], self.weight, self.norms[0])
-            _, c = factors.silenced(g.x[0], g.d[1], self.weight, self.norms[0])
+            # of both kinds of pieces
+            x, d = factors.weighted(g.x[0], g.d[0], self.weight, finite)
+            _, c = factors.weighted(g.x[0], g.d[1], self.weight, finite)
             return self._replace(g=Weighted((x, g.x[1]), (d, c)))
 
-        def pair(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> Any:
+        def pair(part: Part, x: jax.Array, d: jax.Array) -> Any:
             if part.is_wide:  # the weight goes to the factor with fewer numbers
                 x, d = d, x
             return part.of_groups(
-                lambda x, d: factors.silenced(x, d, self.weight, norm), 1)(x, d)
+                lambda x, d: factors.weighted(x, d, self.weight, finite), 1)(x, d)
 
-        pairs = [pair(*row) for row in zip(t.parts, self.norms, *g, strict=True)]
+        pairs = [pair(*row) for row in zip(t.parts, *g, strict=True)]
         return self._replace(g=Weighted(*map(tuple, zip(*pairs, strict=True))))
-
-    @property
-    def is_one_piece(self) -> bool:
-        """Returns whether a record's gradient is whole, or one product for every matrix of it."""
-        return not isinstance(self.g, Factors) and not (isinstance(self.g, Weighted) and (
-            self.treatment.kind == "tied" or max([x.shape[-2] for x in self.g.x]) > 1))
 
     def _shaped(self, of_parts: list[PyTree]) -> PyTree:
         """From the shapes of weighted factors' products to the parameter's."""
@@ -129,24 +131,10 @@ class Kept(NamedTuple):
             [(part.view, x) for part, x in zip(parts, a, strict=True)], self.treatment.shape),
             *of_parts)
 
-    def _products(self) -> list[jax.Array]:
-        return [part.of_groups(factors.outer)(x, d)
-                for part, x, d in zip(self.treatment.parts, *self.g, strict=True)]
-
     def _grids(self, grid: integer_sums.Leaf) -> list[integer_sums.Leaf]:
         """The grid of each part: of a whole parameter the dither's numbers are in any order."""
         return [grid if self.treatment.full else grid._replace(
             dither=seen(part.view, grid.dither)) for part in self.treatment.parts]
-
-    def both(self, grid: integer_sums.Leaf) -> tuple[jax.Array, integer_sums.Words]:
-        """`total` and `on_grid` of one piece a record and less than a block."""
-        if self.g is None:
-            return self.total(), grid.zeros()
-        if not isinstance(self.g, Weighted):
-            return grid.one_block(*weights.silenced(self.g, self.weight)[0])
-        totals = self._products()
-        return self._shaped(totals), self._shaped([
-            part.block(x) for part, x in zip(self._grids(grid), totals, strict=True)])
 
     def on_grid(self, grid: integer_sums.Leaf) -> integer_sums.Words:
         """The sum on a grid, block by block; the dither's numbers are those of the matrix."""
@@ -154,7 +142,7 @@ class Kept(NamedTuple):
         if g is None:
             return grid.zeros()
         if not isinstance(g, Factors | Weighted):
-            return grid.rows(*weights.silenced(g, self.weight)[0])
+            return grid.rows(self.weight, g)
 
         def block(total: jax.Array, scale: jax.Array, dither: jax.Array) -> integer_sums.Words:
             return grid._replace(scale=scale, dither=dither).block(total)
@@ -175,6 +163,10 @@ class Kept(NamedTuple):
             return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
 
         def of_matrix(x: jax.Array, d: jax.Array, dither: jax.Array) -> integer_sums.Words:
+            if x.shape[1] == d.shape[-1] == 1 and not len(x) % BLOCK:
+                # vectors: all blocks, which are the same ones, in one product
+                words = grid._replace(dither=dither.reshape(-1)).rows(d[:, 0, 0], x[:, 0])
+                return jax.tree.map(lambda a: a[:, None], words)
             return factors.outer_blocks(x, d, block, (grid.scale, dither), plus, BLOCK)
 
         # groups are axis 1 of x and d, [b, G, t, ...], and axis 0 of the dither
@@ -191,32 +183,24 @@ def by_factors(how: Summation, plan: Plan, z: Saddle, examples: PyTree, mask: ja
     g = plan.gradients(z, examples, mask)
     norms = jax.tree.map(lambda x: norms_of(x) if isinstance(x, Factors) else x, g,
                          is_leaf=lambda x: isinstance(x, Factors))
-    weight = how.weights(norms, mask)
-    count = how.num_unclipped(weight)
+    weight, finite = how.weights(norms, mask)
     kept = how.players(lambda clip, weight, *lists: [
         Kept(treatment, of_leaf, norm, weight, clip) for treatment, of_leaf, norm in zip(
             *lists, strict=True)], weight, plan.by_player(plan.treatments), g, norms)
 
-    def floats() -> Saddle:
+    def floats(kept: Saddle) -> Saddle:
         return SaddleOperator.oriented(how.players(lambda _, x, rows: jax.tree.unflatten(
             jax.tree.structure(x), [row.total() for row in rows]), z, kept))
 
-    if rounding is None:
-        return Sums(floats(), None, count)
-    # for both sums alike
-    kept = how.players(lambda _, rows: [row.weighted() for row in rows], kept)
+    def integers(kept: Saddle, grid: integer_sums.Grid) -> Saddle:
+        words = how.on_leaves(lambda leaf, _, row: row.on_grid(leaf), grid, z, kept)
+        # the sign of ascent, as for `floats`
+        return words._replace(v=jax.tree.map(integer_sums.minus, words.v,
+                                             is_leaf=integer_sums.is_words))
 
-    def oriented(integers: Saddle | None) -> Saddle:  # the sign of ascent, as for `floats`
-        assert integers is not None
-        return integers._replace(v=jax.tree.map(integer_sums.minus, integers.v,
-                                                is_leaf=integer_sums.is_words))
+    def weighted(finite: bool) -> Saddle:
+        return how.players(lambda _, rows: [row.weighted(finite) for row in rows], kept)
 
-    def pairs() -> Sums:
-        both = how.twice_on_leaves(lambda leaf, _, row: row.both(leaf), rounding.grid, z, kept)
-        return Sums(SaddleOperator.oriented(both.floats), oriented(both.integers))
-
-    if how.in_one_go(z, mask) and all(row.is_one_piece for rows in kept for row in rows or ()):
-        return materialise(pairs)._replace(num_unclipped=count)
-    sums = how.both(floats, lambda grid: oriented(how.on_leaves(
-        lambda leaf, _, row: row.on_grid(leaf), grid, z, kept)), rounding)
-    return sums._replace(num_unclipped=count)
+    sums = Sums(floats(kept), None) if rounding is None else how.both(
+        floats, integers, weighted, finite, z, rounding)
+    return sums._replace(num_unclipped=how.num_unclipped(weight))
