@@ -36,7 +36,8 @@ _SPEED = ((201_220, 18), (201_220, 20), (201_220, 22), (25, 18))
 def _counted(key: jax.Array, bits: jax.Array, cell: Callable[[jax.Array], jax.Array], cells: int,
              blocks: int) -> jax.Array:
     def more(total: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
-        return total + jnp.bincount(cell(floored_normal(key, _BLOCK, bits)), length=cells), None
+        count = jnp.bincount(cell(floored_normal(key, _BLOCK, bits)), length=cells)
+        return total + count.astype(jnp.int32), None
 
     return jax.lax.scan(more, jnp.zeros(cells, jnp.int32), jax.random.split(key, blocks))[0]
 
