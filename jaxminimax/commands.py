@@ -13,7 +13,8 @@ from jaxminimax.accounting.sections import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks
 from jaxminimax.base.types import GroupProblem, Saddle
-from jaxminimax.mechanism.description import Mechanism, check_noise
+from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.plans import plan
 from jaxminimax.tables import command as tables

@@ -21,8 +21,8 @@ def test_states_and_charges_are_as_they_were(name):
 
 @pytest.mark.slow
 def test_states_of_two_devices_are_as_they_were():
-    done = subprocess.run([sys.executable, golden.__file__, "--mesh"], capture_output=True,
-                          text=True)
+    done = subprocess.run([sys.executable, "-m", "tests.golden", "--mesh"], check=False,
+                          capture_output=True, text=True, cwd=golden.FILE.parents[1])
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -2,8 +2,8 @@
 
 Processor time, each figure the median over fresh processes that take turns:
 
-* whole processes that train or predict, once with no programs on disk (cold) and once with them
-  (warm), and the same job by pandas and scikit-learn;
+* with `--jobs`, whole processes that train or predict, once with no programs on disk (cold) and
+  once with them (warm), and the same job by pandas and scikit-learn;
 * `from jaxminimax import run`, which loads the library, above `import jax, optax`;
 * tracing, lowering and compiling a first run of `sgda` on the linear scorer of 22 numbers, with
   each sampling, beside the same descent-ascent without privacy, written by hand in one scan, and
@@ -57,6 +57,7 @@ def parser() -> report.Parser:
     p = report.Parser(prog="python -m benchmarks.speed.start", description=__doc__, compiles=True)
     p.add_argument("--repeats", type=report.count, default=5)
     p.add_argument("--json", type=report.output(".json"))
+    p.add_argument("--jobs", action="store_true", help="measure whole processes, and nothing else")
     p.add_argument("--one", choices=RUNS, help="compile this in the present process, once")
     return p
 
@@ -238,9 +239,11 @@ def main(argv: list[str] | None = None) -> int:
     if args.one is not None:
         print(json.dumps(compiled(args.one)))
         return 0
-    result = {"arguments": {"repeats": args.repeats, "batch": BATCH, "rounds": ROUNDS},
-              "jobs": jobs(args.repeats), **measured(args.repeats)}
-    print(*(made(result) for made in (job_table, imports, table, sizes)), sep="\n")
+    result: dict[str, Any] = {
+        "arguments": {"repeats": args.repeats, "batch": BATCH, "rounds": ROUNDS}}
+    result |= {"jobs": jobs(args.repeats)} if args.jobs else measured(args.repeats)
+    shown = (job_table,) if args.jobs else (imports, table, sizes)
+    print(*(made(result) for made in shown), sep="\n")
     if args.json is not None:
         report.write_json(args.json, result | {"environment": report.environment()})
     return 0

@@ -40,7 +40,7 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.releases.sums import noisy_operator
 
 

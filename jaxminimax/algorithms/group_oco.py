@@ -42,8 +42,8 @@ from jaxminimax.algorithms import averaging, ftrl, planning, schedules
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, sums_for
-from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.factorisation import PrefixSums
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.releases.losses import release_loss
 from jaxminimax.releases.stream import next_pair
 

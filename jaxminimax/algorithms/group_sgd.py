@@ -47,7 +47,7 @@ from jaxminimax.mechanism import (
     group_batch_sizes,
 )
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.releases.groups import release_group_gradient
 from jaxminimax.releases.losses import release_group_losses
 

@@ -19,7 +19,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import HyperT, Saddle
 from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 
 _COUNTS = ("population", "dim", "iterations")
 

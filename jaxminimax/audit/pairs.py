@@ -28,7 +28,7 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.mechanism import Query, Resolvent
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.sampling import WorstCase
 from jaxminimax.releases.watch import update_and_releases
 

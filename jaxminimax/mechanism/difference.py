@@ -39,7 +39,7 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import description, sentences
+from jaxminimax.mechanism import limits, sentences
 from jaxminimax.mechanism.composed import Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Answered, Facts, Kind, Leaf
@@ -98,8 +98,8 @@ class Difference(OneRelease):
 
     def check_own(self) -> None:
         """Refuses numbers that no release should start from, and samples that are not drawn."""
-        description.check_bound("lipschitz", self.lipschitz)
-        description.check_multiplier("noise_multiplier", self.noise_multiplier)
+        limits.check_bound("lipschitz", self.lipschitz)
+        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
         if known_sampling(self.sampling).spread() is None:
             raise ValueError("differences need samples that are drawn anew in every release, got "
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
@@ -170,7 +170,7 @@ class Windows(Answered):
     def check(self) -> None:
         """Both kinds of releases, and that they are of the same records."""
         self.check_own()
-        description.check_times("rounds (the number of releases)", self.rounds)
+        limits.check_times("rounds (the number of releases)", self.rounds)
         for leaf in self.flattened():
             leaf.check()
 
@@ -184,7 +184,7 @@ class Windows(Answered):
         self.anchor.check_own()
         self.difference.check_own()
         for one in (self.anchor, self.difference):
-            description.check_grid(one.exact, one.parameters)
+            limits.check_grid(one.exact, one.parameters)
         if None in self.anchor.clip:
             raise ValueError("An anchor needs a clip norm for both players, got "
                              f"{self.anchor.clip!r}: differences are of both.")

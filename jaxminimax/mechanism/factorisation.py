@@ -69,7 +69,7 @@ import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, description, sentences
+from jaxminimax.mechanism import costs, limits, sentences
 from jaxminimax.mechanism.costs import CLIP_NORM, Charge
 from jaxminimax.mechanism.description import Facts, Kind, Once
 from jaxminimax.mechanism.grid import DITHER_FAILURE, PARAMETERS, grid_bits
@@ -266,10 +266,10 @@ class TreeSums(Once):
 
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
-        description.check_grid(self.exact, self.parameters)
-        description.check_times("leaves", self.leaves)
-        description.check_bound("clip", self.clip)
-        description.check_multiplier("noise_multiplier", self.noise_multiplier)
+        limits.check_grid(self.exact, self.parameters)
+        limits.check_times("leaves", self.leaves)
+        limits.check_bound("clip", self.clip)
+        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def moves(self) -> float:
         """The distance that a record moves the nodes, over twice the clip norm."""
@@ -327,11 +327,11 @@ class CorrelatedSums(Once):
 
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""
-        description.check_grid(self.exact, self.parameters)
+        limits.check_grid(self.exact, self.parameters)
         checks.count("leaves", self.leaves)
         check_bands(self.bands, self.leaves, self.parameters)
-        description.check_bound("clip", self.clip)
-        description.check_multiplier("noise_multiplier", self.noise_multiplier)
+        limits.check_bound("clip", self.clip)
+        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
         """The multiplier of a sum, less what rounding the noise's combinations may move."""

@@ -9,7 +9,7 @@ import jax
 from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, description, sentences
+from jaxminimax.mechanism import costs, limits, sentences
 from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
 from jaxminimax.mechanism.fixed_size import FixedSize, Full
@@ -78,7 +78,7 @@ class GroupGradients(OneRelease):
         """The groups, and the sampling, clip norm and noise of the smallest and the largest."""
         if repeat.parts > 1:
             raise ValueError(f"parts must be 1 for gradients of groups, got {repeat.parts}.")
-        description.check_sizes(self.sizes)
+        limits.check_sizes(self.sizes)
         checks.one_of("groups", self.groups, ("one", "all"))
         if self.groups == "all" and not isinstance(self.sampling, Full):
             raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
@@ -94,7 +94,7 @@ class GroupGradients(OneRelease):
 
     def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
         """One for each group where the record may be, of those that cost differently."""
-        description.replace_one_only(neighbours)
+        limits.replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)
         # groups of one size cost the same; a record may be in any
         queries = {(one := in_group(self, n)).population: one for n in self.populations()}
@@ -173,11 +173,11 @@ def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
 
 def _check_losses(losses: Any) -> None:
     """Refuses groups, a bound or noise that no release of losses should start from."""
-    description.check_times("times (the number of releases)", losses.times)
+    limits.check_times("times (the number of releases)", losses.times)
     if hasattr(losses, "sizes"):
-        description.check_sizes(losses.sizes)
-    description.check_bound("bound", losses.bound)
-    description.check_multiplier("noise_multiplier", losses.noise_multiplier)
+        limits.check_sizes(losses.sizes)
+    limits.check_bound("bound", losses.bound)
+    limits.check_multiplier("noise_multiplier", losses.noise_multiplier)
 
 
 @pytree_dataclass
@@ -224,7 +224,7 @@ class GroupLosses(Leaf):
 
     def check(self) -> None:
         """The groups, the bound and the noise."""
-        description.check_grid(self.exact)
+        limits.check_grid(self.exact)
         _check_losses(self)
         if self.noise is not None:
             checks.one_of("noise", self.noise, ("laplace", "gaussian"))
@@ -378,7 +378,7 @@ class RecordLosses(Once):
 
     def check(self) -> None:
         """The number of releases, the bound and the noise."""
-        description.check_grid(self.exact)
+        limits.check_grid(self.exact)
         _check_losses(self)
 
     def facts(self) -> Facts:

@@ -52,7 +52,7 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, description, sentences
+from jaxminimax.mechanism import costs, limits, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Facts
 from jaxminimax.mechanism.factorisation import cost_of_passes, norms
@@ -122,7 +122,7 @@ class AdaptiveClip:
         checks.number("adaptive.rate", self.rate, low=0.0, high=10.0)
         checks.number("adaptive.share", self.share, low=1e-9, high=0.5, closed=True)
         w, v = self.quantile
-        if query.joint and all(description.is_plain(x, lambda _: True) for x in (w, v)) and w != v:
+        if query.joint and all(limits.is_plain(x, lambda _: True) for x in (w, v)) and w != v:
             raise ValueError("adaptive.quantile must be the same for both players of a joint clip, "
                              f"which has one count, got {self.quantile!r}.")
         if not query.exact or query.bands != 1:
@@ -245,9 +245,9 @@ class Query(OneRelease):
                 raise ValueError(f"clip.{name} is {clip!r} but noise_multiplier.{name} is {z!r}: "
                                  "a player is released with both or with neither.")
             if z is not None:
-                description.check_multiplier(f"noise_multiplier.{name}", z)
-                if (description.is_plain(z, lambda x: x > 0)
-                        and description.is_plain(clip, math.isinf)):
+                limits.check_multiplier(f"noise_multiplier.{name}", z)
+                if (limits.is_plain(z, lambda x: x > 0)
+                        and limits.is_plain(clip, math.isinf)):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
 
@@ -265,7 +265,7 @@ class Query(OneRelease):
 
     def multiplier(self) -> float:
         """Returns z_eff: one Gaussian as strong as both players' together, with their counts."""
-        multipliers = map(concrete, jax.tree.leaves(description.check_noise(self)))
+        multipliers = map(concrete, jax.tree.leaves(limits.check_noise(self)))
         players = costs.combined(multipliers, self.joint)
         if self.adaptive is None:
             return players
@@ -277,7 +277,7 @@ class Query(OneRelease):
         if self.bands == 1 or z == 0:
             return self.sampling.charge(times, z, self.population)
         # one Gaussian on all releases; the coarsest player's grid is counted for both
-        smallest = min(map(concrete, jax.tree.leaves(description.check_noise(self))))
+        smallest = min(map(concrete, jax.tree.leaves(limits.check_noise(self))))
         return cost_of_passes(self.multiplier(), z, smallest, times, self.bands, self.parameters,
                               self.sampling.apart(self.population))
 
@@ -307,7 +307,7 @@ class Query(OneRelease):
 
     def noise_multipliers(self) -> dict[str, float]:
         """Returns the multipliers by player, and of the counts."""
-        multipliers = _by_player(description.check_noise(self))
+        multipliers = _by_player(limits.check_noise(self))
         if self.adaptive is not None:
             multipliers["counts"] = concrete(count_multiplier(self))
         return multipliers

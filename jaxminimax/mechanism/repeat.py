@@ -12,7 +12,7 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, description, sentences
+from jaxminimax.mechanism import costs, description, limits, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
 from jaxminimax.mechanism.factorisation import check_bands
@@ -80,7 +80,7 @@ class OneRelease(abc.ABC):
         # parts of the data, and most samplings, have a proof for replaced records alone
         proven = known_sampling(self.sampling).relations if self.sum_of_sample else ()
         if repeat.parts > 1 or neighbours not in proven:
-            description.replace_one_only(neighbours)
+            limits.replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)
         return (costs.price(repeat, neighbours),)
 
@@ -94,8 +94,8 @@ class OneRelease(abc.ABC):
         Raises:
           ValueError: if it is not set, or out of range.
         """
-        z = concrete(description.check_noise(self))
-        description.check_multiplier("noise_multiplier", z)
+        z = concrete(limits.check_noise(self))
+        limits.check_multiplier("noise_multiplier", z)
         return z
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
@@ -160,10 +160,10 @@ class Repeat(Leaf):
 
     def check(self) -> None:
         """Counts, the grid, and what the release itself checks."""
-        description.check_grid(self._query.exact, self.query.parameters)
+        limits.check_grid(self._query.exact, self.query.parameters)
         checks.count("parts", self.parts)
-        description.check_times("times (the number of releases)", self.times)
-        description.check_times("times (the number of releases)", self.times * self.parts)
+        limits.check_times("times (the number of releases)", self.times)
+        limits.check_times("times (the number of releases)", self.times * self.parts)
         self.query.check(self)
 
     def facts(self) -> Facts:

@@ -16,8 +16,8 @@ from jaxminimax.base.tree import at_least_float32, float_dtype, in_float64, refu
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.gradients import summation
 from jaxminimax.mechanism import GroupLosses, RecordLosses, Selection
-from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.grid import MOST_BITS
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.shard_sums import each_record

@@ -22,7 +22,8 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
 from jaxminimax.mechanism import Repeat
-from jaxminimax.mechanism.description import Answered, Kind, check_noise
+from jaxminimax.mechanism.description import Answered, Kind
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import Sharded

@@ -27,7 +27,7 @@ from jaxminimax.mechanism import (
     phase_sizes,
     rows_read,
 )
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.mechanism.solutions import (

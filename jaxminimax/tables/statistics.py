@@ -139,7 +139,7 @@ def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
     """
     columns = values.shape[-1]
-    start = Saddle(np.zeros((columns, CELLS), np.float32), ())
+    start = Saddle(np.zeros((columns, CELLS), jnp.result_type(float)), ())
     answer = _release(key, described, np.int32(0), _SHARES, start,
                      (cells(values), np.asarray(weight, np.float32)))
     return tuple(_range(row, least_share(described))
@@ -196,7 +196,7 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     places = np.flatnonzero(squared)
     problem = _psi(None if schema is None else tuple(shift.tolist()), tuple(places.tolist()))
     numbers = 1 + (width + len(places) if schema is not None else 0)
-    start = Saddle(np.zeros(numbers, np.float32), ())
+    start = Saddle(np.zeros(numbers, jnp.result_type(float)), ())
     answer = np.asarray(_release(key, described, np.int32(0), problem, start,
                                 (x, y, weight)).w, np.float64)
     prior = float(np.clip(answer[0] + 0.5, 0.02, 0.98))

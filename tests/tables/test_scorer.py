@@ -25,6 +25,7 @@ from jaxminimax.tables import (
     scorer,
     statistics,
     train,
+    training,
 )
 from jaxminimax.tables import files as files_of_tables
 from jaxminimax.tables.records import Groups, by_person, group_of_persons, records
@@ -342,7 +343,7 @@ def test_ranges_means_and_training_have_keys_of_their_own(monkeypatch):
     release = statistics._release
     monkeypatch.setattr(statistics, "_release", lambda key, *given: (
         used.append(key), release(key, *given))[1])
-    monkeypatch.setattr(scorer, "fit", stop)
+    monkeypatch.setattr(training, "fit", stop)
     rng = np.random.default_rng(0)
     root = jax.random.key(7)
     monkeypatch.setattr(PrivateAUCClassifier, "_key", lambda self: root)

@@ -27,9 +27,17 @@ from jaxminimax.mechanism import GroupLosses, Repeat
 from jaxminimax.releases.groups import release_weighted_gradient
 from jaxminimax.releases.losses import release_group_losses
 from jaxminimax.releases.sums import release
-from jaxminimax.tables import Category, Charged, Number, Schema, files, statistics, train
+from jaxminimax.tables import (
+    Category,
+    Charged,
+    Number,
+    Schema,
+    files,
+    statistics,
+    train,
+    training,
+)
 from jaxminimax.tables import records as recording
-from jaxminimax.tables import scorer as scoring
 from jaxminimax.tables.columns import Column
 
 PERSONS, MOST, ROUTES = 30, 2, ("frame", "csv", "parquet")
@@ -172,7 +180,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
     with mock.patch.multiple(statistics, _release=recorded(statistics._release)), \
             mock.patch.multiple(recording,
                                 release_group_losses=recorded(release_group_losses)), \
-            mock.patch.multiple(scoring, fit=rounds):
+            mock.patch.multiple(training, fit=rounds):
         train(table, schema, epsilon=20.0, delta=1e-3, key=key)
     return made
 
