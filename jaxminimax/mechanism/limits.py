@@ -1,4 +1,4 @@
-"""What descriptions refuse: numbers out of range, and neighbouring relations without a proof."""
+"""Checks of numbers and of neighbouring relations, which descriptions make before a charge."""
 
 from collections.abc import Callable
 from typing import Any
