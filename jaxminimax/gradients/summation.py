@@ -212,7 +212,7 @@ class Summation:
         return self.players(lambda _, *rest: player(*rest), Saddle("w", "v"), z, *lists)
 
     def both(self, floats: Callable[[Saddle], Saddle], integers: Callable[[Saddle, Grid], Saddle],
-             weighted: Callable[[bool], Saddle], finite: jax.Array, z: Saddle,
+             weighted: Callable[[bool], Saddle], finite: jax.Array,
              rounding: Rounding) -> Sums:
         """The sum on the grid; and that in floating point, 0 where it is not wanted.
 
@@ -221,11 +221,12 @@ class Summation:
           integers: that sum on a grid.
           weighted: the examples, from whether the norms of all of them are finite.
           finite: whether they are, bool `[]`.
-          z: the point.
           rounding: of the sums.
         """
         def quick() -> Sums:
-            return Sums(self.nothing(z, None).floats, integers(weighted(True), rounding.grid))
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
+                                 jax.eval_shape(lambda: floats(weighted(False))))
+            return Sums(zeros, integers(weighted(True), rounding.grid))
 
         def careful() -> Sums:
             # what is not finite is 0, which changes no finite number, and so no other block
@@ -254,7 +255,7 @@ def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
         return how.players(lambda _, x, s: weights.weighted(x, s, finite), g, scale)
 
     sums = Sums(floats(weighted(True)), None) if rounding is None else how.both(
-        floats, integers, weighted, finite, z, rounding)
+        floats, integers, weighted, finite, rounding)
     return sums._replace(num_unclipped=how.num_unclipped(scale))
 
 

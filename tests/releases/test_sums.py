@@ -59,6 +59,7 @@ def only_w(z, x):
 
 ITSELF = Problem(saddle_operator(linear))
 SCALED, ONLY_W = Problem(scaled), Problem(only_w)
+THEMSELVES = Problem(lambda z, x: x)  # of the records' type, whatever the point's is
 
 
 def query(sampling=SAMPLINGS[0], population=N, clip=CLIP, noise=NOISE):
@@ -97,6 +98,14 @@ def bug(monkeypatch):
     _opened.clear_cache()
     yield monkeypatch
     _opened.clear_cache()
+
+
+def test_records_of_float32_are_released_at_a_point_of_float64():
+    data = jax.tree.map(lambda a: a.astype(np.float32), records(0))
+    point = jax.tree.map(lambda a: np.zeros(a.shape[1:]), data)
+    # one key, one noise: only the rounding to the grid may differ
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+                 opened(query(), data), opened(query(), data, problem=THEMSELVES, z=point))
 
 
 # --- neighbouring data sets ---
