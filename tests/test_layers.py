@@ -74,7 +74,7 @@ TESTED_IN = {
     "mechanism/test_description": "mechanism/limits mechanism/repeat mechanism/sentences",
     "mechanism/test_sampling": "mechanism/distinct mechanism/fixed_size mechanism/poisson",
     "noise/test_floats": "base/random_bits",
-    "noise/test_sampler": "noise/_tables base/tree",
+    "noise/test_sampler": "noise/_tables",
     "placement/test_host_data": "drivers/prefetch placement/host_shards",
     "placement/test_sharding": "placement/agreement placement/gather_rows "
                                "placement/shard_sums",
