@@ -146,7 +146,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         ...                   population=1000)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
         >>> print(jmm.statement(jmm.sgda, hyper, delta=1e-6, unit="one visit"))
-        (...)-differential privacy for one visit...
+        The releases of this run satisfy (...)-differential privacy for one visit...
     """
     check_delta(delta)
     main, alongside = of_run(algorithm, hyper), extras(alongside)
