@@ -130,7 +130,7 @@ class Choice(NamedTuple):
 
 
 class Sampling(abc.ABC):
-    """Base of sampling schemes, which choose the records of a release; all methods are needed.
+    """Base of sampling schemes, which choose a release's records; define every abstract method.
 
     Make it a frozen `pytree_dataclass` whose fields are static: shapes and thresholds follow from
     them.
