@@ -57,8 +57,8 @@ ENDS = ("User: The run ended by a rule that reads only released numbers, and ran
 _FIXED_END = ("User: epsilon_spent_if_fixed holds only for an end that was fixed before the run. "
               "If somebody looked at releases to decide when to stop, only the epsilon of all "
               "allowed releases and that of the milestone hold. {quote}")
-_SEVERAL_RECORDS = ("A person who contributes several records is protected less, about in "
-                    "proportion to their number; people=k counts any k records.")
+_SEVERAL_RECORDS = ("A person who contributes k records is protected less: epsilon can be more "
+                    "than k times as large. people=k counts any k records.")
 _ONE = f"User: The unit of privacy is one record. {_SEVERAL_RECORDS}"
 _CLAIM = f"User: One record is '{{unit}}'. The code does not check this. {_SEVERAL_RECORDS}"
 _PERSONS = ("User: The owner of every row is stated correctly. A record is {unit}, the rows of one "
@@ -146,7 +146,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         ...                   population=1000)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
         >>> print(jmm.statement(jmm.sgda, hyper, delta=1e-6, unit="one visit"))
-        (...)-differential privacy for one visit...
+        The releases of this run satisfy (...)-differential privacy for one visit...
     """
     check_delta(delta)
     main, alongside = of_run(algorithm, hyper), extras(alongside)

@@ -202,5 +202,5 @@ def by_factors(how: Summation, plan: Plan, z: Saddle, examples: PyTree, mask: ja
         return how.players(lambda _, rows: [row.weighted(finite) for row in rows], kept)
 
     sums = Sums(floats(kept), None) if rounding is None else how.both(
-        floats, integers, weighted, finite, z, rounding)
+        floats, integers, weighted, finite, rounding)
     return sums._replace(num_unclipped=how.num_unclipped(weight))
