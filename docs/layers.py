@@ -11,6 +11,9 @@ import ast
 import pathlib
 import sys
 
+import pictures
+from matplotlib.figure import Figure
+
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "jaxminimax"
 
 
@@ -74,35 +77,30 @@ def needed(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
             for part, into in arrows.items()}
 
 
-def draw(target: str) -> None:
-    """Writes the picture, by its suffix."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "layers"  # the same file from the same source
-    from matplotlib.figure import Figure
-
+def draw(figure: Figure) -> None:
+    """The parts of the package in layers, and which imports which."""
     arrows = imports()
     level = layers(arrows)
     rows = [sorted(p for p in arrows if level[p] == k) for k in range(max(level.values()) + 1)]
     wide = max(map(len, rows))
-    place = {part: ((k + 1) * wide / (len(row) + 1) + 0.3 * (-1) ** layer, layer)
+    # single parts stand to the right and rows of many in a zigzag, so that arrows pass parts by
+    place = {part: (0.7 * wide if len(row) == 1 else
+                    (k + 1) * wide / (len(row) + 1) - 0.3 * (-1) ** layer, layer)
              for layer, row in enumerate(rows) for k, part in enumerate(row)}
-    figure = Figure(figsize=(1.5 * wide + 1, 0.95 * len(rows) + 0.5), layout="constrained")
-    axes = figure.subplots()
+    figure.set_size_inches(5.6, 0.75 * len(rows) + 0.3)
+    axes = figure.add_subplot(xlim=(0, wide), ylim=(-0.5, len(rows) - 0.5), xticks=[],
+                              ylabel="layer", yticks=range(len(rows)))
     for part, into in needed(arrows).items():
         for other in sorted(into):
             (x, y), (u, v) = place[part], place[other]
-            axes.annotate("", xy=(u, v + 0.17), xytext=(x, y - 0.17), arrowprops={
-                "arrowstyle": "->", "color": "0.6", "lw": 0.8})
+            axes.annotate("", xy=(u, v + 0.2), xytext=(x, y - 0.2), arrowprops={
+                "arrowstyle": "->", "color": pictures.INK, "linewidth": 0.8})
     for part, (x, y) in place.items():
-        axes.text(x, y, part, ha="center", va="center", fontsize=10, bbox={
-            "boxstyle": "round", "facecolor": "w", "edgecolor": "0.3"})
-    axes.set(xlim=(0, wide), ylim=(-0.5, len(rows) - 0.5), xticks=[], ylabel="layer",
-             yticks=range(len(rows)))
-    axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
-    figure.savefig(target, metadata={"Date": None} if target.endswith(".svg") else None)
+        axes.text(x, y, part, ha="center", va="center", fontsize=11, bbox={
+            "boxstyle": "round", "facecolor": pictures.SOFT, "edgecolor": pictures.INK})
+    axes.spines[:].set_visible(False)
+    axes.grid(visible=False)
 
 
 if __name__ == "__main__":
-    draw(sys.argv[1])
+    pathlib.Path(sys.argv[1]).write_text(pictures.drawn(draw), encoding="utf-8")

@@ -34,9 +34,9 @@ STYLE = {"svg.fonttype": "none", "svg.hashsalt": "jaxminimax", "font.family": "s
          "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK}
 
 
-def rows(name: str) -> list[dict[str, Any]]:
-    """The rows of a benchmark's result file."""
-    result: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+def rows(name: str, part: str = "rows") -> list[dict[str, Any]]:
+    """The rows of a benchmark's result file, or those of another part of it."""
+    result: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())[part]
     return result
 
 
@@ -87,6 +87,26 @@ def gaps(figure: Figure) -> None:
     axes.legend(fontsize=10)
 
 
+def convergence(figure: Figure) -> None:
+    """The strong gap of four algorithms against the number of releases of a run."""
+    axes = figure.add_subplot(xlabel="releases of a run", xscale="log", yscale="log",
+                              ylabel="strong gap at ε = 1, δ = 10⁻⁶")
+    setting = {"game": "bilinear, balls", "n": 2000, "epsilon": 1.0, "average": "uniform",
+               "step": "theory"}
+    points = [row for row in (*rows("zoo"), *rows("zoo", "failures"))
+              if setting.items() <= row.items()]
+    for method, label in (("sgda", "sgda"), ("anchored", "optimistic, pulled to the start"),
+                          ("extragradient", "extragradient"), ("optimistic", "optimistic")):
+        axes.errorbar(*zip(*((row["releases"], row["gap"], row["se"]) for row in points
+                             if row["method"] == method), strict=True),
+                      marker="o", capsize=3, label=label)
+    counts = sorted({row["releases"] for row in points})
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.set_yticks([0.1, 0.2, 0.4], ["0.1", "0.2", "0.4"])
+    axes.minorticks_off()
+    axes.legend(fontsize=10)
+
+
 QUESTIONS = {  # about a problem, and what to take where the answer is yes
     "Do the people in the data\ntrust no server?": "sgda, one pass, batch=1",
     "Is every record read once,\nin a fixed public order?": "ftrl",
@@ -121,13 +141,11 @@ def choosing(figure: Figure) -> None:
     axes.set_axis_off()
 
 
-PICTURES: dict[str, Callable[[Figure], None]] = {
-    "auc": auc, "attack": attack, "gaps": gaps, "choosing": choosing}
+PICTURES = (auc, attack, gaps, convergence, choosing)
 
 
-def drawn(name: str) -> str:
-    """The SVG text of a picture."""
-    draw = PICTURES[name]
+def drawn(draw: Callable[[Figure], None]) -> str:
+    """The SVG text of a picture, by the function that draws it."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.0, 3.6), layout="constrained")
         draw(figure)
@@ -143,4 +161,4 @@ def drawn(name: str) -> str:
 if __name__ == "__main__":
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs/pictures")
     for picture in PICTURES:
-        (folder / f"{picture}.svg").write_text(drawn(picture), encoding="utf-8")
+        (folder / f"{picture.__name__}.svg").write_text(drawn(picture), encoding="utf-8")

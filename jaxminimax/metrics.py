@@ -42,9 +42,8 @@ def strong_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 
     Examples:
         >>> game = jmm.problems.bilinear_game(coupling=1.0, radius=Saddle(1.0, 1.0))
-        >>> data = (jnp.zeros((4, 2)), jnp.zeros((4, 2)))
-        >>> z = Saddle(jnp.array([0.6, 0.8]), jnp.zeros(2))
-        >>> round(float(jmm.metrics.strong_gap(game, z, data)), 3)  # the opponent gains |w|
+        >>> z = Saddle(jnp.array([0.6, 0.8]), jnp.zeros(2))  # the opponent gains |w|
+        >>> round(float(jmm.metrics.strong_gap(game, z, (jnp.zeros((4, 2)), jnp.zeros((4, 2))))), 3)
         1.0
     """
     value = _needs(problem, "w", "v")
@@ -72,9 +71,8 @@ def weak_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
 
     Examples:
         >>> game = jmm.problems.bilinear_game(coupling=1.0, radius=Saddle(1.0, 1.0))
-        >>> data = (jnp.zeros((4, 1)), jnp.zeros((4, 1)))
         >>> zs = Saddle(jnp.array([[1.0], [-1.0]]), jnp.zeros((2, 1)))  # each has a strong gap of 1
-        >>> float(jmm.metrics.weak_gap(game, zs, data))
+        >>> float(jmm.metrics.weak_gap(game, zs, (jnp.zeros((4, 1)), jnp.zeros((4, 1)))))
         0.0
     """
     value = _needs(problem, "w", "v")
@@ -123,9 +121,8 @@ def primal_risk(problem: Problem, w: PyTree, data: PyTree) -> jax.Array:
       ValueError: if the problem has no closed-form best response of v.
 
     Examples:
-        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-        >>> data = (jnp.ones((4, 1)), jnp.zeros((4, 1)))
-        >>> float(jmm.metrics.primal_risk(game, jnp.zeros(1), data))  # the best v is 0
+        >>> toy = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> float(jmm.metrics.primal_risk(toy, jnp.zeros(1), (jnp.ones((4, 1)), jnp.zeros((4, 1)))))
         0.5
     """
     value = _needs(problem, "v")
@@ -135,10 +132,14 @@ def primal_risk(problem: Problem, w: PyTree, data: PyTree) -> jax.Array:
 def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
     """Reads the data; not private. F(z) of `problem`: the mean operator, and public terms.
 
+    Args:
+      problem: a problem whose operator does not draw; others are refused by a `ValueError`.
+      z: the point.
+      data: the records, leaves `[n, ...]`.
+
     Examples:
-        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-        >>> data = (jnp.ones((4, 1)), jnp.zeros((4, 1)))
-        >>> jmm.metrics.mean_operator(game, Saddle(jnp.zeros(1), jnp.zeros(1)), data).w.tolist()
+        >>> pull = jmm.Problem(lambda z, x: Saddle(z.w - x, ()))  # towards the mean of the records
+        >>> jmm.metrics.mean_operator(pull, Saddle(jnp.zeros(1), ()), jnp.ones((4, 1))).w.tolist()
         [-1.0]
     """
     operator_rng.refuse(problem, "The mean operator")
@@ -172,8 +173,7 @@ def vi_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     Examples:
         >>> turn = jmm.problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=0.5,
         ...                            domain=jmm.problems.ball(1.0))
-        >>> offsets = jnp.zeros((4, 2))
-        >>> float(jmm.metrics.vi_gap(turn.problem, Saddle(jnp.zeros(2), ()), offsets))  # a solution
+        >>> float(jmm.metrics.vi_gap(turn.problem, Saddle(jnp.zeros(2), ()), jnp.zeros((4, 2))))
         0.0
     """
     if problem.furthest is None:
@@ -213,8 +213,8 @@ def vi_gap_bound(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. max over u in W of <F(u), E z - u>, E over samples.
 
-    <F(u), z - u> is affine in z, so the expectation over the samples moves inside. The one over the
-    algorithm's coins stays outside: pass outputs for one key, and average over keys.
+    <F(u), z - u> is affine in z, so E moves inside. The expectation over the algorithm's coins
+    stays outside: pass outputs for one key, and average over keys.
 
     Args:
       problem: a problem with `furthest`, the maximiser.
@@ -224,9 +224,8 @@ def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
     Examples:
         >>> turn = jmm.problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=0.5,
         ...                            domain=jmm.problems.ball(1.0))
-        >>> offsets = jnp.zeros((4, 2))
         >>> zs = Saddle(jnp.array([[1.0, 0.0], [-1.0, 0.0]]), ())  # two runs
-        >>> float(jmm.metrics.weak_vi_gap(turn.problem, zs, offsets))
+        >>> float(jmm.metrics.weak_vi_gap(turn.problem, zs, jnp.zeros((4, 2))))
         0.0
     """
     return vi_gap(problem, jax.tree.map(lambda x: jnp.mean(x, 0), zs), data)
@@ -235,10 +234,14 @@ def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
 def natural_residual(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. ||z - P_W(z - F(z))|| of `problem`, 0 at solutions only.
 
+    Args:
+      problem: a problem whose operator does not draw; others are refused by a `ValueError`.
+      z: the point.
+      data: the records, leaves `[n, ...]`.
+
     Examples:
-        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-        >>> data = (jnp.ones((4, 1)), jnp.zeros((4, 1)))
-        >>> round(float(jmm.metrics.natural_residual(game, game.saddle_point(data), data)), 3)
+        >>> pull = jmm.Problem(lambda z, x: Saddle(z.w - x, ()))  # towards the mean of the records
+        >>> float(jmm.metrics.natural_residual(pull, Saddle(jnp.ones(1), ()), jnp.ones((4, 1))))
         0.0
     """
     moved = problem.project(_minus(z, mean_operator(problem, z, data)))
@@ -268,9 +271,8 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
 
     Examples:
         >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
-        >>> data, sizes = jmm.problems.by_group(jnp.array([[1.0], [0.0], [0.0]]),
-        ...                                     np.array([0, 1, 1]))
-        >>> jmm.metrics.group_risks(problem, jnp.zeros(1), data, sizes).tolist()
+        >>> data = jnp.array([[[1.0], [9.0]], [[0.0], [0.0]]])  # groups of one record and of two
+        >>> jmm.metrics.group_risks(problem, jnp.zeros(1), data, (1, 2)).tolist()
         [0.5, 0.0]
     """
     operator_rng.refuse(problem, "A group's risk")
@@ -290,9 +292,7 @@ def worst_group_risk(problem: GroupProblem, w: PyTree, data: PyTree,
 
     Examples:
         >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
-        >>> data, sizes = jmm.problems.by_group(jnp.array([[1.0], [0.0], [0.0]]),
-        ...                                     np.array([0, 1, 1]))
-        >>> float(jmm.metrics.worst_group_risk(problem, jnp.zeros(1), data, sizes))
+        >>> float(jmm.metrics.worst_group_risk(problem, jnp.zeros(1), jnp.ones((2, 1, 1)), (1, 1)))
         0.5
     """
     return jnp.max(group_risks(problem, w, data, sizes))
@@ -332,7 +332,6 @@ def auc(scores: jax.Array | np.ndarray, y: jax.Array | np.ndarray) -> float:
         0.75
     """
     from sklearn.metrics import roc_auc_score
-
     if not bool(jnp.all(jnp.isfinite(scores))):
         raise ValueError("scores are not finite: the run diverged or its budget ran out.")
     return float(roc_auc_score(y, scores))

@@ -158,6 +158,7 @@ def test_a_block_that_is_neither_is_found(text, kept):
 def test_the_picture_of_the_layers_is_drawn(tmp_path, monkeypatch):
     """From the imports as they are now."""
     picture = tmp_path / "layers.svg"
+    monkeypatch.syspath_prepend(ROOT / "docs")
     monkeypatch.setattr(sys, "argv", ["layers.py", str(picture)])
     made = runpy.run_path(str(ROOT / "docs/layers.py"), run_name="__main__")
     assert "</svg>" in picture.read_text()

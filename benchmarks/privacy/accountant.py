@@ -1,15 +1,16 @@
-"""The accountant at its edges: long runs at a small delta, large and tiny epsilon, little noise.
+"""The accountant in extreme settings: long runs, small delta, large and tiny epsilon, little noise.
 
     python -m benchmarks.privacy.accountant [--json FILE] [--markdown FILE] [--quick]
 
-`before` is what this accountant gave at commit 336f9dc, as measured then; `now` is computed, with
-its processor time. `edge` says what went wrong: 1 amplification of fixed-size samples lost to
-rounding, 2 a ceiling on epsilon from the samplers' law, 7 long runs by Renyi divergences, 9 a grid
-too wide for a tiny epsilon, 10 an infinite epsilon of little noise; none is ordinary use. Beside
-them are the privacy loss distributions and the Renyi divergences of dp-accounting and the
-accountant of Opacus, where they are installed and know the mechanism; they are named as missing
-where not. `exact` is known from a closed form or a contour integral of the moment generating
-function, without a grid of losses.
+The column `before` has the answers of this accountant at commit 336f9dc, and `now` has its present
+answers with their processor time. A number in the column `edge` marks a setting outside ordinary
+use, and stands for what went wrong at that commit. 1: rounding lost the amplification of fixed-size
+samples. 2: the law of the samplers set a ceiling on epsilon. 7: long runs were charged by Renyi
+divergences. 9: the grid was too wide for a tiny epsilon. 10: little noise gave an infinite epsilon.
+Other columns have the privacy loss distributions (PLD) and Renyi divergences (RDP) of
+dp-accounting, and the accountant of Opacus. They are empty if the library does not cover the
+mechanism, and the last line names libraries that are not installed. The column `exact` comes from a
+closed form or a contour integral of the moment generating function, without a grid of losses.
 """
 
 import argparse
@@ -235,11 +236,12 @@ def words(rows: list[dict[str, Any]], noise: list[dict[str, Any]],
           _number(r["before"] / r["now"], ".3f") if r["before"] else "") for r in settings])
     missing = [name for name in ("opacus", "riskcal") if not _installed(name)]
     return "\n\n".join((
-        "# The accountant at its edges\n\nBy `python -m benchmarks.privacy.accountant`. "
+        "# The accountant in extreme settings\n\n"
+        "The command `python -m benchmarks.privacy.accountant` made the tables. "
         + " ".join((__doc__ or "").split("\n\n")[2].split()),
-        "## Epsilon at given noise, samplers taken as exact\n\n" + first,
-        "## Noise at given epsilon, everything charged\n\n" + second,
-        "## What the charges buy, at delta = 1e-6\n\n" + third,
+        "## Epsilon of a noise multiplier, with ideal samplers and noise\n\n" + first,
+        "## Noise for a target epsilon, with all costs charged\n\n" + second,
+        "## Noise before and now in common settings, at delta = 1e-6\n\n" + third,
         f"Not installed here: {', '.join(missing) or 'nothing'}.")) + "\n"
 
 

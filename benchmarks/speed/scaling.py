@@ -111,8 +111,9 @@ def markdown(steps: list[Step], batch: int) -> str:
         lines.append(
             f"| {s.devices} | {s.rows:,} | {s.rows * s.devices / batch:.2f} | {kinds} | "
             f"{sum(size for _, size in s.collectives):,} | {s.moved:,.0f} |")
-    lines += ["", f"{steps[0].parameters:,} parameters. Sent at the printed speed of a link, by 8 "
-              "devices:", "", "| link | seconds a step |", "|---|--:|",
+    lines += ["", f"The model has {steps[0].parameters:,} parameters. The next table divides the "
+              f"bytes that each of {steps[-1].devices} devices sends by the speed of a link.",
+              "", "| link | seconds a step |", "|---|--:|",
               *(f"| {name} | {steps[-1].moved / speed:.2e} |" for name, speed in LINKS.items())]
     return "\n".join(lines)
 
@@ -140,11 +141,12 @@ def main() -> None:
     print(text)
     if options.markdown:
         options.markdown.write_text(
-            "# A release on D devices\n\nMade by `python -m benchmarks.speed.scaling --markdown "
-            "benchmarks/speed/results/scaling.md`; what it means is in `docs/scale.md`. One "
-            f"release of the AUC of an MLP {options.dim}-{options.hidden}-1 over "
-            f"{options.population:,} rows, Poisson samples of b = {options.batch:,}, compiled for "
-            f"forced host devices with jax {jax.__version__}.\n\n{text}\n")
+            "# A release on D devices\n\nThe numbers are read from the compiled program of one "
+            f"release for the AUC of an MLP {options.dim}-{options.hidden}-1. It has "
+            f"{options.population:,} rows and Poisson samples of b = {options.batch:,} expected "
+            f"rows, on forced host devices with jax {jax.__version__}. `docs/scale.md` explains "
+            "the columns. The command `python -m benchmarks.speed.scaling --markdown "
+            f"benchmarks/speed/results/scaling.md` made this page.\n\n{text}\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -189,16 +190,19 @@ def main(argv: list[str] | None = None) -> int:
     lines = [(r["problem"], r["algorithm"], f"{r['epsilon']:.4g}", r["measure"],
               f"{r['value']:.4f}", f"{r['error']:.4f}", str(r["releases"]), str(r["evaluations"]))
              for r in rows]
-    said = (f"delta {rate_cases.DELTA:g}, replace-one. value: mean over the seeds, +-: its "
-            "standard error;\nevaluations: of one run. AUC is that of held-out rows, its settings "
-            "were chosen on validation\nsplits without paying for it (oracle: by the AUC itself, "
-            "the best of five steps); the game runs\nby theorems.")
-    print(report.table(header, lines), said, sep="\n\n")
+    caption = (
+        f"Epsilon holds at delta {rate_cases.DELTA:g} for the replacement of one record. The "
+        "column \"value\" has the mean over the seeds, and \"+-\" has its standard error. Releases "
+        "and evaluations of the operator are those of one run. AUC is measured on held-out rows. "
+        "Its settings were chosen on validation splits, and epsilon does not cover that choice. "
+        "Rows with \"oracle\" have the best of five steps by the AUC itself. On the game every "
+        "algorithm has the settings of its theorem.")
+    print(report.table(header, lines), textwrap.fill(caption, 100), sep="\n\n")
     if args.json is not None:
         write(args.json, args, rows, old)
     if args.markdown is not None:
         args.markdown.write_text("# The algorithms at equal privacy\n\n" + report.markdown(
-            header, lines) + "\n" + " ".join(said.split()) + "\n", encoding="utf-8")
+            header, lines) + f"\n{caption}\n", encoding="utf-8")
     if args.plot is not None:
         plot(args.plot, rows)
     return 0

@@ -15,6 +15,7 @@ import json
 import math
 import pathlib
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -273,11 +274,13 @@ def main(argv: list[str] | None = None) -> int:
               f"{r['weak']:.4f}", f"{r['empirical']:.4f}", str(r["evaluations"])) for r in rows]
     print(report.table(header, lines))
     result = crossings(rows)
-    said = (f"(3) epsilon {args.epsilon:g}, delta {NUMBERS['delta']:g}, replace-one; means over "
-            f"{COINS * sets} runs,\n    +-: standard error. The untrained start has a gap of\n    "
-            f"{float(rate_cases.small_gap(rate_cases.SMALL_START)):.3f}. Weak gaps are too large "
-            f"by about (variance / {sets})^(1/2).")
-    print(said)
+    caption = (
+        f"Every run has epsilon {args.epsilon:g} at delta {NUMBERS['delta']:g} for the replacement "
+        f"of one record. Gaps are means over {COINS * sets} runs, and \"+-\" is the standard error "
+        "of the strong gap. The untrained start has a gap of "
+        f"{float(rate_cases.small_gap(rate_cases.SMALL_START)):.3f}. A weak gap is estimated from "
+        f"{sets} data sets, which makes it too large by about (variance / {sets})^(1/2).")
+    print(textwrap.fill(f"(3) {caption}", 100, subsequent_indent="    "))
     for r in result:
         at = r["recursive_wins_from"]
         print(f"    recursive has the smaller strong gap than {r['algorithm']} "
@@ -287,8 +290,7 @@ def main(argv: list[str] | None = None) -> int:
                                 "crossings": result})
     if args.markdown is not None:
         args.markdown.write_text("# Gaps on a bilinear game on balls\n\n" + report.markdown(
-            header, lines) + "\n" + " ".join(said.removeprefix("(3) ").split()) + "\n",
-            encoding="utf-8")
+            header, lines) + f"\n{caption}\n", encoding="utf-8")
     if args.plot is not None:
         plot(args.plot, rows)
     return 0

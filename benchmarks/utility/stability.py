@@ -12,6 +12,7 @@ the population and on the records that were used, which stability bounds.
 import math
 import pathlib
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -205,8 +206,8 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     figure.supxlabel("n, records", fontsize=9)
-    figure.suptitle("Distance of two runs with one key on neighbouring data, and what the records "
-                    "say too little; bars: two standard errors", fontsize=9)
+    figure.suptitle("Distance of two runs with one key on neighbouring data, and risk on the "
+                    "population minus that on the records; bars: two standard errors", fontsize=9)
     figure.savefig(path, dpi=150)
 
 
@@ -232,17 +233,21 @@ def main(argv: list[str] | None = None) -> int:
     header = ("algorithm", "quantity", "epsilon", "n", "rounds", "mean", "+-", "largest", "bound")
     lines = [(r["algorithm"], r["quantity"], f"{r['epsilon']:g}", str(r["n"]), str(r["rounds"]),
               *(f"{r[k]:.2g}" for k in ("mean", "error", "largest", "bound"))) for r in rows]
-    said = (f"{runs} pairs of runs a point, delta {rate_cases.DELTA:g}, replace-one; +-: standard "
-            "error of the mean.")
-    print(report.table(header, lines), said, sep="\n\n")
+    caption = (
+        "Stability is the distance of the outputs of two runs with one key on neighbouring data, "
+        f"over {runs} pairs of runs. Generalisation is the risk on the population minus that on "
+        f"the records, over {runs} runs. Every run has its epsilon at delta {rate_cases.DELTA:g} "
+        "for the replacement of one record. The column \"+-\" has the standard error of the mean, "
+        "and \"bound\" has the number that the theorem gives.")
+    print(report.table(header, lines), textwrap.fill(caption, 100), sep="\n\n")
     if args.json is not None:
         arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
         report.write_json(args.json, {"environment": report.environment(), "arguments": arguments,
                                       "rows": rows,
                                       "statements": sorted({r["statement"] for r in rows})})
     if args.markdown is not None:
-        args.markdown.write_text("# Stability\n\n" + report.markdown(header, lines) + f"\n{said}\n",
-                                 encoding="utf-8")
+        args.markdown.write_text("# Stability and generalisation\n\n" + report.markdown(
+            header, lines) + f"\n{caption}\n", encoding="utf-8")
     if args.plot is not None:
         plot(args.plot, rows)
     return 0

@@ -89,7 +89,7 @@ _NEARLY = 1.05  # by how much D_a / a may exceed its value at order 2 within the
 
 
 class Concentrated(NamedTuple):
-    """D_a <= rho a for all 1 < a <= `up_to`: (rho, omega)-truncated concentrated privacy.
+    """The bound D_a <= rho a for all 1 < a <= `up_to`: (rho, omega)-truncated concentrated privacy.
 
     Attributes:
       rho: zCDP's if `up_to` is infinite.

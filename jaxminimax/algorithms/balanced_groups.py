@@ -207,7 +207,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 
 def _most(hyper: Hyper, dtype: jnp.dtype) -> jax.Array:
-    """ln(cap n_i / (p min n)): the largest log weights, `cap` times those of balanced groups."""
+    """Returns the largest log weights, ln(cap n_i / (p min n)), `cap` times the balanced ones."""
     sizes = hyper.query.sizes
     share = jnp.asarray([n / (len(sizes) * min(sizes)) for n in sizes], dtype)
     return jnp.log(jnp.asarray(hyper.cap, dtype) * share)

@@ -120,7 +120,7 @@ if TYPE_CHECKING:
 
 
 def materialise(f: Callable[[], PyTree]) -> PyTree:
-    """`f()` in buffers of its own, which every reader reads.
+    """Returns `f()` in buffers of its own, which every reader reads.
 
     Compilers repeat cheap arithmetic inside each of its readers, at places that defeat vectors, and
     may round it differently in each: a product that is contracted with a sum in one place and not
@@ -154,7 +154,7 @@ def materialise(f: Callable[[], PyTree]) -> PyTree:
 
 
 def if_wanted(f: Callable[[], PyTree], wanted: jax.Array) -> PyTree:
-    """`f()`, or zeros if not `wanted` in any lane of a vmap."""
+    """Returns `f()`, or zeros if not `wanted` in any lane of a vmap."""
     traced, shapes = jax.make_jaxpr(f, return_shape=True)()
     return jax.lax.cond(
         in_any_lane(wanted), lambda: jax.tree.unflatten(

@@ -101,7 +101,7 @@ def _instructions() -> tuple[str, str]:
 
 
 def mark(own: bytes, *parts: bytes) -> str:
-    """128 bits of bytes that only who knows `own` can compute."""
+    """Computes 128 bits of the bytes, which nobody can compute without `own`."""
     digest = hashlib.blake2b(key=own, digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -307,7 +307,7 @@ def in_words(x: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """Without addresses, colours and line breaks, which are other ones in every process."""
+    """Removes addresses, colours and line breaks, which are other ones in every process."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
 

@@ -150,7 +150,7 @@ class ClippedSum:
         return by_slices(total, how.nothing(z, rounding), examples, mask, chosen.rows)
 
     def explain(self, z: Saddle, examples: PyTree) -> str:
-        """Which strategy is taken, how each parameter's gradient is kept, and how much is held.
+        """States the strategy, how each parameter's gradient is kept, and how much is held.
 
         Runs nothing.
 
@@ -228,7 +228,7 @@ class ClippedSum:
 
 
 class _Choice(NamedTuple):
-    """How a clipped sum is computed.
+    """The strategy of a clipped sum, and what it holds at a time.
 
     Attributes:
       strategy: one of `STRATEGIES`.

@@ -54,7 +54,7 @@ def is_words(x: Any) -> bool:
                    meta_fields=["wide"])
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Where sums are rounded to.
+    """The grid that sums are rounded to.
 
     Attributes:
       scale: per player 1 / g; None for one that is not released.
@@ -68,7 +68,7 @@ class Grid:
 
 
 def dither(key: jax.Array, like: PyTree) -> PyTree:
-    """256 uniform numbers' index for every number of `like`, uint8, from one draw."""
+    """Draws the index of one of 256 uniform numbers for every number of `like`, uint8."""
     leaves, treedef = jax.tree.flatten(like)
     size = sum(x.size for x in leaves)
 
@@ -85,7 +85,7 @@ def dither(key: jax.Array, like: PyTree) -> PyTree:
 
 
 def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
-    """ceil(scale x - U), int32, of numbers that are finite: up where the fraction exceeds U."""
+    """Rounds finite numbers to ceil(scale x - U), int32: up where the fraction exceeds U."""
     # to clamp a block's sum moves no two of them apart
     a = jnp.clip(x * scale.astype(x.dtype), -_LARGEST, _LARGEST)
     lower = jnp.floor(a)
@@ -103,7 +103,7 @@ def _of(x: jax.Array, wide: bool) -> Words:
 
 
 def plus(a: Words, b: Words) -> Words:
-    """A + B."""
+    """The sum A + B."""
     # of two words below 2^20 the sum has a carry of at most 1
     low = a.low + b.low
     if a.high is None or b.high is None:
@@ -112,7 +112,7 @@ def plus(a: Words, b: Words) -> Words:
 
 
 def minus(a: Words) -> Words:
-    """-A."""
+    """The negative, -A."""
     return Words(None, -a.low) if a.high is None else _carried(-a.high, -a.low)
 
 
@@ -139,7 +139,7 @@ def _added(blocks: jax.Array, wide: bool) -> Words:
 
 
 class Leaf(NamedTuple):
-    """How one leaf's rows are added up on the grid.
+    """The rule by which one leaf's rows are added up on the grid.
 
     Attributes:
       scale: 1 / g.
@@ -152,7 +152,7 @@ class Leaf(NamedTuple):
     wide: bool
 
     def zeros(self) -> Words:
-        """Nothing yet, in the leaf's shape."""
+        """The sum of no rows, in the leaf's shape."""
         return _of(jnp.zeros(self.dither.shape, jnp.int32), self.wide)
 
     def of(self, x: jax.Array) -> Words:
@@ -164,7 +164,7 @@ class Leaf(NamedTuple):
         return _of(rounded(x, self.scale, self.dither.reshape(x.shape)), self.wide)
 
     def rows(self, weight: jax.Array, x: jax.Array) -> Words:
-        """sum_i weight_i x_i of `[b]` and `[b, ...]`; rows of weight 0 are finite."""
+        """Adds up weight_i x_i of `[b]` and `[b, ...]`; rows of weight 0 are finite."""
         count, shape = x.shape[0], x.shape[1:]
         flat, dither = x.reshape(count, math.prod(shape)), self.dither.reshape(-1)
         inner = 32  # one level of the tree of additions inside a block
@@ -184,20 +184,20 @@ class Leaf(NamedTuple):
 
 
 def leaf_of(grid: Grid, player: str, number: int) -> Leaf:
-    """How a player's leaf of that number is added up."""
+    """The rule for a player's leaf of that number."""
     return Leaf(getattr(grid.scale, player), jax.tree.leaves(getattr(grid.dither, player))[number],
                 grid.wide)
 
 
 def parts(total: Words, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """I as the sum of two floating-point numbers, of which the first is large or 0."""
+    """Splits I into two floating-point numbers, of which the first is large or 0."""
     if total.high is None:
         return jnp.zeros_like(total.low, dtype), total.low.astype(dtype)
     return total.high.astype(dtype) * 2.0**_LOW, total.low.astype(dtype)
 
 
 def as_float(total: Words, noise: jax.Array, dtype: Any) -> jax.Array:
-    """I + X + 1/2 as a floating-point number: the half makes up for X being a floor."""
+    """Returns I + X + 1/2 as a floating-point number: the half makes up for X being a floor."""
     if total.high is None:
         return (total.low + noise).astype(dtype) + jnp.asarray(0.5, dtype)
     # of one form for every integer, or it would show how blocks were added

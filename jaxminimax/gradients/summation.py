@@ -1,4 +1,4 @@
-"""How per-example operators become one sum for each player: at once, or slice by slice.
+"""Sums of per-example operators, one for each player: at once, or slice by slice.
 
 Slices cost no privacy. Clipping, absence and all precautions for norms look at one record, or at
 the records of one slice. A row counts in one slice; where the last slice begins early it may be
@@ -44,7 +44,7 @@ _JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers toget
 
 
 def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> PyTree:
-    """`of_one(z, example)` of every example, leaves `[b, ...]`.
+    """Computes `of_one(z, example)` of every example, leaves `[b, ...]`.
 
     Args:
       of_one: a function of one example.
@@ -82,7 +82,7 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
 
 
 def each_of_groups(of_one: Callable[[Any, PyTree], PyTree], z: Any, data: PyTree) -> PyTree:
-    """`each` of records in groups, leaves `[p, n, ...]`."""
+    """Computes `each` of records in groups, leaves `[p, n, ...]`."""
     p, n = jax.tree.leaves(data)[0].shape[:2]
     rows = jax.tree.map(lambda x: x.reshape(p * n, *x.shape[2:]), data)
     return jax.tree.map(lambda x: x.reshape(p, n, *x.shape[1:]), each(of_one, z, rows))
@@ -109,13 +109,13 @@ class Part:
 
 
 def rows_from(rows: PyTree, first: jax.typing.ArrayLike, count: int) -> Part:
-    """`count` examples that follow each other in leaves `[n, ...]`, from number `first` on."""
+    """Returns `count` successive examples of leaves `[n, ...]`, from number `first` on."""
     return Part(count, lambda start, size: jax.tree.map(
         lambda x: jax.lax.dynamic_slice_in_dim(x, first + start, size), rows))
 
 
 class Rounding(NamedTuple):
-    """How sums are rounded.
+    """The rounding of sums.
 
     Attributes:
       grid: of the integers.
@@ -141,7 +141,7 @@ class Sums(NamedTuple):
     num_unclipped: Saddle | None = None
 
     def plus(self, lost: Saddle, more: "Sums") -> tuple["Sums", Saddle]:
-        """With `more`, in floating point as `add_compensated`: exact on the grid."""
+        """Adds `more`, in floating point as `add_compensated`: exact on the grid."""
         floats, lost = add_compensated(self.floats, lost, more.floats)
         integers = jax.tree.map(plus, self.integers, more.integers, is_leaf=is_words)
         counts = jax.tree.map(jnp.add, self.num_unclipped, more.num_unclipped)
@@ -165,7 +165,7 @@ class Summation:
     counted: bool = False
 
     def players(self, of: Callable[..., Any], *trees: Saddle) -> Saddle:
-        """`of` applied to each player that has a clip norm, None for the others."""
+        """Applies `of` to each player that has a clip norm; None for the others."""
         rows = zip(self.clip, *trees, strict=True)
         return Saddle(*(None if clip is None else of(clip, *x) for clip, *x in rows))
 
@@ -188,7 +188,7 @@ class Summation:
         return self.players(lambda _, r: weights.weight(r, mask), ratio), jnp.all(finite)
 
     def num_unclipped(self, weight: Saddle) -> Saddle | None:
-        """1 for each example of weight 1, -1 for each that is shortened, 0 for absent ones."""
+        """Adds up 1 for each example of weight 1, -1 for each shortened one, 0 for absent ones."""
         if not self.counted:
             return None
         return self.players(lambda _, s: jnp.sum(
@@ -203,7 +203,7 @@ class Summation:
             lambda leaf, _: leaf.zeros(), rounding.grid, z), count)
 
     def on_leaves(self, of: Callable[..., Any], grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
-        """`of` applied to how a leaf is added up and to its numbers in `lists`."""
+        """Applies `of` to each leaf's rule of addition and to its numbers in `lists`."""
         def player(name: str, x: PyTree, *lists: list[Any]) -> PyTree:
             leaves = [of(leaf_of(grid, name, k), *row) for k, row in enumerate(
                 zip(jax.tree.leaves(x), *lists, strict=True))]
@@ -238,7 +238,7 @@ class Summation:
 
 def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
             rounding: Rounding | None) -> Sums:
-    """All per-example operators are held."""
+    """Adds up the operators of all examples, which are held at once."""
     # once, for norms and sum alike: computed twice, cancelling terms could round differently
     g = materialise_rows(lambda: each(how.operator, z, examples))
     # min(1, C / ||g_i||), [b]
@@ -260,7 +260,7 @@ def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
 
 
 def fresh(rows: jax.Array, first: jax.Array) -> jax.Array:
-    """Which rows of a slice no slice before counted; `first` is the number of the first that is."""
+    """Marks rows of a slice that no slice before counted; `first` is the first one's number."""
     return rows >= first
 
 

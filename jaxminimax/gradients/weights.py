@@ -45,7 +45,7 @@ def joint_ratio(ratio: Saddle) -> Saddle:
 
 
 def widened(ratio: jax.Array, g: PyTree) -> jax.Array:
-    """`ratio`, made larger by the rounding of leaves that are narrower than it.
+    """Enlarges `ratio` by the rounding of leaves that are narrower than it.
 
     `weight` allows for the rounding, and the range, of its own type only.
     """
@@ -59,7 +59,7 @@ def widened(ratio: jax.Array, g: PyTree) -> jax.Array:
 
 
 def weight(ratio: jax.Array, present: jax.Array) -> jax.Array:
-    """min(1, clip / norm) of each example, 0 for absent ones.
+    """The weight min(1, clip / norm) of each example, 0 for absent ones.
 
     A margin of 32 rounding errors keeps the clipped norm at or below the clip norm. Examples longer
     than 2^88 clip norms (`_longest`) count as absent: entries of one of their factors, times so
@@ -89,7 +89,7 @@ def weighted(g: PyTree, weight: jax.Array, finite: bool) -> list[tuple[jax.Array
 
 
 def weighted_sum(g: PyTree, weight: jax.Array) -> PyTree:
-    """sum_i weight_i g_i over `[b, ...]` leaves, in at least float32; weight 0 silences NaN."""
+    """Adds up weight_i g_i over `[b, ...]` leaves, in at least float32; weight 0 silences NaN."""
 
     def leaf(x: jax.Array) -> jax.Array:
         x = x.astype(at_least_float32(x.dtype))

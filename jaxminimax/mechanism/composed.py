@@ -54,7 +54,7 @@ class _Several(Description):
         return tuple(one for part in self._listed for one in part.answered())
 
     def check(self) -> None:
-        """Every part."""
+        """Checks every part."""
         for part in self._listed:
             part.check()
 
@@ -91,7 +91,7 @@ class _Several(Description):
         return dataclasses.replace(self, parts=begun) if begun else None  # type: ignore[type-var]
 
     def with_noise(self, scale: float) -> Self:
-        """Every part."""
+        """Scales the noise of every part."""
         parts = tuple(part.with_noise(scale) for part in self._listed)
         return dataclasses.replace(self, parts=parts)  # type: ignore[type-var]
 
@@ -124,7 +124,7 @@ class Sequence(_Several):
     alone: int = jax.tree.static(default=0, repr=False)
 
     def check(self) -> None:
-        """Every part, and the number of rounds."""
+        """Checks every part, and the number of rounds."""
         super().check()
         if not isinstance(self.alone, int) or self.alone < 0:
             raise ValueError(f"alone must be a number of rounds, at least 0, got {self.alone!r}.")
@@ -171,7 +171,7 @@ class Parallel(_Several):
     in_turn: bool = jax.tree.static(default=False)
 
     def check(self) -> None:
-        """Every part, of which there is one at least."""
+        """Checks every part, of which there is one at least."""
         if not self._listed:
             raise ValueError("A Parallel needs at least one part, got none.")
         super().check()
@@ -251,7 +251,7 @@ def is_exact(mechanism: Any) -> bool:
 
 
 def with_noise(query: Any, scale: float) -> Any:
-    """`query` with its noise multipliers (1 each if not set) times `scale`, as Python floats.
+    """Scales the noise multipliers of `query` (1 each if not set), as Python floats.
 
     Raises:
       ValueError: for what is neither a description nor a release of one.
@@ -279,7 +279,7 @@ def descriptions(hyper: Any) -> dict[str, Any]:
 
 
 def with_noise_of_all(hyper: Any, scale: float, **own: float) -> Any:
-    """`hyper` with the noise multipliers of all of them (1 where not set) times `scale`.
+    """Scales the noise multipliers of all descriptions of `hyper` (1 where not set).
 
     Args:
       hyper: an algorithm's.

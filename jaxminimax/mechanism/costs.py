@@ -209,7 +209,7 @@ class Charge(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _bad_sets(people: int, rate: float) -> float:
-    """(1) of `Charge.failures`."""
+    """The term (1) of `Charge.failures`."""
     law = masses.binomial(people, *float(rate).as_integer_ratio())
     each = (min(1.0, 2 * DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
             for j in range(law.first, law.first + len(law.upper)))

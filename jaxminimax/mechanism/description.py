@@ -107,7 +107,7 @@ class Description(abc.ABC):
 
     @abc.abstractmethod
     def with_noise(self, scale: float) -> Self:
-        """Noise multipliers (1 each if not set) times `scale`, as Python floats."""
+        """Scales the noise multipliers (1 each if not set) by `scale`, as Python floats."""
 
     @abc.abstractmethod
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
@@ -245,7 +245,7 @@ class Leaf(Answered):
         return self.facts().records
 
     def truncated(self, spent: int) -> Self | None:
-        """Fewer releases, if each costs the same.
+        """Describes fewer releases, if each costs the same.
 
         If not, all of it: a record's whole cost may be in the first release.
         """
@@ -255,11 +255,11 @@ class Leaf(Answered):
         return self if spent else None
 
     def with_noise(self, scale: float) -> Self:
-        """The one multiplier."""
+        """Scales the one noise multiplier."""
         return scaled(self, scale)
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
-        """One, for a record that is replaced, wherever it moves most."""
+        """Returns one charge, for a record that is replaced, wherever it moves most."""
         limits.replace_one_only(neighbours)
         return (costs.price(self, neighbours),)
 
@@ -350,7 +350,7 @@ class Once(Leaf):
 
 
 def scaled(described: Any, scale: float) -> Any:
-    """`described.with_noise(scale)` of a description whose noise multiplier is one number."""
+    """Scales the noise of a description whose noise multiplier is one number."""
     z = described.noise_multiplier
     return dataclasses.replace(described,
                                noise_multiplier=scale * (1.0 if z is None else concrete(z)))

@@ -164,11 +164,11 @@ class Windows(Answered):
 
     @property
     def population(self) -> int:
-        """N, of both kinds of releases."""
+        """The population n, of both kinds of releases."""
         return self.anchor.population
 
     def check(self) -> None:
-        """Both kinds of releases, and that they are of the same records."""
+        """Checks both kinds of releases, and that they are of the same records."""
         self.check_own()
         limits.check_times("rounds (the number of releases)", self.rounds)
         for leaf in self.flattened():
@@ -210,12 +210,12 @@ class Windows(Answered):
         return dataclasses.replace(self, rounds=rounds) if rounds else None
 
     def with_noise(self, scale: float) -> Self:
-        """Both kinds, in their ratio."""
+        """Scales the noise of both kinds, in their ratio."""
         return dataclasses.replace(self, anchor=self.anchor.with_noise(scale),
                                    difference=self.difference.with_noise(scale))
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
-        """All anchors and all differences, on the same data."""
+        """Charges all anchors and all differences, on the same data."""
         return Sequence(parts=self.flattened()).charges(neighbours)
 
     def supports_group_privacy(self) -> bool:
@@ -230,7 +230,7 @@ class Windows(Answered):
                      for query, times in kinds if times)
 
     def answered(self) -> tuple[Answered, ...]:
-        """Itself: a release is an anchor or a difference by its number."""
+        """Returns itself: a release is an anchor or a difference by its number."""
         return (self,)
 
     def records(self) -> int:

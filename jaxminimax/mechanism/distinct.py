@@ -54,12 +54,12 @@ class Room(NamedTuple):
     shuffled: bool
 
     def failure(self, population: int) -> float:
-        """P[some numbers that put slots, or all rows, in order are equal]: coins of nobody."""
+        """A bound on the probability that numbers which put slots or rows in order are equal."""
         return tied(self.slots) + (tied(population) if self.shuffled else 0.0)
 
 
 def lost(slots: int, population: int) -> float:
-    """lambda: slots that are not new are at most as many as a Poisson variable of that mean.
+    """The mean lambda of a Poisson variable that the slots which are not new do not exceed.
 
     Slot j is new with probability (1 - (2^32 mod n) / 2^32) (1 - j/n) at least, whatever was drawn
     before, and a Poisson variable of mean -log(1 - p) is positive with probability p.
@@ -102,7 +102,7 @@ def room_for(size: int, population: int) -> Room:
 
 
 def scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
-    """floor((word n + carry) / 2^32) for carry < n < 2^31, in digits of 16 bits."""
+    """Computes floor((word n + carry) / 2^32) for carry < n < 2^31, in digits of 16 bits."""
     # word n = high n1 2^32 + (high n0 + low n1) 2^16 + low n0
     low, high = word & 0xFFFF, word >> 16
     n0, n1 = jnp.uint32(n & 0xFFFF), jnp.uint32(n >> 16)
@@ -243,7 +243,7 @@ def _by_last_bits(key: jax.Array, among: jax.Array, m: jax.Array) -> jax.Array:
 
 
 def _among(counts: jax.Array, rank: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """In which part the one of this rank is, counted from 1, and its rank there."""
+    """Returns the part that holds the one of this rank, counted from 1, and its rank there."""
     # how many are in each part and those before it
     upto = jnp.sum(jnp.where(np.tri(counts.shape[0], dtype=bool).T, counts[:, None], 0), 0,
                    dtype=jnp.int32)
@@ -268,9 +268,10 @@ def running_sums(x: jax.Array) -> jax.Array:
 
 
 def tied(count: int) -> float:
-    """P[two of that many numbers of 128 bits are equal]: coins that no record has a part in.
+    """A bound on the probability that two of that many numbers of 128 bits are equal.
 
-    Otherwise the order that they give is uniform, and independent of everything else.
+    No record has a part in these coins. If all numbers differ, the order that they give is uniform,
+    and independent of everything else.
     """
     # count^2 / 2 pairs at most, each equal with probability 2^-128
     return count**2 * 2.0**-129

@@ -60,7 +60,7 @@ class Full(Sampling):
     relations = NEIGHBOURS
 
     def check(self, population: int) -> None:
-        """Nothing to refuse."""
+        """Accepts every population."""
 
     def batch_size(self, population: int) -> float:
         """The population, n."""
@@ -71,23 +71,23 @@ class Full(Sampling):
         return population
 
     def rows_in_shard(self, population: int, size: int) -> int:
-        """All of the shard."""
+        """All rows of the shard."""
         return min(population, size)
 
     def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
-        """All records."""
+        """Returns all records, without a draw."""
         return Sample(None, None, True)
 
     def charge(self, times: int, z: float, population: int) -> Charge:
-        """A Gaussian mechanism, `times` times."""
+        """Charges a Gaussian mechanism, `times` times."""
         return gaussian(times, z)
 
     def summary(self, times: int, population: int) -> str:
-        """All of them."""
+        """States that all records are read."""
         return f"all {population} records, without sampling"
 
     def assumed(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Returns no assumption."""
         return ()
 
     def in_groups(self) -> InGroups:
@@ -136,7 +136,7 @@ class Disjoint(Sampling):
 
     @property
     def most_records(self) -> int:
-        """2^62: nothing is drawn."""
+        """The limit 2^62: nothing is drawn."""
         return sampling.WIDE
 
     def check(self, population: int) -> None:
@@ -179,7 +179,7 @@ class Disjoint(Sampling):
         return gaussian(self.passes(times, population), z)
 
     def summary(self, times: int, population: int) -> str:
-        """With the number of passes."""
+        """States the batch, the population and the number of passes."""
         return (f"disjoint batches of {self.batch} of {population} records, "
                 f"{self.passes(times, population)} pass(es)")
 
@@ -188,7 +188,7 @@ class Disjoint(Sampling):
         return (sentences.PLACES,)
 
     def in_groups(self) -> InGroups:
-        """Refuses."""
+        """Refuses to sample groups."""
         raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
                          "which group is read next is not known in advance, so there are no "
                          "passes.")
@@ -243,7 +243,7 @@ class FixedSize(Sampling):
 
     @property
     def most_records(self) -> int:
-        """2^62 where rows are drawn one by one, of 96 bits: what that errs by is in `_one_draw`."""
+        """The limit: 2^62 where rows are drawn one by one, of 96 bits, see `_one_draw`."""
         return sampling.WIDE if self.replacement or self.batch == 1 else sampling.NARROW
 
     def check(self, population: int) -> None:
@@ -274,7 +274,7 @@ class FixedSize(Sampling):
         return Sample(rows, None, fits)
 
     def overflow(self, population: int) -> float:
-        """P[a sample without replacement cannot be drawn], for one release."""
+        """The probability that a sample without replacement cannot be drawn, for one release."""
         if self._everything(population) or self._one_by_one(population):
             return 0.0
         room = room_for(self.batch, population)
@@ -295,18 +295,18 @@ class FixedSize(Sampling):
                       sample_error=0.0 if self.replacement else times * error)
 
     def summary(self, times: int, population: int) -> str:
-        """With or without replacement."""
+        """States the batch, the population, and whether rows are replaced."""
         return f"samples of exactly {self.batch} of {population} records, {self._how()}"
 
     def _how(self) -> str:
         return f"{'with' if self.replacement else 'without'} replacement"
 
     def assumed(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Returns no assumption."""
         return ()
 
     def in_groups(self) -> InGroups:
-        """Drawn among the group's own rows, and charged as from the group where it costs most."""
+        """Draws among the group's own rows, and charges as for the group where it costs most."""
         def of_size(n: int) -> Any:
             def one(keys: SampleKeys) -> Sample:
                 # no sampling of a group depends on the number of the release
@@ -368,7 +368,7 @@ def _one_subset(batch: int, population: int) -> tuple[float, float, float]:
 
 
 def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
-    """floor(U n / 2^96) for U of 96 random bits."""
+    """Draws rows floor(U n / 2^96), for U of 96 random bits."""
     if population >= sampling.NARROW:
         low, high = sampling.wide_scaled(random_words(key, (3, batch)), population)
         return Sample(low, None, True, high)

@@ -93,7 +93,7 @@ class GroupGradients(OneRelease):
         return super().facts(repeat)._replace(clip=Saddle(self.clip, None), sizes=self.sizes)
 
     def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
-        """One for each group where the record may be, of those that cost differently."""
+        """Returns one charge for each group where the record may be, if costs differ."""
         limits.replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)
         # groups of one size cost the same; a record may be in any
@@ -131,7 +131,7 @@ class GroupGradients(OneRelease):
         return sum(self.sizes)
 
     def words(self, repeat: Repeat) -> Words:
-        """How many gradients, of which groups, on which samples."""
+        """States how many gradients are released, of which groups, on which samples."""
         groups = sentences.groups(self.sizes)
         if self.groups == "all":
             text = (f"{repeat.times} release(s) of the gradients of all groups at once, {groups}: "
@@ -230,7 +230,7 @@ class GroupLosses(Leaf):
             checks.one_of("noise", self.noise, ("laplace", "gaussian"))
 
     def alternatives(self) -> "tuple[GroupLosses, ...]":
-        """Both noises, until one is chosen or the multiplier is given."""
+        """Returns both noises, until one is chosen or the multiplier is given."""
         if self.noise is not None or self.noise_multiplier is not None:
             return (self,)
         return tuple(dataclasses.replace(self, noise=x) for x in ("gaussian", "laplace"))
@@ -258,7 +258,7 @@ class GroupLosses(Leaf):
                      sizes=self.sizes)
 
     def words(self) -> Words:
-        """How many, and of which groups."""
+        """States how many losses are released, and of which groups."""
         what = "the index of the largest of" if self.only_argmax else "all of"
         law = "Gaussian" if self.gaussian else "Laplace"
         return Words(
@@ -339,7 +339,7 @@ class Selection(Leaf):
                           "rounding of scores"), exact=True)
 
     def words(self) -> Words:
-        """How many, of which groups, and what one scale for unequal groups means."""
+        """States how many, of which groups, and what one scale for unequal groups means."""
         text = (f"{self.times} release(s) of the index of the largest of the groups' mean losses "
                 f"in [0, {concrete(self.bound):g}] with Gumbel noise, "
                 f"{sentences.groups(self.sizes)}.")
@@ -388,7 +388,7 @@ class RecordLosses(Once):
                      exact=self.exact)
 
     def words(self) -> Words:
-        """How many, in which range."""
+        """States how many losses are released, in which range."""
         return Words(f"{self.times} release(s) of one record's loss in [0, "
                      f"{concrete(self.bound):g}] with Laplace noise, each record in at most one of "
                      "them.", (sentences.ONCE,), (sentences.PUBLIC_GROUPS, sentences.PLACES),

@@ -118,7 +118,7 @@ class Poisson(Sampling):
                                     *self._room(population)), True)
 
     def drawn_less(self, population: int) -> float:
-        """s: every record is drawn with a probability between q (1 - s) and q."""
+        """The part s: every record is drawn with a probability between q (1 - s) and q."""
         return _seldom(float(self.rate), int(population), self.capacity)
 
     def charge(self, times: int, z: float, population: int) -> Charge:
@@ -138,18 +138,18 @@ class Poisson(Sampling):
                                                             most))
 
     def summary(self, times: int, population: int) -> str:
-        """With the expected size, the capacity, and how much less often records are drawn."""
+        """States the expected size, the capacity, and how much less often records are drawn."""
         less = self.drawn_less(population)
         return (f"Poisson samples at rate {self.rate:.6g} of {population} records (expected batch "
                 f"{self.rate * population:.6g}; samples beyond {self._room(population)[1]} are "
                 f"drawn again, for which the rate is lower by a part {less:.2g} at most)")
 
     def assumed(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Returns no assumption."""
         return ()
 
     def in_groups(self) -> InGroups:
-        """Drawn among as many rows as the largest group has.
+        """Draws among as many rows as the largest group has.
 
         Rows beyond the group are dropped, which leaves a Poisson sample of the group: population
         and capacity are the largest group's for all.
@@ -197,7 +197,7 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
 
 @functools.lru_cache(maxsize=256)
 def _seldom(rate: float, population: int, capacity: int | None) -> float:
-    """P[a sample with a given record does not fit], at least as likely as that any does not."""
+    """The probability that a sample with a given record does not fit, at least any sample's."""
     # with the record among them: one more than the others must fit
     slots, most = _slots(rate, population, capacity)
     return _short(rate, population, most, 0.0 if slots.shuffled else lost(slots.slots, population),
@@ -205,7 +205,7 @@ def _seldom(rate: float, population: int, capacity: int | None) -> float:
 
 
 def _short(rate: float, population: int, most: int, mean: float, slots: int) -> float:
-    """P[a record and those drawn of the others do not fit].
+    """The probability that a record and those drawn of the others do not fit.
 
     Args:
       rate: q.
@@ -232,7 +232,7 @@ def _short(rate: float, population: int, most: int, mean: float, slots: int) -> 
 
 
 def drawn_size(key: jax.Array, rate: float, population: int, most: int) -> jax.Array:
-    """M, or `most` + 1 if that is less, int32 `[]`."""
+    """Draws the size M, or `most` + 1 if that is less, int32 `[]`."""
     first, table = thresholds(rate, population, most)
     x, y = word_pairs(fold_in(key, _SIZE), ((WORDS + 1) // 2,))
     words = jnp.stack([x, y], 1).reshape(-1)[:WORDS]

@@ -130,7 +130,7 @@ class AdaptiveClip:
                              "noise, and noise in units of changing clip norms does not cancel.")
 
     def counts(self, query: Any) -> int:
-        """K: one for each clip norm, or for both together."""
+        """The number of counts: one for each clip norm, or for both together."""
         return 1 if query.joint else sum(clip is not None for clip in query.clip)
 
 
@@ -282,7 +282,7 @@ class Query(OneRelease):
                               self.sampling.apart(self.population))
 
     def with_noise(self, scale: float) -> Self:
-        """Every player's noise."""
+        """Scales every player's noise."""
         self.check_own()
         ratio = self.noise_multiplier
         if ratio is None:

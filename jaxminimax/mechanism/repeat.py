@@ -69,7 +69,7 @@ class OneRelease(abc.ABC):
         return self.population  # type: ignore[attr-defined]
 
     def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
-        """One place for the differing record, the sample; parts of the data all cost the same.
+        """Charges one place for the differing record, the sample; parts all cost the same.
 
         Raises:
           ValueError: for a relation that the sampling has no proof for, or on parts of the data.
@@ -111,7 +111,7 @@ class OneRelease(abc.ABC):
         return self.sampling.charge(times, z, self.records())
 
     def with_noise(self, scale: float) -> Self:
-        """Noise multipliers (1 each if not set) times `scale`, as Python floats."""
+        """Scales the noise multipliers (1 each if not set) by `scale`, as Python floats."""
         self.check_own()
         return description.scaled(self, scale)
 
@@ -159,7 +159,7 @@ class Repeat(Leaf):
         return self.query
 
     def check(self) -> None:
-        """Counts, the grid, and what the release itself checks."""
+        """Checks counts and the grid, and calls the release's own check."""
         limits.check_grid(self._query.exact, self.query.parameters)
         checks.count("parts", self.parts)
         limits.check_times("times (the number of releases)", self.times)
@@ -177,7 +177,7 @@ class Repeat(Leaf):
         return words._replace(assumed=(*words.assumed, *self.query.sampling.assumed(), *order))
 
     def releases(self) -> int:
-        """On all parts of the data."""
+        """The number of releases on all parts of the data."""
         return self.times * self.parts
 
     def with_noise(self, scale: float) -> Self:
@@ -262,7 +262,7 @@ def check_relation(sampling: Sampling, neighbours: str) -> None:
 
 
 def sampled_words(repeat: Repeat, of: str = "") -> str:
-    """So many releases, of what, on samples of such a kind."""
+    """States how many releases, of what, on samples of which kind."""
     query, times = repeat.query, f"{repeat.times} release(s)"
     if repeat.parts > 1:
         times += f" on each of {repeat.parts} disjoint parts of the data:"

@@ -102,11 +102,11 @@ class Repetitions:
 
     @property
     def mean(self) -> float:
-        """E[K] of the realised law, rounded up."""
+        """The mean E[K] of the realised law, rounded up."""
         return _table(self)[3]
 
     def chance_of_trying(self, candidates: int) -> float:
-        """1 - f(1 - 1/c): the probability that one given candidate of c is tried at all."""
+        """The probability 1 - f(1 - 1/c) that one given candidate of c is tried at all."""
         # none of K runs tries it with probability E[(1 - 1/c)^K] = f(1 - 1/c)
         missed = 1 - 1 / candidates
         return 1 - sum(w / 2**BITS * missed**k for k, w in enumerate(self.weights, 1))
@@ -120,7 +120,7 @@ class Repetitions:
 
 
 def _law(eta: float, gamma: float, most: int) -> np.ndarray:
-    """P[K = k], k = 1 ... most, by p_{k+1} / p_k = (1 - gamma) (k + eta) / (k + 1)."""
+    """Computes P[K = k], k = 1 ... most, by p_{k+1} / p_k = (1 - gamma) (k + eta) / (k + 1)."""
     k = np.arange(1.0, most)
     law = np.cumprod(np.append(1.0, (1 - gamma) * (k + eta) / (k + 1)))
     return law / law.sum()

@@ -225,7 +225,7 @@ def weight_of_part(query: Resolvent, part: Any) -> Any:
 
 
 def on_part(query: Resolvent, part: Any) -> Resolvent:
-    """`query` with the proximal weight that it has on a part of the data."""
+    """Gives `query` the proximal weight that it has on a part of the data."""
     return dataclasses.replace(query, prox=weight_of_part(query, part) * query.prox, doubling=False)
 
 

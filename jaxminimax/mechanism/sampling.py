@@ -130,7 +130,7 @@ class Choice(NamedTuple):
 
 
 class Sampling(abc.ABC):
-    """Which records a release reads, of n in all; every question must be answered.
+    """Base of sampling schemes, which choose a release's records; define every abstract method.
 
     Make it a frozen `pytree_dataclass` whose fields are static: shapes and thresholds follow from
     them.
@@ -178,7 +178,7 @@ class Sampling(abc.ABC):
 
     @property
     def most_records(self) -> int:
-        """Fewer records than these may be sampled from; of 2^30 or more, `draw` says `high`.
+        """The number that the population must be below; from 2^30 on, `draw` sets `high`.
 
         The law, and its charge, must hold for as many: an error of a draw may grow with them.
         """

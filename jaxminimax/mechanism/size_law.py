@@ -123,7 +123,7 @@ class Realised(NamedTuple):
     failure: float
 
     def rate(self, rate: float) -> float:
-        """q', rounded up; 1, which charges everybody as read, where the law is off by much."""
+        """The rate q', rounded up; 1, which charges everybody as read, if the law is far off."""
         if rate == 1 or not self.error < 0.1:
             return 1.0
         # x = (1 + rho) / (1 - rho) - 1, by which the odds of being drawn grow
@@ -155,7 +155,7 @@ def ordinary(rate: float, population: int, most: int) -> tuple[int, int]:
 
 def realised(rate: float, population: int, most: int, low: int, high: int,
              bits: int = BITS) -> Realised:
-    """How sizes that are ordinary from `low` to `high` are charged; see the module's docstring.
+    """Charges sizes that are ordinary from `low` to `high`; see the module's docstring.
 
     Args:
       rate: q in (0, 1).
@@ -173,7 +173,7 @@ def realised(rate: float, population: int, most: int, low: int, high: int,
         return mass[k - first] if 0 <= k - first < len(mass) else 0
 
     def above(k: int) -> int:
-        """2^B P~[M > k], k <= most."""
+        """The numbers 2^B P~[M > k], k <= most."""
         if k < start:
             return 1 << bits
         return table[k - start] if k - start < len(table) else 0

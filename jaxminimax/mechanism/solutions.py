@@ -51,7 +51,7 @@ class Solution(Once):
             raise ValueError("because must name the assumptions that the sensitivity rests on.")
 
     def facts(self) -> Facts:
-        """One Gaussian; the caller adds the noise."""
+        """Returns the facts of one Gaussian; the caller adds the noise."""
         return Facts(SENSITIVITY, 1, 1, numbers=0, near=0, noise=self.noise_multiplier,
                      exact=None)
 

@@ -77,7 +77,7 @@ def chosen(key: jax.Array, below: jax.Array) -> jax.Array:
 
 
 def uniform_index(words: jax.Array, p: int) -> jax.Array:
-    """floor(U p / 2^256), int32 `[n]`, U the number of the words uint32 `[8, n]`, the lowest first.
+    """Computes floor(U p / 2^256), int32 `[n]`, of words U, uint32 `[8, n]`, the lowest first.
 
     By digits of 16 bits from the lowest up: digit times p plus a carry below p fits 32 bits.
     """

@@ -36,6 +36,12 @@ CHOICE_RATIO = 2.0**-160   # see chosen
 def choice_tail(indices: int) -> float:
     """Bound on the total variation that `CHOICE_RATIO` leaves of `chosen`.
 
+    Args:
+      indices: the number p of indices that one is drawn from.
+
+    Returns:
+      tau = (p + 1) 2^-184, see `chosen`.
+
     Examples:
         >>> jmm.noise.choice_tail(10) < 1e-20
         True
@@ -80,7 +86,10 @@ def normal_ratio(bits: int) -> float:
     The sign is a bit of its own.
 
     Args:
-      bits: L.
+      bits: L, the binary digits of a standard deviation.
+
+    Returns:
+      The bound for one number; n of them have n times it.
 
     Raises:
       ValueError: unless `bits` is an integer in [0, 22].
@@ -111,9 +120,9 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike) -> jax
     Args:
       key: a typed key of threefry2x32 or rbg, used up by this draw.
       size: how many, below 2^31 - 32.
-      bits: of a standard deviation, a whole number in [0, 22]; may be traced, and may differ from
-        lane to lane. The same key gives floors of the same real numbers, so that those for fewer
-        bits are those for more, shifted.
+      bits: L of a standard deviation 2^L, a whole number in [0, 22]; may be traced, and may differ
+        from lane to lane. The same key gives floors of the same real numbers, so that those for
+        fewer bits are those for more, shifted.
 
     Returns:
       int32 `[size]`.
@@ -173,25 +182,25 @@ def enclosed(word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _signed(magnitude: jax.Array, word: jax.Array) -> jax.Array:
-    """floor(-y) is -floor(y) - 1, the complement, unless y is whole."""
+    """Adds the sign: floor(-y) is -floor(y) - 1, the complement, unless y is whole."""
     return magnitude ^ (jax.lax.bitcast_convert_type(word, jnp.int32) >> 31)
 
 
 def _capacity(size: int) -> int:
-    """Numbers that are settled at once: the mean of those in doubt at 18 bits and 8 deviations."""
+    """The number that are settled at once: the mean in doubt at 18 bits, and 8 deviations."""
     mean = 1e-3 * size
     return min(size, math.ceil(mean + 8 * math.sqrt(mean) + 2))
 
 
 @jax.jit  # traced once for all programs with so many numbers
 def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
-    """`x`, int32 `[32 k]`, with what is in doubt replaced."""
+    """Replaces what is in doubt in `x`, int32 `[32 k]`."""
     size = x.shape[0]
     fine = fine_key(key)
     capacity = _capacity(size)
 
     def one(x: jax.Array) -> jax.Array:
-        """The first that is still in doubt, in integers."""
+        """Settles the first number that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
         word = words_of(key, fine, size, place[None], WORDS // 2)[:WORDS, 0]
         value = _signed(last(word) >> shift, word[0])
@@ -210,7 +219,7 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
 
     def all_of_them(x: jax.Array) -> jax.Array:
         def some(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            """Settles that many of those in doubt, in float64; and whether one still is."""
+            """Settles that many of those in doubt, in float64, and returns whether one still is."""
             x, left = carry
             rank = k * capacity + jnp.arange(capacity, dtype=jnp.int32)
             live = rank < total
@@ -249,6 +258,9 @@ def floored_laplace(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
       key: a typed key of threefry2x32 or rbg, used up by this draw.
       shape: of the result.
 
+    Returns:
+      int32 of that shape.
+
     Raises:
       ValueError: for keys and sizes as in `random_bits.random_words`.
 
@@ -265,7 +277,7 @@ def floored_laplace(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def magnitudes(words: jax.Array) -> jax.Array:
-    """A = floor(2^22 |E|) below 2^29, digit by digit, of words `[29 * 8, n]`: uint32 `[n]`."""
+    """The magnitudes floor(2^22 |E|) < 2^29, by digits, of words `[29 * 8, n]`: uint32 `[n]`."""
     digits = words.reshape(DIGITS, DIGIT_WORDS, -1)
     below = jnp.zeros(digits.shape[::2], bool)
     for k in reversed(range(DIGIT_WORDS)):  # the highest word has the last say
@@ -277,7 +289,7 @@ def magnitudes(words: jax.Array) -> jax.Array:
 
 @functools.cache
 def thresholds() -> np.ndarray:
-    """floor(2^256 P(digit j = 1)) in words, the highest first, uint32 `[29, 8]`.
+    """The numbers floor(2^256 P(digit j = 1)) in words, the highest first, uint32 `[29, 8]`.
 
     In fixed point with 600 bits: the series of e^-t for t = 2^-22, 28 squarings (each doubles what
     is lost relatively, and numbers stay above 2^-93), one division.

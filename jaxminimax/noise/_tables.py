@@ -64,13 +64,13 @@ class Tables(NamedTuple):
 
 @functools.cache
 def tables() -> Tables:
-    """The constants."""
+    """Loads the constants from `FILE`."""
     with np.load(FILE) as file:
         return Tables(*(file[name] for name in Tables._fields))
 
 
 def quantile(u: Any, near: Any) -> Any:
-    """q(u) in mpmath's precision, by Newton's method from a number near it."""
+    """Computes q(u) in mpmath's precision, by Newton's method from a number near it."""
     import mpmath as mp
 
     x = near
@@ -84,7 +84,7 @@ def quantile(u: Any, near: Any) -> Any:
 
 
 def coefficients(q: Any, width: Any, degree: int) -> list[Any]:
-    """a_0, ..., a_degree of the cell of that width whose right end has this q (mpmath)."""
+    """The a_0, ..., a_degree of the cell of that width whose right end has this q (mpmath)."""
     import mpmath as mp
 
     slope = [width / (2 * mp.npdf(q))]
@@ -119,7 +119,7 @@ def cells(octave: int, count: int, degree: int, q: Any) -> tuple[list[list[Any]]
 
 
 def limbs(a: Any) -> list[int]:
-    """floor(2^92 a) in digits of 16 bits, the lowest first."""
+    """Writes floor(2^92 a) in digits of 16 bits, the lowest first."""
     import mpmath as mp
 
     number = int(mp.floor(a * mp.mpf(2) ** FRACTION))
@@ -137,7 +137,7 @@ def _octaves(octaves: int, count: int, degree: int) -> list[list[Any]]:
 
 
 def first(middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`base` and `slopes`: quadratics through three Chebyshev points of every cell.
+    """Fits `base` and `slopes`: quadratics through three Chebyshev points of every cell.
 
     Whole numbers are taken out so that what is left is above 3, and stays so when a doubt is
     subtracted: conversion to an integer is then the floor. (A fit: it is bounded by the tests.)
@@ -149,7 +149,7 @@ def first(middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     a = middle[octave * MIDDLE_CELLS + cell // ratio].T  # [12, cells]
 
     def value(v: np.ndarray) -> np.ndarray:
-        """2^22 q at v words from the cell's start."""
+        """The value of 2^22 q at v words from the cell's start."""
         t = 1 - (cell % ratio + v / width) / ratio
         return np.polynomial.polynomial.polyval(t, a, tensor=False)
 
@@ -169,7 +169,7 @@ def first(middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make() -> Tables:
-    """The constants, from nothing."""
+    """Computes the constants anew."""
     import mpmath as mp
 
     with mp.workprec(_PRECISION):
@@ -234,7 +234,7 @@ def words_of(key: jax.Array, fine: jax.Array, size: int, place: jax.Array,
 
 def middle(word: jax.Array, second: jax.Array, third: jax.Array,
            shift: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """floor(2^22 |G|) >> shift, and whether that is in doubt, from three words each, `[n]`.
+    """Computes floor(2^22 |G|) >> shift, and whether it is in doubt, from three words each, `[n]`.
 
     The sum of Taylor's series in float64, from the right end of one of 16 cells an octave. (m is
     zero once in 2^31 times, and in doubt then.)
@@ -269,7 +269,7 @@ def _middle(word: jax.Array, second: jax.Array, third: jax.Array,
 
 
 def last(words: jax.Array) -> jax.Array:
-    """floor(2^22 q(u)) of one number, int32 `[]`, in integers; `words` uint32 `[8]`.
+    """Computes floor(2^22 q(u)) of one number, int32 `[]`, in integers; `words` uint32 `[8]`.
 
     u = (m 2^224 + the other words + 1/2) / 2^255, m the lower 31 bits of the first word. Its
     leading zeros say which octave, 3 bits which of its 8 cells, and the next 96 the place in it;
@@ -296,7 +296,7 @@ def last(words: jax.Array) -> jax.Array:
 
 
 def _product(x: jax.Array, y: jax.Array, more: jax.Array) -> jax.Array:
-    """floor(x y / 2^96) + more, in digits of 16 bits, `[6]` each."""
+    """Computes floor(x y / 2^96) + more, in digits of 16 bits, `[6]` each."""
     products = x[:, None] * y[None, :]
     both = jnp.pad(products & 0xFFFF, ((0, 0), (0, LIMBS + 1))) + jnp.pad(
         products >> 16, ((0, 0), (1, LIMBS)))

@@ -38,6 +38,9 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
         under other compilers, so `fit` takes no such key together with a checkpoint: a round that
         is repeated after a crash must repeat its noise. Vmapped, lanes draw in turn.
 
+    Returns:
+      A typed key, `[]`.
+
     Raises:
       ValueError: for another generator.
 
@@ -53,6 +56,17 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """Independent N(0, 1) numbers of float32 or float64.
+
+    Args:
+      key: a typed key of threefry2x32 or rbg, used up by this draw.
+      shape: of the result.
+      dtype: float32 or float64, the type of the result.
+
+    Returns:
+      Numbers of that shape and type.
+
+    Raises:
+      ValueError: for keys and sizes as in `random_bits.random_words`.
 
     Examples:
         >>> jmm.noise.standard_normal(jax.random.key(0), (3,), np.dtype(np.float32)).shape
@@ -73,7 +87,7 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) ->
 
 
 def _minus_log(high: jax.Array, low: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """-log u, u in (0, 1) of 64 bits.
+    """Computes -log u, u in (0, 1) of 64 bits.
 
     A float keeps the leading bits of u, so that large results are fine. From 1/2 on, v = 1 - u is
     taken, by complements, and -log(1 - v): small results are as fine. (A float near 1 is a multiple
@@ -104,7 +118,7 @@ def _circle(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _series(square: jax.Array, first: int) -> jax.Array:
-    """sum_k (-square)^k / (first + 2 k)!, to the tenth or eleventh power."""
+    """Adds up (-square)^k / (first + 2 k)!, to the tenth or eleventh power."""
     total = jnp.zeros_like(square)
     for k in range(5, -1, -1):
         total = 1 / math.factorial(first + 2 * k) - square * total
@@ -123,6 +137,17 @@ def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -
 
     A sign and -ln u, with u of 64 bits: the tails reach 45, which e^-45 of the mass lies beyond.
 
+    Args:
+      key: a typed key of threefry2x32 or rbg, used up by this draw.
+      shape: of the result.
+      dtype: float32 or float64, the type of the result.
+
+    Returns:
+      Numbers of that shape and type.
+
+    Raises:
+      ValueError: for keys and sizes as in `random_bits.random_words`.
+
     Examples:
         >>> jmm.noise.standard_laplace(jax.random.key(0), (3,), np.dtype(np.float32)).shape
         (3,)
@@ -132,12 +157,18 @@ def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -
 
 
 def gaussian(key: jax.Array, tree: PyTree, std: PyTree) -> PyTree:
-    """N(0, std^2) for every number of `tree`, in at least float32, from one draw for all leaves.
+    """Draws N(0, std^2) for every number of `tree`, in at least float32, all leaves at once.
 
     Args:
-      key: used up by this draw.
+      key: a typed key of threefry2x32 or rbg, used up by this draw.
       tree: arrays; their shapes and dtypes count.
       std: a number for all leaves, or a tree of numbers that `tree` continues.
+
+    Returns:
+      A tree of the shapes of `tree`.
+
+    Raises:
+      ValueError: for complex leaves, and for keys and sizes as in `random_bits.random_words`.
 
     Examples:
         >>> tree = {"w": jnp.zeros(3), "b": jnp.zeros(())}

@@ -60,7 +60,14 @@ def mlp_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> dict[str, jax.Array]:
     """Draws parameters of `mlp_scorer`: W1 is N(0, 1), W2 is N(0, scale^2 / h), b1 is 0.
 
-    `dim` is d, the number of features, and `hidden` h, the number of hidden units.
+    Args:
+      key: a key for the start; it draws no noise, and is no secret.
+      dim: d, the number of features.
+      hidden: h, the number of hidden units.
+      scale: the standard deviation of W2 times h^(1/2).
+
+    Returns:
+      A dictionary of W1 `[d, h]`, b1 `[h]` and W2 `[h]`.
 
     Examples:
         >>> theta = jmm.problems.mlp_init(jax.random.key(0), dim=3, hidden=4)

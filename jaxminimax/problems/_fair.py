@@ -2,15 +2,11 @@
 
 Records are (x, y, s): y a class and s a group, both private. A scorer gives logits and so the
 probabilities q_j of the classes. The classifier minimises cross entropy + weight * penalty, where
-the penalty is 0 if the prediction does not depend on s:
+the penalty is 0 if the prediction does not depend on s. For parity q and s are independent. For
+odds they are so among the records of each class y: that penalty is the sum over classes y of the
+first, each on the records of that class.
 
-    parity  q and s are independent,
-    odds    q and s are independent among the records of each class y,
-
-the second being the sum over classes y of the first, each on the records of that class.
-
-* `fermi`: the chi-square information of q and s (ERMI) by its dual, any number of classes and
-  groups,
+* `fermi`: the chi-square information of q and s (ERMI) by its dual, for any groups and classes,
 
       ERMI + 1 = sum_{j,s} P(j, s)^2 / (P(j) p_s)
                = max over W of  E sum_j q_j (2 W_{j,s} / sqrt(p_s) - |W_j|^2),
@@ -56,14 +52,12 @@ from jaxminimax.releases.sums import release
 __all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "parity_start",
            "release_shares"]
 
-# --- shares of groups ---
-
 KINDS = ("parity", "odds")
 _LEAST = 1e-3  # of a released share
 
 
 def conditionals(shares: np.ndarray, kind: str, classes: int) -> tuple[Any, Any]:
-    """P(l) `[l]` and P(s | l) `[l, k]`, where l is the class for odds, and 0 for parity."""
+    """Computes P(l) `[l]` and P(s | l) `[l, k]`; l is the class for odds, and 0 for parity."""
     checks.one_of("kind", kind, KINDS)
     checks.count("classes", classes, low=2)
     p: Any = shares
@@ -89,9 +83,6 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
     (1 - 1 / count)^(1/2), the clip norm: no smaller ball holds the rows. Replacing a record
     moves the mean by sqrt(2) / n, and twice the clip norm, at least as much, is charged. Charge it
     with a run by `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
-
-        mechanism = Repeat(query=Query(clip=Saddle((1 - 1 / 2)**0.5, None), population=n,
-                                       noise_multiplier=Saddle(100.0, None)), times=1)
 
     Args:
       key: a secret key of its own, not the run's.
@@ -133,9 +124,6 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
                      (cells, weight))
     positive = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
     return positive / jnp.sum(positive)
-
-
-# --- problems ---
 
 
 PENALTIES = ("squared", "absolute")
@@ -260,7 +248,11 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
                 kind: str = "parity") -> Saddle:
     """The initial point: theta, and the W of a prediction that does not depend on the group.
 
-    `theta` starts the scorer; `shares` are `[k]`, or `[classes, k]` for `kind="odds"`.
+    Args:
+      theta: the start of the scorer.
+      shares: p `[k]`, or `[classes, k]` for `kind="odds"`; positive, with sum 1.
+      classes: m, the number of classes.
+      kind: "parity" or "odds".
 
     Examples:
         >>> start = jmm.problems.fermi_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -277,11 +269,13 @@ def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -
 
     |q| <= 1, and each column s of W is at most 2 / sqrt(p_s) from the point it moves towards.
 
-    `shares` are p `[k]`, or `[m, k]` for `kind="odds"`, with m = `classes`.
+    Args:
+      shares: p `[k]`, or `[m, k]` for `kind="odds"`; positive, with sum 1.
+      classes: m, the number of classes.
+      kind: "parity" or "odds".
 
     Examples:
-        >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])
-        >>> jmm.problems.fermi_bound(rare) > jmm.problems.fermi_bound(even)
+        >>> jmm.problems.fermi_bound(np.array([0.9, 0.1])) > 4  # it is 4 for equal shares
         True
     """
     label, conditional = conditionals(shares, kind, classes)
@@ -374,7 +368,10 @@ def _contrasts(conditional: Any) -> Any:
 def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> Saddle:
     """The initial point: theta, and v = 0.
 
-    `theta` starts the scorer; `shares` are p `[k]`, or `[2, k]` for `kind="odds"`.
+    Args:
+      theta: the start of the scorer.
+      shares: p `[k]`, or `[2, k]` for `kind="odds"`; positive, with sum 1.
+      kind: "parity" or "odds".
 
     Examples:
         >>> start = jmm.problems.parity_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -388,11 +385,13 @@ def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> 
 def parity_bound(shares: np.ndarray, *, kind: str = "parity", centre: float = 0.5) -> float:
     """The largest norm of player v's operator in `parity`, max(c, 1 - c) |a(s)| / P(l).
 
-    `shares` are p `[k]`, or `[2, k]` for `kind="odds"`, and c the `centre`.
+    Args:
+      shares: p `[k]`, or `[2, k]` for `kind="odds"`; positive, with sum 1.
+      kind: "parity" or "odds".
+      centre: c, as in `parity`.
 
     Examples:
-        >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])
-        >>> jmm.problems.parity_bound(rare) > jmm.problems.parity_bound(even)
+        >>> jmm.problems.parity_bound(np.array([0.9, 0.1])) > 1  # it is 1 for equal shares
         True
     """
     label, conditional = conditionals(shares, kind, 2)

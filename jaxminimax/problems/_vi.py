@@ -170,7 +170,7 @@ def sanitise(x: jax.Array, radius: float) -> jax.Array:
 
 
 def squares_in(x: jax.Array, radius: float) -> jax.Array:
-    """||x||^2 / radius^2, which is infinite or NaN if `product_with` counts x as 0."""
+    """Computes ||x||^2 / radius^2, which is infinite or NaN if `product_with` counts x as 0."""
     return jnp.sum(jnp.square(x.astype(at_least_float32(x.dtype)) / radius))
 
 

@@ -19,7 +19,7 @@ from jaxminimax.releases.watch import watched, watched_pair
 
 @dataclasses.dataclass(frozen=True)
 class _Quotient:
-    """(g(z; x) - g(before; x)) / length of one record; one key for both points."""
+    """The quotient (g(z; x) - g(before; x)) / length of one record; one key for both points."""
 
     operator: Callable[..., Saddle]
     before: Saddle
@@ -35,7 +35,7 @@ def _wide(z: PyTree) -> PyTree:
 
 
 def distance(z: Saddle, before: Saddle) -> jax.Array:
-    """||z - before||, both players together, `[]`; not finite where one of them is not."""
+    """The distance ||z - before|| of both players, `[]`; not finite where one is not."""
     moves = jax.tree.leaves(jax.tree.map(jnp.subtract, _wide(z), _wide(before)))
     # ||d|| = s (sum_k (d_k / s)^2)^(1/2),  s near max_k |d_k|
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in moves]))

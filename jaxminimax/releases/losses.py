@@ -215,7 +215,7 @@ def _clipped(each: jax.Array, bound: jax.Array) -> jax.Array:
 
 def _noisy_means(opened: Opened, each: jax.Array, sizes: tuple[int, ...],
                  dtype: Any) -> jax.Array:
-    """(sum_j clip(loss_j, 0, B) + B noise_multiplier X) / n of every group.
+    """Computes (sum_j clip(loss_j, 0, B) + B noise_multiplier X) / n of every group.
 
     Args:
       opened: the release.

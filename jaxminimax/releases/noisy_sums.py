@@ -116,7 +116,7 @@ Noise = Callable[[Saddle, Saddle], Saddle]  # of arrays like the sum, and the `G
 
 def noisy_sum(opened: Opened, rows: Rows, size: jax.typing.ArrayLike,
               noise: Noise | None = None) -> Noisy:
-    """(sum + noise) / size of an opened release.
+    """Computes (sum + noise) / size of an opened release.
 
     Args:
       opened: the release.
@@ -141,7 +141,7 @@ def noisy_sum(opened: Opened, rows: Rows, size: jax.typing.ArrayLike,
 
 def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax.typing.ArrayLike,
                             exact: bool) -> Saddle:
-    """(sum + noise) / size; the plain sum over size for a player without noise.
+    """Computes (sum + noise) / size; the plain sum over size for a player without noise.
 
     Args:
       key: that of `rounding`.
@@ -157,7 +157,7 @@ def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax
 
 def added(sums: Sums, noise: Saddle, scale: Saddle, exact: bool,
           size: jax.typing.ArrayLike) -> Saddle:
-    """`add_noise_and_normalise` with noise drawn before, in units of the grid if `exact`."""
+    """Adds noise that was drawn before, in units of the grid if `exact`, and normalises."""
     assert sums.integers is not None
 
     def leaf(total: Words, plain: jax.Array, noise: jax.Array, s: GridNoise) -> jax.Array:
@@ -186,7 +186,7 @@ def as_leaves(numbers: jax.Array, like: PyTree) -> PyTree:
 
 
 def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
-    """floor(2^L G) for every number, each player with its own L: floors of floors nest."""
+    """Draws floor(2^L G) for every number, each player with its own L: floors of floors nest."""
     most = finest(scale)
     # both players in one draw, at the largest L
     drawn = as_leaves(floored_normal(key, sum(x.size for x in jax.tree.leaves(like)), most), like)
@@ -197,7 +197,7 @@ def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
 
 
 def float_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
-    """N(0, sigma^2) for every number."""
+    """Draws N(0, sigma^2) for every number."""
     return gaussian(key, like, Saddle(*(None if s is None else s.stddev for s in scale)))
 
 
@@ -207,7 +207,7 @@ def float_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
 def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.Array,
                        parameters: int,
                        exact: bool) -> PyTree:
-    """Point + noise, float64, of a solution that is one block; to be called with 64-bit types.
+    """Adds noise to a solution that is one block, float64; to be called with 64-bit types.
 
     Integers below 2^52 are float64 numbers, and their sums are exact.
 

@@ -50,7 +50,7 @@ from jaxminimax.gradients.clipping import ClippedOperator
 
 @dataclasses.dataclass(frozen=True)
 class _WithKey:
-    """`(*point, record, key)` as a function of `(*point, (record, words))`."""
+    """A function of `(*point, record, key)`, as one of `(*point, (record, words))`."""
 
     function: Callable[..., Any]
 
@@ -98,7 +98,7 @@ def with_key_data(examples: PyTree, rows: jax.Array, key_data: jax.Array | None,
 
 def with_key_data_in_groups(examples: PyTree, group: jax.Array, rows: jax.Array,
                             key_data: jax.Array | None) -> PyTree:
-    """`with_key_data` in the order of arguments of `shard_sums.GroupAttach`."""
+    """Calls `with_key_data`, with the arguments in the order of `shard_sums.GroupAttach`."""
     return with_key_data(examples, rows, key_data, group)
 
 

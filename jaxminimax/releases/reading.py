@@ -59,7 +59,7 @@ def draw_sample(keys: Keys, run: jax.Array, mechanism: Repeat, number: jax.Array
 
 
 def sample_of_release(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sample:
-    """`draw_sample` of release `spent` of a run with this key."""
+    """Draws the sample of release `spent` of a run with this key."""
     stream = opening.stream(mechanism)
     return draw_sample(opening.keys_of_release(key, stream, spent), key, mechanism, spent)
 
@@ -332,7 +332,7 @@ def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
 
 
 def record_of(opened: Opened, place: Place) -> tuple[PyTree, jax.Array]:
-    """`record_at` of a release, with the data of the record's key where its problem draws."""
+    """Reads `record_at` of a release, with its key's data where the problem draws."""
     record, exists = record_at(opened.data, place)
     *group, row = place
     return operator_rng.with_key_data(record, jnp.asarray(row), opened.operator_key_data,

@@ -83,14 +83,14 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
 
 def check_operator(problem: Problem | GroupProblem, z: Saddle, data: PyTree, axes: int = 1,
                    sizes: tuple[int, ...] = ()) -> PyTree:
-    """`check` of a problem's operator, with any key where it draws."""
+    """Checks a problem's operator, with any key where it draws."""
     return check(_any_key(operator_rng.operator_of(problem), problem.random), z, data, axes,
                  sizes)
 
 
 def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,
                sizes: tuple[int, ...] = ()) -> PyTree:
-    """`check` of a problem's loss, with any key where it draws."""
+    """Checks a problem's loss, with any key where it draws."""
     return check(_any_key(operator_rng.loss_of(problem), problem.random), w, data, axes, sizes)
 
 

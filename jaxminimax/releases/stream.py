@@ -47,7 +47,7 @@ def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
 def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, problem: Problem,
                  z: Saddle, data: PyTree, place: Place,
                  present: jax.Array | None = None) -> Saddle:
-    """How much the noisy sum of all leaves so far grows by the next one.
+    """Releases how much the noisy sum of all leaves so far grows by the next one.
 
     For `CorrelatedSums` it is g_t plus `correlated_noise`. For `TreeSums` it is
 
@@ -112,7 +112,7 @@ def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum
 
 def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
                 scale: noisy_sums.GridNoise) -> Saddle:
-    """N_t - N_{t-1} for leaf t = 1, 2, ...: one node comes, those below it go."""
+    """The step N_t - N_{t-1} for leaf t = 1, 2, ...: one node comes, those below it go."""
     low = jax.lax.population_count((leaf & -leaf) - 1)  # the lowest bit of t that is set
 
     def drop(level: jax.Array, total: Saddle) -> Saddle:
@@ -128,7 +128,7 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
 
 
 def correlated_noise_of(opened: Opened, kind: Kind) -> noisy_sums.Noise:
-    """`correlated_noise` of a release, of the bands that it describes."""
+    """Computes `correlated_noise` of a release, of the bands that it describes."""
     query, stream = opened.query, opening.stream(opened.mechanism, kind)
     return lambda like, scale: correlated_noise(opened.run, stream, opened.number, query.bands,
                                                 like, scale, query.exact)
@@ -162,7 +162,7 @@ def correlated_noise(key: jax.Array, stream: int, spent: jax.Array, bands: int, 
 
 def _over_window(spent: jax.Array, bands: int, start: PyTree,
                  add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
-    """`add(total, block, lag)` over all blocks with one of the last p releases.
+    """Applies `add(total, block, lag)` over all blocks with one of the last p releases.
 
     `lag` is how long ago each release of a block was, `[releases]`: negative for those to come.
     """

@@ -161,7 +161,7 @@ def noisy_operator(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem:
 def noisy_operator_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                             z: Saddle, data: PyTree, clip: Saddle | None,
                             ) -> tuple[Saddle, Saddle | None]:
-    """`noisy_operator`, and the next clip norms; arguments and errors as `release_and_clip`."""
+    """Releases `noisy_operator`, and the next clip norms; used as `release_and_clip`."""
     g, following = release_and_clip(key, mechanism, spent, problem, z, data, clip)
     return _with_public(g, key, mechanism, spent, problem, z), following
 

@@ -61,7 +61,7 @@ def watched(function: Function) -> Function:
 
 
 def watched_pair(function: Function) -> Function:
-    """`watched` for a function that returns a pair; it records the first entry, the noisy sum."""
+    """Applies `watched` to a function of a pair; it records the first entry, the noisy sum."""
     return _watched(function, lambda value: value[0])
 
 

@@ -1,4 +1,4 @@
-"""How a column of a table becomes numbers: by declared values alone, each cell on its own.
+"""Numbers from a table's columns: by declared values alone, each cell on its own.
 
 Nothing here depends on other data: ranges and categories are public, and a fixed rule clips values
 that lie outside. So row i of what comes out is a function of row i of the table, and

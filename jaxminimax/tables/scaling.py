@@ -9,7 +9,7 @@ _BLOCK = 2**14  # records
 
 
 class Moments(NamedTuple):
-    """Released means; public.
+    """The released means of a table's features and labels; public.
 
     Attributes:
       mean: of every feature, `[d]`.

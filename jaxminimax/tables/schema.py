@@ -116,7 +116,7 @@ class Schema:
 
     @classmethod
     def from_toml(cls, path: Any) -> Self:
-        """Reads a file.
+        """Reads a schema from a TOML file.
 
         Raises:
           ValueError: for a file that is not there or no TOML, and as `from_dict`.

@@ -181,7 +181,7 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
                     weight: np.ndarray, schema: Schema | None) -> Moments:
-    """Releases the moments.
+    """Releases the noisy means of features, of their squares and of labels.
 
     Args:
       key: a key of its own, not the run's.

@@ -1,4 +1,4 @@
-"""How a private linear scorer is trained: from records, and from a table."""
+"""Training of a private linear scorer: from records, and from a table."""
 
 import dataclasses
 import re
@@ -127,14 +127,15 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       delta: in (0, 1).
       key: root key, a secret; None: that of `folder`, or drawn from the system's entropy.
       progress: whether to show a bar.
-      method: as in `defaults`.
+      method: "average", of all records; "balanced", every group has the same weight; "minimax",
+        balanced at first, then the largest loss of a group is made small. None: as `defaults`.
       folder: for a run that may be stopped, one for each run; None: nothing is saved.
       **driver: for `fit`, such as `callback`, but no ledger.
 
     Raises:
       ValueError: for numbers out of range, a table without a declared column, a group without rows,
-        a folder of another run, one that another user owns or may write to or that another process
-        has, or a ledger.
+        a method that is unknown or needs groups, a folder of another run, one that another user
+        owns or may write to or that another process has, or a ledger.
 
     Examples:
         >>> rng = np.random.default_rng(0)

@@ -162,16 +162,10 @@ def main(argv: list[str] | None = None) -> int:
 
     keep([])
     scores = [] if args.only == "games" else auc.ablation(report.seeds(args), keep)
-    tables = []
-    if rows:
-        tables.append(variance_tables.games(rows))
-    if scores:
-        tables.append(variance_tables.ablation(scores))
-    for table in tables:
-        print(report.table(*table), end="\n\n")
+    page = variance_tables.page(rows, scores)
+    print(page)
     if args.markdown is not None:
-        args.markdown.write_text("# Private variance reduction\n\n" + "\n".join(
-            report.markdown(*table) for table in tables), encoding="utf-8")
+        args.markdown.write_text(page, encoding="utf-8")
     if args.plot is not None and rows:
         variance_tables.plot(args.plot, rows)
     return 0

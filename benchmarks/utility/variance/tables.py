@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common import report
+
 Table = tuple[list[str], list[list[str]]]
 
 
@@ -42,6 +44,25 @@ def ablation(scores: list[dict[str, Any]]) -> Table:
     steps = sorted({row["step"] for row in scores})
     return ["method", "L", *(f"step {x:g}" for x in steps)], [
         [*line, *(own.get(x, "") for x in steps)] for line, own in result.items()]
+
+
+def page(rows: list[dict[str, Any]], scores: list[dict[str, Any]]) -> str:
+    """The tables as Markdown, each with what its cells are."""
+    parts = ["# Private variance reduction\n"]
+    if rows:
+        parts.append(
+            "A cell has the mean norm of the primal function's gradient over the last half of a "
+            f"run, ± its standard error over {len(rows[0]['runs'])} runs. Every run has epsilon 1, "
+            "and its settings are the best in hindsight, which epsilon does not cover. A slope is "
+            "that of -log norm in log n, with its 95 % interval in brackets.\n\n"
+            + report.markdown(*games(rows)))
+    if scores:
+        parts.append(
+            "A cell has the AUC of an MLP on held-out rows of ijcnn1 at epsilon 1, ± its standard "
+            f"error over {scores[0]['seeds']} seeds. A run has 100 rounds of Poisson samples. L "
+            "bounds the change of a record's operator over the distance of two points.\n\n"
+            + report.markdown(*ablation(scores)))
+    return "\n".join(parts)
 
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:

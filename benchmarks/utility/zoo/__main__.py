@@ -273,17 +273,28 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def page(result: dict[str, Any]) -> str:
-    """The tables."""
-    return (f"Gap ± standard error over seeds by the number of releases; in brackets, simulations "
-            f"made elsewhere. Privacy: {result['privacy']}. Made by "
-            f"`{result['environment']['command']}` with jax {result['environment']['jax']} on "
-            f"{result['environment']['device']}.\n\n## Games\n\n{text(result['rows'])}\n"
-            f"## Plans\n\n{tables.plans(result)}\n"
-            f"## Larger simplices\n\n{text(result['large'])}\n"
-            f"## Other averages, falling steps, anchors\n\n{text(result['failures'])}\n"
-            f"## Strongly convex-concave, population gap\n\n{tables.phases(result)}\n"
-            f"## Correlated noise and Poisson samples\n\n{noise.said(result['noise'])}\n"
-            f"{noise.table(result)}")
+    """The tables, each with what its cells are."""
+    return (
+        "A cell has the mean gap ± its standard error over the seeds. The last columns are numbers "
+        "of releases. Numbers in brackets come from simulations without this library. An average "
+        "weighs all iterates alike (`uniform`) or iterate t by t (`t`). A step is that of theory, "
+        "or the best of six multiples of it, chosen by the gaps themselves (`oracle`). "
+        f"{result['privacy']} The command `{result['environment']['command']}` made the tables "
+        f"with jax {result['environment']['jax']} on {result['environment']['device']}.\n\n"
+        f"## Games\n\n{text(result['rows'])}\n"
+        "## Plans of optimistic steps\n\nA plan makes 300 releases at ε = 1. The last row has the "
+        f"geometric mean over all games and three ε.\n\n{tables.plans(result)}\n"
+        "## Larger simplices\n\nBoth players of these matrix games have 100 or 1,000 strategies. "
+        f"\"Planted\" games have few good strategies.\n\n{text(result['large'])}\n"
+        "## Other averages, falling steps and anchors\n\nThe average is over the second half of a "
+        "run (`tail`), moving (`moving`), or only the last iterate (`last`). A `linear` schedule "
+        "lets the step fall to 0. The method `anchored` adds a pull towards the start to "
+        f"optimistic steps.\n\n{text(result['failures'])}\n"
+        "## Strongly convex-concave games, gap on the population\n\nA noisy solution is the saddle "
+        "point of the records with Gaussian noise for its sensitivity. The phases solve for "
+        f"disjoint parts of the records, one after the other.\n\n{tables.phases(result)}\n"
+        f"## Correlated noise and Poisson samples\n\n{noise.caption(result['noise'])}\n"
+        f"{noise.table(result)}")
 
 
 def noise_rows(args: argparse.Namespace) -> dict[str, Any]:
@@ -299,8 +310,9 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "environment": report.environment(), "arguments": {
             k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()},
-        "privacy": f"every row: epsilon at delta {DELTA:g} for one record replaced, full batches; "
-                   "the choice of a multiple by an oracle is not paid for",
+        "privacy": f"Every run reads full batches and has its epsilon at delta {DELTA:g} for the "
+                   "replacement of one record. That epsilon does not cover the choice of a "
+                   "multiple by an oracle.",
         "rows": main_rows(study), "failures": failure_rows(study), "large": large_rows(study),
         "plans": plan_rows(study),
         "phases": study.part("phases", lambda: phases.rows(study.quick, study.seeds)),

@@ -192,12 +192,13 @@ def table(result: dict[str, Any]) -> str:
     return report.markdown(["passes", "ε", *(k + ", oracle" for k in KINDS)], lines)
 
 
-def said(part: dict[str, Any]) -> str:
-    """What the table is of."""
+def caption(part: dict[str, Any]) -> str:
+    """The text above the table: what its cells are."""
     row = part["rows"][0]
-    return (f"Strong gap ± standard error over {row['seeds']} seeds, n = {row['n']:,}, the best of "
-            f"{len(MULTIPLES)} steps, of the batches and of `sgda` and `optimistic`. Made by "
-            f"`{part['environment']['command']}` with jax {part['environment']['jax']}.\n")
+    return (f"A cell has the mean strong gap ± its standard error over {row['seeds']} seeds, for "
+            f"n = {row['n']:,} records. It is the least over {len(MULTIPLES)} steps, all batch "
+            "sizes, and `sgda` and `optimistic`. The command "
+            f"`{part['environment']['command']}` made it with jax {part['environment']['jax']}.\n")
 
 
 def plot(path: pathlib.Path, result: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ _UNROLLED = 4  # blocks whose products are written out
 
 
 def wide(*x: jax.Array) -> list[jax.Array]:
-    """In their common type, at least float32."""
+    """Converts arrays to their common type, at least float32."""
     dtype = at_least_float32(jnp.result_type(*x))
     return [a.astype(dtype) for a in x]
 
@@ -83,7 +83,7 @@ def balanced(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def norms(x: jax.Array, d: jax.Array) -> jax.Array:
-    """||sum_t x_t d_t^T|| of each example, rounded up, `[b]`; x `[b, t, k]`, d `[b, t, o]`.
+    """Norms ||sum_t x_t d_t^T|| of examples, rounded up, `[b]`; x `[b, t, k]`, d `[b, t, o]`.
 
     Not finite if an entry is not, or if a product of two lengths overflows.
     """
@@ -105,7 +105,7 @@ def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
 
 
 def union_norms(x: jax.Array, rows: jax.Array, d: jax.Array, least: float) -> jax.Array:
-    """||sum_t x_t d_t^T + sum_s e_(r_s) d_(t + s)^T|| of each example, rounded up, `[b]`.
+    """Norms ||sum_t x_t d_t^T + sum_s e_(r_s) d_(t + s)^T|| of examples, rounded up, `[b]`.
 
     Args:
       x: `[b, t, k]`.
@@ -127,7 +127,7 @@ def union_norms(x: jax.Array, rows: jax.Array, d: jax.Array, least: float) -> ja
 
 def _piece_norms(gram_x: jax.Array, size: jax.Array, x: jax.Array, d: jax.Array,
                  least: float) -> jax.Array:
-    """From the Gram products of x over `unit(size)`, sizes `[b, t]`."""
+    """Computes `norms` from the Gram products of x over `unit(size)`, sizes `[b, t]`."""
     lengths = size, _lengths(d)
     # all is computed in units of the lengths, so that no product overflows
     units = [unit(a) for a in lengths]
@@ -151,13 +151,13 @@ def _piece_norms(gram_x: jax.Array, size: jax.Array, x: jax.Array, d: jax.Array,
 
 
 def _normal(x: jax.Array) -> jax.Array:
-    """`x` without subnormal numbers, infinities and NaN (of examples that are absent)."""
+    """Sets subnormal numbers, infinities and NaN (of examples that are absent) to 0."""
     limits = jnp.finfo(x.dtype)
     return jnp.where((jnp.abs(x) >= limits.tiny) & (jnp.abs(x) <= limits.max), x, 0)
 
 
 def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Array) -> jax.Array:
-    """sum_i weight_i sum_t x_it d_it^T, `[k, o]`; examples whose norm is not finite weigh 0."""
+    """Adds up weight_i sum_t x_it d_it^T, `[k, o]`; examples whose norm is not finite weigh 0."""
     x, d = wide(x, d)
     if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
         # sum_t x_t d_t^T is the transpose of sum_t d_t x_t^T
@@ -171,7 +171,7 @@ def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Arra
 
 
 def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
-    """`_product`, for factors x that need not be finite where d is 0."""
+    """Computes `_product` for factors x that need not be finite where d is 0."""
     count = x.shape[0]
     rows = min(count, _ROWS)
 
@@ -210,14 +210,14 @@ def weighted(x: jax.Array, d: jax.Array, weight: jax.Array,
 
 
 def outer(x: jax.Array, d: jax.Array) -> jax.Array:
-    """sum_i sum_t x_it d_it^T, `[k, o]`, of factors that are finite."""
+    """Computes sum_i sum_t x_it d_it^T, `[k, o]`, of factors that are finite."""
     return (_in_blocks if x.shape[0] > 4 * _ROWS else _product)(x, d)
 
 
 def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
                  numbers: tuple[jax.Array, ...], plus: Callable[[PyTree, PyTree], PyTree],
                  rows: int, *looked: jax.Array) -> PyTree:
-    """sum_j rounded(sum_{i in block j} sum_t x_it d_it^T), blocks of at most `rows` rows.
+    """Computes sum_j rounded(sum_{i in block j} sum_t x_it d_it^T), blocks of at most `rows` rows.
 
     Products of several pieces a record are float64: the pieces may be 1 / `CANCELLATION` times as
     long as their sum, and so may be what float32 would lose of them.

@@ -20,7 +20,7 @@ _LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 
 
 class Plan(NamedTuple):
-    """How to get the per-example gradients of a loss.
+    """A plan for the per-example gradients of a loss.
 
     Attributes:
       traced: the loss of one example.
@@ -103,7 +103,7 @@ class Plan(NamedTuple):
         return factors
 
     def gradients(self, z: Saddle, examples: PyTree, mask: jax.Array) -> Saddle:
-        """Per player, a list with the per-example gradients of each leaf by the loss.
+        """Lists, for each player, the per-example gradients of the loss by each leaf.
 
         One pass: `Factors`, or arrays `[b, ...]`; None for a leaf that is not used or not wanted.
         All that was computed is held; what was only read need not be copied.

@@ -64,7 +64,7 @@ class Kept(NamedTuple):
     clip: jax.typing.ArrayLike
 
     def total(self) -> jax.Array:
-        """sum_i weight_i g_i, in the parameter's shape."""
+        """The weighted sum, sum_i weight_i g_i, in the parameter's shape."""
         t, g = self.treatment, self.g
         if g is None:
             return jnp.zeros(t.shape, at_least_float32(t.dtype))
@@ -122,7 +122,7 @@ class Kept(NamedTuple):
         return self._replace(g=Weighted(*map(tuple, zip(*pairs, strict=True))))
 
     def _shaped(self, of_parts: list[PyTree]) -> PyTree:
-        """From the shapes of weighted factors' products to the parameter's."""
+        """Brings weighted factors' products from their shapes to the parameter's."""
         parts = self.treatment.parts
         # (d x^T)^T = x d^T where the factors were exchanged
         of_parts = [jax.tree.map(lambda a: jnp.swapaxes(a, -1, -2), x) if part.is_wide else x

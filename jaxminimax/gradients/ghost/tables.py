@@ -67,7 +67,7 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
                  rounded: Callable[[jax.Array, jax.Array], jax.Array],
                  of: Callable[[jax.Array], PyTree], plus: Callable[[PyTree, PyTree], PyTree],
                  count: int) -> PyTree:
-    """sum_i sum_t e_{row_it} rounded(weight_i d_it), record by record, so in whatever order.
+    """Adds up e_{row_it} rounded(weight_i d_it), record by record, so in whatever order.
 
     Args:
       rows: `[b, t]`; those of one example differ, or their d is 0.
@@ -105,7 +105,7 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
 
 def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
                   clip: jax.typing.ArrayLike) -> jax.Array:
-    """sum_i weight_i sum_t e_{row_it} d_it^T, `[count, o]`; rows `[b, t]`, d `[b, t, o]`.
+    """Computes sum_i weight_i sum_t e_{row_it} d_it^T, `[count, o]`; rows `[b, t]`, d `[b, t, o]`.
 
     Rows are added one by one, and no rounding may depend on what other records hold. So each entry
     is cut into multiples of units that are fixed by the clip norm and the number of rows, so coarse

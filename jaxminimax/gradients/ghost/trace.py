@@ -201,7 +201,7 @@ def _below(number: int, of: Mapping[Path, Any]) -> dict[Path, Any]:
 
 def _run_loop(loop: Loop, operands: list[Any], taps: Mapping[Path, jax.Array],
               watched: Mapping[Path, set[int]]) -> tuple[list[Any], dict[Any, jax.Array]]:
-    """`run` of a scan: what is read of its results, and the watched operands, stacked."""
+    """Runs a scan: returns what is read of its results, and the watched operands, stacked."""
     first, last = loop.constants, loop.constants + loop.carry
     shared = operands[:first]
 

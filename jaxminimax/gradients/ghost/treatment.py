@@ -55,7 +55,7 @@ class Part(NamedTuple):
         return self.shape[1] > self.shape[0]
 
     def of_groups(self, f: Callable[..., Any], axis: int = 0) -> Callable[..., Any]:
-        """`f` of arrays `[b, ...]` for each of several groups, `[b, G, ...]`; one more result axis.
+        """Applies `f` of arrays `[b, ...]` to several groups, `[b, G, ...]`; one more result axis.
 
         Groups are different entries of the parameter: nothing is added up across them.
         """

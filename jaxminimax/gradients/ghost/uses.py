@@ -70,7 +70,7 @@ def lifted(view: View, count: int) -> View:
 
 
 def _put(view: View, into: jax.Array, x: jax.Array) -> jax.Array:
-    """`into` with what is seen of it replaced by `x`."""
+    """Replaces what is seen of `into` by `x`."""
     if not view:
         return x
     (kind, how, _), rest = view[0], view[1:]
@@ -130,7 +130,7 @@ class Use(NamedTuple):
 
 
 def grouped(groups: int, *shape: int) -> tuple[int, ...]:
-    """`shape` with an axis of groups before it, if there are several."""
+    """Puts an axis of groups before `shape`, if there are several."""
     return shape if groups == 1 else (groups, *shape)
 
 
