@@ -288,11 +288,11 @@ def test_the_statement_says_what_is_released_of_which_groups():
     made = jmm.calibrate(group_sgd, uncalibrated(group_sgd, sampling=Poisson(rate=0.5)), 1.0, 1e-6)
     stated = jmm.statement(group_sgd, made, delta=1e-6)
     assert stated.epsilon == pytest.approx(1.0, rel=1e-3)
-    text = str(stated)
+    text = " ".join(str(stated).split())
     for part in ("3 groups of 4 to 9 records", "charged as if always the same one",
                  "Poisson samples of it at rate 0.5", "mean losses in [0, 2]",
-                 "Each record's loss is clipped", "Each record's operator is clipped",
-                 "Which group a record is in"):
+                 "The loss of each record is clipped", "The operator of each record is clipped",
+                 "The group of every record is public"):
         assert text.count(part) >= 1, part
     assert stated.noise_multiplier == ({"": made.query.noise_multiplier},
                                        {made.losses.unit: made.losses.noise_multiplier})
