@@ -147,7 +147,8 @@ def noise_of_balanced_weights(noisy_sum: Any) -> Any:
         exact, noisy = (noisy_sum(x, rows, size) for x in (
             dataclasses.replace(opened, noise_multiplier=Saddle(0.0, None)), opened))
         # a record's share is v_i / (n_i s), and v adds up to 1
-        s = 1 / rows.added(lambda z, records, *_: jnp.sum(records[1]), None)[0]
+        s = 1 / rows.added(
+            lambda z, part, *_: jnp.sum(part.read(0, part.count)[1]), None)[0]
         low = 1 / (len(sizes) * min(sizes) * s)
         return noisy._replace(value=jax.tree.map(lambda a, b: a + (b - a) * low, exact.value,
                                                  noisy.value))
