@@ -157,11 +157,15 @@ def _is_command() -> bool:
 
 
 def command() -> str:
-    """The command that runs now, as one would type it."""
+    """The command that runs now, as one would type it in the checkout; no path of this machine."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = (pathlib.Path(sys.argv[0]).name if spec is None
                else f"python -m {spec.name.removesuffix('.__main__')}")
-    return shlex.join([*program.split(" "), *sys.argv[1:]])
+    here = pathlib.Path(__file__).parents[2]
+    words = [x if not os.path.isabs(x) else pathlib.Path(x).relative_to(here).as_posix()
+             if pathlib.Path(x).is_relative_to(here) else pathlib.Path(x).name
+             for x in sys.argv[1:]]
+    return shlex.join([*program.split(" "), *words])
 
 
 def commit() -> str | None:
