@@ -53,19 +53,18 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, limits, sentences
+from jaxminimax.mechanism.correlated import Bands, Correlation, Noise
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Facts
-from jaxminimax.mechanism.factorisation import cost_of_passes, norms
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
 from jaxminimax.mechanism.repeat import (
     OneRelease,
     Repeat,
-    check_correlated,
     check_sampled,
     sampled_words,
 )
-from jaxminimax.mechanism.sampling import Sampling
+from jaxminimax.mechanism.sampling import Sampling, known_sampling
 from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["AdaptiveClip", "Query"]
@@ -173,7 +172,8 @@ class Query(OneRelease):
       noise_multiplier: per player, standard deviation of the noise on the clipped sum / clip
         [dimensionless]; None where the clip is. Set by `calibrate`, which keeps the ratio between
         the players. None before calibration: `release` then refuses.
-      sampling: `Full()`, `Poisson(rate=...)`, `FixedSize(batch=...)` or `Disjoint(batch=...)`.
+      sampling: `Full()`, `Poisson(rate=...)`, `CyclicPoisson(rate=..., parts=...)`,
+        `FixedSize(batch=...)` or `Disjoint(batch=...)`.
       population: n, the number of records; public.
       joint: one clip for both players: a record's operator g is scaled so that
         sum_p (||g_p|| / C_p)^2 <= 1, instead of ||g_p|| <= C_p for each p. It costs as much as the
@@ -186,8 +186,9 @@ class Query(OneRelease):
         bits.
       bands: p. Above 1 the noise of the releases is correlated, so that most of it cancels in their
         sum: each one's is a combination of the latest p independent draws, of which
-        `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data
-        only, in the same order in every pass; `planned_bands(times, n // batch)` is a good number.
+        `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data,
+        in the same order in every pass, of which `planned_bands(times, n // batch)` is a good
+        number; and for `CyclicPoisson` samples, where it divides the number of parts.
       adaptive: how clip norms follow a quantile of the records' norms, from `clip` on; for `sgda`.
         None for fixed clip norms.
 
@@ -215,7 +216,7 @@ class Query(OneRelease):
         """The sampling, clip norms and noise."""
         check_sampled(self, repeat)
         self.check_own()
-        check_correlated(repeat)
+        self.check_bands(repeat)
 
     def check_own(self) -> None:
         """Refuses clip norms and noise that no release should start from."""
@@ -254,7 +255,8 @@ class Query(OneRelease):
     def facts(self, repeat: Repeat) -> Facts:
         """States the facts of the clipped sums of both players."""
         counts = None if self.adaptive is None else self.adaptive.counts(self)
-        return super().facts(repeat)._replace(clip=self.clip, joint=self.joint, counts=counts)
+        return super().facts(repeat)._replace(clip=self.clip, joint=self.joint, counts=counts,
+                                              atomic=self.restart() is not None)
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
         """Yes: j records of a sample move both players' sums by at most j times what one does.
@@ -274,12 +276,46 @@ class Query(OneRelease):
 
     def cost(self, times: int, z: float) -> Charge:
         """Charges by the sampling, unless noise is correlated."""
-        if self.bands == 1 or z == 0:
+        def sampled(z: float) -> Charge:
             return self.sampling.charge(times, z, self.population)
-        # one Gaussian on all releases; the coarsest player's grid is counted for both
+
+        correlation = self.correlation()
+        if correlation is None or z == 0:
+            return sampled(z)
+        # the coarsest player's grid is counted for both
         smallest = min(map(concrete, jax.tree.leaves(limits.check_noise(self))))
-        return cost_of_passes(self.multiplier(), z, smallest, times, self.bands, self.parameters,
-                              self.sampling.apart(self.population))
+        return correlation.cost(Bands(self.bands, times, self.parameters),
+                                Noise(self.multiplier(), z, smallest), sampled)
+
+    def correlation(self, parts: int = 1) -> Correlation | None:
+        """How the noise of its releases is correlated; None for independent noise.
+
+        Args:
+          parts: of the data, that a `Repeat` takes in turn.
+
+        Raises:
+          ValueError: for bands where it is not known beforehand which releases may read a record.
+        """
+        checks.count("bands", self.bands)
+        if self.bands == 1:
+            return None
+        correlation = known_sampling(self.sampling).correlation(self.population)
+        if parts > 1 or correlation is None:
+            raise ValueError(f"bands={self.bands}, correlated noise, needs Disjoint batches or "
+                             f"CyclicPoisson samples of the whole data, got {self.sampling!r} and "
+                             f"{parts} part(s): leave bands out.")
+        return correlation
+
+    def check_bands(self, repeat: Repeat) -> None:
+        """Refuses correlated noise that there is no proof for."""
+        correlation = self.correlation(repeat.parts)
+        if correlation is not None:
+            correlation.check(Bands(self.bands, repeat.times, self.parameters))
+
+    def restart(self) -> int | None:
+        """After how many releases the noise begins anew; None if it never does."""
+        correlation = self.correlation()
+        return None if correlation is None else correlation.restart(self.bands)
 
     def with_noise(self, scale: float) -> Self:
         """Scales every player's noise."""
@@ -293,10 +329,14 @@ class Query(OneRelease):
     def words(self, repeat: Repeat) -> Words:
         """States the number of sums, their samples, and the clip norms of operators."""
         clip = ", one clip for both players together" if self.joint else ""
-        if self.bands > 1:
-            moves = norms(repeat.times, self.bands, self.sampling.apart(self.population)).column
-            clip += (f", with correlated noise by {self.bands} bands of the inverse square root; a "
-                     f"record moves what the noise is made of by {moves:.6g} times itself")
+        correlation = self.correlation()
+        if correlation is not None:
+            moves = correlation.column(Bands(self.bands, repeat.times, self.parameters))
+            restart = self.restart()
+            anew = "" if restart is None else f", which begins anew every {restart} releases"
+            clip += (f", with correlated noise by {self.bands} bands of the inverse square root"
+                     f"{anew}; a record moves what the noise is made of by {moves:.6g} times "
+                     "itself")
         if self.adaptive is not None:
             clip += (f", each with {self.adaptive.counts(self)} noisy count(s) of the records "
                      "within the clip norms, which start at the stated ones and follow the counts")

@@ -15,7 +15,6 @@ from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, description, limits, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
-from jaxminimax.mechanism.factorisation import check_bands
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 from jaxminimax.mechanism.sentences import Words
 
@@ -218,23 +217,6 @@ def check_sampled(query: OneRelease, repeat: Repeat) -> None:
         raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
                          "32-bit.")
     check_sampling(query.sampling, n, wide=query.wide and repeat.parts == 1)
-
-
-def check_correlated(repeat: Repeat) -> None:
-    """Refuses correlated noise where it is not known beforehand which releases read a record.
-
-    Raises:
-      ValueError: naming the fix.
-    """
-    query = repeat.query
-    checks.count("bands", query.bands)
-    if query.bands == 1:
-        return
-    if repeat.parts > 1 or known_sampling(query.sampling).apart(query.population) == 0:
-        raise ValueError(f"bands={query.bands}, correlated noise, needs Disjoint batches of the "
-                         f"whole data, got {query.sampling!r} and {repeat.parts} part(s): leave "
-                         "bands out.")
-    check_bands(query.bands, repeat.times, query.parameters)
 
 
 def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:

@@ -15,7 +15,6 @@ from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
 from jaxminimax.mechanism.description import Answered, Kind
 from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
-from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, reading, stream
 from jaxminimax.releases.watch import watched, watched_pair
@@ -112,7 +111,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     arguments.players("z", z, "the parameters of both players")
     arguments.records(data)
     query.check_own()
-    check_correlated(mechanism)
+    query.check_bands(mechanism)
     # noise is in units of the clip norm, so one from a state is checked
     if query.adaptive is not None:
         clip = check_clip(query, clip)
@@ -121,7 +120,8 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
     opened = opening.open_sum(key, mechanism, spent, problem, z, data)
-    noise = stream.correlated_noise_of(opened, Kind.MEAN_INNOVATION) if query.bands > 1 else None
+    noise = None if query.bands == 1 else stream.correlated_noise_of(
+        opened, Kind.MEAN_INNOVATION, query.restart())
     noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
     if noisy.num_unclipped is None or clip is None:
         return noisy.value, None
