@@ -158,8 +158,9 @@ class Number:
 
     def described(self) -> list[dict[str, Any]]:
         """Returns how each of the numbers is read, and what its name adds to the column's."""
-        number = {"name": "", "read": "number", "range": [self.low, self.high], "log": self.log}
-        return [number, {"name": " is missing", "read": "missing"}][: self.width]
+        flag = [{"name": " is missing", "read": "missing"}] if self.missing else []
+        return [{"name": "", "read": "number", "range": [self.low, self.high], "log": self.log},
+                *flag]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Scorer:
     def to_json(self) -> dict[str, Any]:
         """Returns the record of a model file, as the page on serving describes it."""
         centre, scale = spread(self.moments, self.floor)
-        features = [{**feature, "centre": a, "scale": b, "weights": [w]} for feature, a, b, w in zip(
+        features = [one | {"centre": a, "scale": b, "weights": [w]} for one, a, b, w in zip(
             self.schema.described(), centre.tolist(), scale.tolist(), self.weights[:-1].tolist(),
             strict=True)]
         return {"format": FORMAT,
