@@ -25,7 +25,6 @@ from jaxminimax.drivers import fit, run, stack, sweep, tune
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import (
     AdaptiveClip,
-    CyclicPoisson,
     Disjoint,
     FixedSize,
     Full,
@@ -43,7 +42,6 @@ from jaxminimax.releases.sums import release
 # the whole interface at the top level; more stands in the modules that are listed first
 __all__ = [
     "AdaptiveClip",
-    "CyclicPoisson",
     "Disjoint",
     "FixedSize",
     "Full",

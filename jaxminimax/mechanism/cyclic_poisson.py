@@ -44,7 +44,7 @@ class CyclicPoisson(Sampling):
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000, bands=4,
-        ...                   sampling=jmm.CyclicPoisson(rate=0.2, parts=4))
+        ...                   sampling=jmm.mechanism.CyclicPoisson(rate=0.2, parts=4))
         >>> jmm.mechanism.batch_size(query)
         50.0
         >>> steps = jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=60), 2.0, 1e-5)

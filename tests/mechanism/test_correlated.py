@@ -25,7 +25,7 @@ LINES = jmm.Problem(lambda z, x: Saddle(x, ()))
 def described(times=12, bands=3, parts=6, n=24, z=2.0, exact=True, parameters=20, rate=0.5):
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(z, None), population=n,
                       bands=bands, exact=exact, parameters=parameters,
-                      sampling=jmm.CyclicPoisson(rate=rate, parts=parts))
+                      sampling=jmm.mechanism.CyclicPoisson(rate=rate, parts=parts))
     return jmm.Repeat(query=query, times=times)
 
 

@@ -19,8 +19,8 @@ N, PARTS, RATE = 13, 4, 0.4  # parts of 4, 3, 3 and 3 records
 
 def described(n=N, times=40, bands=1, z=2.0, **sampling):
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(z, None), population=n,
-                      bands=bands, parameters=20,
-                      sampling=jmm.CyclicPoisson(**{"rate": RATE, "parts": PARTS, **sampling}))
+                      bands=bands, parameters=20, sampling=jmm.mechanism.CyclicPoisson(
+                          **{"rate": RATE, "parts": PARTS, **sampling}))
     return jmm.Repeat(query=query, times=times)
 
 

@@ -60,7 +60,8 @@ class Case(NamedTuple):
 def release_cases():
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
     half = dataclasses.replace(query, population=N // 2)
-    in_turn = dataclasses.replace(query, bands=2, sampling=jmm.CyclicPoisson(rate=1.0, parts=4))
+    in_turn = dataclasses.replace(query, bands=2,
+                                  sampling=jmm.mechanism.CyclicPoisson(rate=1.0, parts=4))
     point = jmm.proximal.certified(jmm.mechanism.Resolvent(
         bound=4.0, prox=8.0, lipschitz=4.0, diameter=10.0, population=N, noise_multiplier=1.0,
         assumes="lipschitz"))
