@@ -144,6 +144,8 @@ class Repeat(Leaf):
         limits.check_times("times (the number of releases)", self.times)
         limits.check_times("times (the number of releases)", self.times * self.parts)
         self.query.check(self)
+        for z in jax.tree.leaves(self.query.noise_multiplier):
+            limits.check_multiplier("noise_multiplier", z)
 
     def facts(self) -> Facts:
         """Returns the facts of all releases."""
