@@ -93,7 +93,7 @@ class GroupGradients(OneRelease):
         return super().facts(repeat)._replace(clip=Saddle(self.clip, None), sizes=self.sizes)
 
     def places(self) -> "tuple[Query, ...]":
-        """What a release does to a group: one for each size that samples are drawn from."""
+        """Describes releases on one group each, one for each size that samples are drawn from."""
         sizes = (sum(self.sizes),) if self.groups == "all" else sorted(set(self.sizes))
         # groups of one size cost the same; a record may be in any
         return tuple({(one := in_group(self, n)).population: one for n in sizes}.values())

@@ -71,9 +71,9 @@ class OneRelease(abc.ABC):
         return self.population  # type: ignore[attr-defined]
 
     def places(self) -> "tuple[OneRelease, ...]":
-        """What is charged, for each place where the differing record may be: itself, on a sample.
+        """The releases that are charged, one for each place where the differing record may be.
 
-        Parts of the data all cost the same.
+        Parts of the data all cost the same, so that is this release alone.
         """
         return (self,)
 
