@@ -88,7 +88,7 @@ def test_a_record_moves_numbers_of_all_releases_of_its_blocks():
 @pytest.mark.parametrize("people", [1, 2, 4, 30])
 def test_failures_of_rounding_are_those_of_all_sets_of_records(people):
     """Twice two events of e^-72 in each window, for each set of the records that is not empty."""
-    cost = described(times=12, bands=2, parts=2).query.cost(12, 1.9)
+    cost = described(times=12, bands=2, parts=2).cost(1.9)
     own = cost.failures(people) - cost._replace(sets=0.0).failures(people)
     assert own == pytest.approx(6 * (2**people - 1) * 4 * math.exp(-72), rel=1e-6)
     assert Charge(sets=1e-3).failures(people=12) > 1  # then nothing is promised
