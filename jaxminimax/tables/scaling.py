@@ -21,6 +21,12 @@ class Moments(NamedTuple):
     second: np.ndarray
     prior: float
 
+    def scale(self, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what is subtracted from each feature, and what it is divided by, `[d]`."""
+        if floor is None:
+            return np.zeros_like(self.mean), np.ones_like(self.mean)
+        return self.mean, np.sqrt(np.maximum(self.second - self.mean**2, 0.0) + floor)
+
     def to_json(self) -> dict[str, Any]:
         """Returns plain Python values."""
         return {"mean": self.mean.tolist(), "second": self.second.tolist(), "prior": self.prior}
@@ -37,11 +43,10 @@ def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:
     A fixed function of the row and of released numbers.
     """
     result = np.ones((*x.shape[:-1], x.shape[-1] + 1), np.float32)
+    mean, deviation = by.scale(floor)
     for first in range(0, len(x), _BLOCK):  # float64 of all rows at once would be several copies
         block = np.asarray(x[first: first + _BLOCK], np.float64)
-        if floor is not None:
-            block = (block - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
-        block = block / np.sqrt(x.shape[-1])
+        block = (block - mean) / deviation / np.sqrt(x.shape[-1])
         length = np.sqrt(np.sum(block * block, -1, keepdims=True))
         result[first: first + _BLOCK, ..., :-1] = block / np.maximum(length, 1.0)
     return result

@@ -105,6 +105,18 @@ class Schema:
         return sum(column.width for column in self.columns.values())
 
     @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Returns the name of each number that a row becomes, `width` of them."""
+        return tuple(feature for feature, _, _ in self._lines())
+
+    def lines(self) -> np.ndarray:
+        """Returns slope and offset of each number, `[2, width]`, see `Column.features`."""
+        return np.array([line for _, *line in self._lines()]).T
+
+    def _lines(self) -> list[tuple[str, float, float]]:
+        return [one for name, kind in self.columns.items() for one in kind.features(name)]
+
+    @property
     def numeric(self) -> tuple[str, ...]:
         """Returns the columns of numbers, with a declared range or one to be released."""
         return tuple(name for name, kind in self.columns.items() if not isinstance(kind, Category))

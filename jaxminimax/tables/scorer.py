@@ -68,6 +68,28 @@ class Scorer:
         rows = scaled(self.schema.features(frame), self.moments, self.floor)
         return rows.astype(np.float64) @ self.weights
 
+    def predict_proba(self, frame: Any) -> np.ndarray:
+        """Returns the probabilities of another label and of the positive one, `[n, 2]`.
+
+        The second is 1 / (1 + e^-score). Where training gave classes or groups of unequal sizes
+        equal weights, it is the probability among records with these weights.
+        """
+        positive = 1 / (1 + np.exp(-self.decision_function(frame)))
+        return np.stack([1 - positive, positive], 1)
+
+    def linear(self) -> tuple[np.ndarray, float]:
+        """Returns coefficients `[d]` in the units of the columns, and the intercept.
+
+        A row's features are x_j = slope_j c_j + offset_j for the values c_j in their ranges, see
+        `Schema.lines`; u_j = (x_j - mean_j) / (deviation_j sqrt(d)); and the score is
+        b + w . u / max(1, |u|), b the last weight. So for |u| <= 1 it is coefficients . c +
+        intercept, and for a longer row its difference from b is divided by |u|.
+        """
+        slope, offset = self.schema.lines()
+        mean, deviation = self.moments.scale(self.floor)
+        w = self.weights[:-1] / (deviation * np.sqrt(len(mean)))
+        return w * slope, float(self.weights[-1] + w @ (offset - mean))
+
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
         record = {"format": FORMAT, "schema": self.schema.to_dict(),
