@@ -98,16 +98,13 @@ class PrivateEstimator(BaseEstimator):
     def coef_(self) -> np.ndarray:
         """Returns the coefficients in the units of the columns, `[1, d]`.
 
-        With `coef_` and `intercept_` a row x, less its released means on one scale, has the score
+        Rows more than one standard unit from the released means are cut to that length. So with b
+        the score at the means, and |x| the length in these units, a row c has the score
 
-            b + (x . coef_ + intercept_ - b) / max(1, |u(x)|),
+            b + (c . coef_ + intercept_ - b) / max(1, |x|).
 
-        where u(x) are the deviations of its features from their means in standard units, over
-        sqrt(d), and b is the score at the means. So the form is linear for rows with |u(x)| <= 1,
-        and for longer ones, which are cut to length 1, the score is nearer to b. Values are clipped
-        to their ranges first, and a missing one is the middle. With a `schema` there is one
-        coefficient for each number that a row becomes, see `Schema.feature_names`: a category has
-        one for each value, and a column with `log` has that of log(1 + x).
+        `Scorer.linear` derives it. With a `schema` there is one coefficient for each number that a
+        row becomes, in the order of `Schema.described`, which names them.
         """
         return self.scorer_.linear()[0][None]
 

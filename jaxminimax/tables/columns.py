@@ -16,6 +16,8 @@ import numpy as np
 
 from jaxminimax.base.identity import LONGEST, absent, exact
 
+_NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
+             "declare Number(low, high) to encode them here.")
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
@@ -85,8 +87,8 @@ def word(cell: Any) -> str:
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
 # |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
-# `[n]` cells as `[n, width]` numbers in [-1, 1]; `features`, the name and the line of each of them;
-# and `declared`, what was declared, as a record.
+# `[n]` cells as `[n, width]` numbers in [-1, 1]; `declared`, what was declared, as a record; and
+# `described`, how another program makes each of these numbers.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,19 +149,18 @@ class Number:
         x = np.clip(np.where(absent, self.low, x), self.low, self.high)
         x = np.log1p(x) if self.log else x
         x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))
-        return np.stack([x, absent] if self.missing else [x], 1).astype(np.float32)
-
-    def features(self, name: str) -> tuple[tuple[str, float, float], ...]:
-        """Returns (name, slope, offset) of each number: slope * value + offset inside the range."""
-        low, high = (math.log1p(e) if self.log else float(e) for e in (self.low, self.high))
-        slope = 2 / (high - low)
-        value = (f"log(1 + {name})" if self.log else name, slope, -1 - slope * low)
-        return (value, (f"{name} is missing", 1.0, 0.0))[: self.width]
+        return np.stack([x, absent] if self.missing else [x], 1)
 
     def declared(self) -> dict[str, Any]:
         """Returns `range`, and the options that differ from the default."""
         more = {name: True for name in ("log", "missing") if getattr(self, name)}
         return {"range": [self.low, self.high], **more}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns how each of the numbers is read, and what its name adds to the column's."""
+        flag = [{"name": " is missing", "read": "missing"}] if self.missing else []
+        return [{"name": "", "read": "number", "range": [self.low, self.high], "log": self.log},
+                *flag]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,16 +205,15 @@ class Charged:
         Raises:
           ValueError: always.
         """
-        raise ValueError("the range of a charged column is released by train(...), which encodes "
-                         "its cells: declare Number(low, high) to encode them here.")
-
-    def features(self, name: str) -> tuple[tuple[str, float, float], ...]:
-        """The features of the `Number` that it becomes, in units of its range."""
-        return self.within(-1.0, 1.0).features(name)
+        raise ValueError(_NO_RANGE)
 
     def declared(self) -> dict[str, Any]:
         """Returns `range = "charged"`, and `missing` if it is set."""
         return {"range": "charged", **({"missing": True} if self.missing else {})}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Refuses as `encode` does."""
+        raise ValueError(_NO_RANGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,13 +260,13 @@ class Category:
         """Encodes `[n]` cells as `[n, width]` zeros and ones."""
         return (places(cells, self.values)[:, None] == np.arange(self.width)).astype(np.float32)
 
-    def features(self, name: str) -> tuple[tuple[str, float, float], ...]:
-        """Returns (name, slope, offset) of each number: 1 for its value, 0 for another one."""
-        return tuple((f"{name} = {value}", 1.0, 0.0) for value in self.values)
-
     def declared(self) -> dict[str, Any]:
         """Returns `categories`."""
         return {"categories": list(self.values)}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns how each of the numbers is read, and what its name adds to the column's."""
+        return [{"name": f" = {x}", "read": "category", "value": x} for x in self.values]
 
 
 Column = Number | Charged | Category

@@ -1,5 +1,6 @@
 """Features on one scale, by released moments; in NumPy, as scoring needs no more."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -21,12 +22,6 @@ class Moments(NamedTuple):
     second: np.ndarray
     prior: float
 
-    def scale(self, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what is subtracted from each feature, and what it is divided by, `[d]`."""
-        if floor is None:
-            return np.zeros_like(self.mean), np.ones_like(self.mean)
-        return self.mean, np.sqrt(np.maximum(self.second - self.mean**2, 0.0) + floor)
-
     def to_json(self) -> dict[str, Any]:
         """Returns plain Python values."""
         return {"mean": self.mean.tolist(), "second": self.second.tolist(), "prior": self.prior}
@@ -37,16 +32,29 @@ class Moments(NamedTuple):
         return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
 
 
+def spread(by: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what is taken off each feature and what it is divided by, both `[d]`.
+
+    With d features the second has a factor sqrt(d), so that rows have a length near 1. Without a
+    `floor` it is that factor alone, and nothing is taken off.
+    """
+    width = math.sqrt(len(by.mean))
+    if floor is None:
+        return np.zeros(len(by.mean)), np.full(len(by.mean), width)
+    return by.mean, width * np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
+
+
 def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:
     """Scales features, cuts rows to length 1 and adds a constant 1: rows are at most sqrt(2) long.
 
     A fixed function of the row and of released numbers.
     """
     result = np.ones((*x.shape[:-1], x.shape[-1] + 1), np.float32)
-    mean, deviation = by.scale(floor)
     for first in range(0, len(x), _BLOCK):  # float64 of all rows at once would be several copies
         block = np.asarray(x[first: first + _BLOCK], np.float64)
-        block = (block - mean) / deviation / np.sqrt(x.shape[-1])
+        if floor is not None:
+            block = (block - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
+        block = block / np.sqrt(x.shape[-1])
         length = np.sqrt(np.sum(block * block, -1, keepdims=True))
         result[first: first + _BLOCK, ..., :-1] = block / np.maximum(length, 1.0)
     return result

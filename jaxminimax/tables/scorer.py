@@ -2,21 +2,25 @@
 
 import dataclasses
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from jaxminimax.base import own_files
-from jaxminimax.tables.scaling import Moments, scaled
+from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
     from jaxminimax.accounting import Statement
     from jaxminimax.mechanism.description import Mechanism
 
-FORMAT = 1
+FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
+FORMULA = ("x_j = (value_j - centre_j) / scale_j; "
+           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); "
+           "probability = 1 / (1 + exp(-score))")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +69,27 @@ class Scorer:
 
     def decision_function(self, frame: Any) -> np.ndarray:
         """Returns the log-odds of the positive label, `[n]`, for every row of a table."""
-        rows = scaled(self.schema.features(frame), self.moments, self.floor)
-        return rows.astype(np.float64) @ self.weights
+        cells, (centre, scale) = self.schema.read(frame), spread(self.moments, self.floor)
+        total, squares, first = np.float64(0), np.float64(0), 0
+        for name, column in self.schema.columns.items():  # one by one: no matrix of all features
+            own = slice(first, first := first + column.width)
+            x = (column.encode(cells[name]) - centre[own]) / scale[own]
+            total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
+        return self.weights[-1] + total / np.sqrt(np.maximum(squares, 1.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record of a model file, as the page on serving describes it."""
+        centre, scale = spread(self.moments, self.floor)
+        features = [one | {"centre": a, "scale": b, "weights": [w]} for one, a, b, w in zip(
+            self.schema.described(), centre.tolist(), scale.tolist(), self.weights[:-1].tolist(),
+            strict=True)]
+        return {"format": FORMAT,
+                "label": {"kind": "binary", "name": self.schema.label,
+                          "positive": self.schema.positive},
+                "formula": FORMULA, "features": features,
+                "intercepts": self.weights[-1:].tolist(), "schema": self.schema.to_dict(),
+                "released": {**self.moments.to_json(), "floor": self.floor},
+                "group_losses": self.group_losses, "statement": self.stated}
 
     def predict_proba(self, frame: Any) -> np.ndarray:
         """Returns the probabilities of another label and of the positive one, `[n, 2]`.
@@ -74,33 +97,32 @@ class Scorer:
         The second is 1 / (1 + e^-score). Where training gave classes or groups of unequal sizes
         equal weights, it is the probability among records with these weights.
         """
-        positive = 1 / (1 + np.exp(-self.decision_function(frame)))
-        return np.stack([1 - positive, positive], 1)
+        score = self.decision_function(frame)
+        return np.exp(-np.logaddexp(0, np.stack([score, -score], 1)))
 
     def linear(self) -> tuple[np.ndarray, float]:
         """Returns coefficients `[d]` in the units of the columns, and the intercept.
 
-        A row's features are x_j = slope_j c_j + offset_j for the values c_j in their ranges, see
-        `Schema.lines`; u_j = (x_j - mean_j) / (deviation_j sqrt(d)); and the score is
-        b + w . u / max(1, |u|), b the last weight. So for |u| <= 1 it is coefficients . c +
-        intercept, and for a longer row its difference from b is divided by |u|.
+        For columns c inside their ranges the values are slope_j c_j + offset_j, so with centres and
+        scales as in the model's file and b the last weight the score is
+
+            b + (coefficients . c + intercept - b) / max(1, |x|)
+
+        with x_j = (value_j - centre_j) / scale_j. For rows with |x| <= 1 this is coefficients . c +
+        intercept. A column with `log` counts by log(1 + c), a value of a category by 0 or 1.
         """
-        slope, offset = self.schema.lines()
-        mean, deviation = self.moments.scale(self.floor)
-        w = self.weights[:-1] / (deviation * np.sqrt(len(mean)))
-        return w * slope, float(self.weights[-1] + w @ (offset - mean))
+        slope, offset = np.array(list(map(_line, self.schema.described()))).T
+        centre, scale = spread(self.moments, self.floor)
+        w = self.weights[:-1] / scale
+        return w * slope, float(self.weights[-1] + w @ (offset - centre))
 
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
-        record = {"format": FORMAT, "schema": self.schema.to_dict(),
-                  "weights": self.weights.tolist(), **self.moments.to_json(),
-                  "floor": self.floor, "statement": self.stated,
-                  "group_losses": self.group_losses}
-        own_files.write(path, json.dumps(record, indent=1))
+        own_files.write(path, json.dumps(self.to_json(), indent=1))
 
     @classmethod
     def load(cls, path: Any) -> Self:
-        """Reads what `save` wrote.
+        """Reads what `save` wrote, in this version or in the one before.
 
         Args:
           path: of the file, or of a folder that `python -m jaxminimax train --out` wrote.
@@ -113,11 +135,32 @@ class Scorer:
             raise ValueError(f"{path}: there is no saved scorer; train --out FOLDER writes one.")
         with open(path, encoding="utf-8") as file:
             try:
-                record = json.load(file)
+                return cls._of(json.load(file))
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path} is no saved scorer: {error}.") from None
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"{path} is no saved scorer of format {FORMAT}.")
-        return cls(Schema.from_dict(record["schema"]), np.array(record["weights"]),
-                   Moments.from_json(record), record["floor"],
-                   record["statement"], group_losses=record.get("group_losses"))
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"{path} is no saved scorer of format {FORMAT} or 1: {error}"
+                                 ".") from None
+
+    @classmethod
+    def _of(cls, record: Any) -> Self:
+        """Makes the scorer of a record, of format 1 if it says so."""
+        if record["format"] == 1:  # had the scaling's numbers at the top, and weights without names
+            released, weights = record, record["weights"]
+        elif record["format"] == FORMAT and record["label"]["kind"] == "binary":
+            released = record["released"]
+            weights = [*(x for one in record["features"] for x in one["weights"]),
+                       *record["intercepts"]]
+        else:
+            raise KeyError("format")
+        return cls(Schema.from_dict(record["schema"]), np.array(weights),
+                   Moments.from_json(released), released["floor"], record["statement"],
+                   group_losses=record.get("group_losses"))
+
+
+def _line(feature: dict[str, Any]) -> tuple[float, float]:
+    """Returns slope and offset of a feature's value in the unit of its column."""
+    if feature["read"] != "number":
+        return 1.0, 0.0
+    low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
+    return 2 / (high - low), -(high + low) / (high - low)
