@@ -5,6 +5,7 @@ import collections
 import csv
 import io
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,33 +45,43 @@ def predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
                          "in the table.")
     scorer = Scorer.load(args.model)
     counts = {name: collections.Counter[str]() for name in scorer.schema.columns}
-    made: dict[str, list[Any]] = {name: [] for name in (*args.id, *_COLUMNS)}
+    columns: dict[str, list[Any]] = {name: [] for name in (*args.id, *_COLUMNS)}
     for frame in files.pieces(args.table):
         for name in args.id:
-            made[name] += ["" if absent(cell) else str(cell)
+            columns[name] += ["" if absent(cell) else str(cell)
                            for cell in scorer.schema.cells(frame, name)]
         cells = scorer.schema.read(frame)
         scores = scorer.decision_function(cells)
         positive = scorer.probability(scores)
-        made["score"] += scores.tolist()
-        made["probability"] += positive.tolist()
-        made["decision"] += (positive >= args.threshold).astype(int).tolist()
+        columns["score"] += scores.tolist()
+        columns["probability"] += positive.tolist()
+        columns["decision"] += (positive >= args.threshold).astype(int).tolist()
         for name, odd in scorer.schema.odd(cells).items():
             counts[name].update({what: int(np.sum(x)) for what, x in odd.items()})
-    rows = len(made["score"])
+    rows, text = len(columns["score"]), _csv(columns)
     record: dict[str, Any] = {"rows": rows, "counts": counts}
-    lines = [f"{name}: {found}, of {rows} cells."
-             for name, one in counts.items() if (found := ", ".join(
-                 f"{count} {what}" for what, count in one.items() if count))]
+    if args.out is None:
+        for line in _lines(counts, rows):
+            warnings.warn(line, UserWarning, stacklevel=2)
+        return record | {"columns": columns}, text.rstrip("\n")
+    with open(args.out, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        file.write(text)
+    return record | {"out": args.out}, "\n".join((f"{rows} scores in {args.out}",
+                                                  *_lines(counts, rows)))
+
+
+def _lines(counts: Mapping[str, Mapping[str, int]], rows: int) -> list[str]:
+    """Returns a line for each column that has odd cells."""
+    odd = {name: ", ".join(f"{count} {what}" for what, count in one.items() if count)
+           for name, one in counts.items()}
+    return [f"{name}: {words}, of {rows} cells." for name, words in odd.items() if words]
+
+
+def _csv(columns: Mapping[str, list[Any]]) -> str:
+    """Writes columns as text, numbers with as many digits as can matter."""
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(made)
-    table.writerows(zip(*(map(_FORMATS.get(name, str), cells) for name, cells in made.items()),
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    lines.writerows(zip(*(map(_FORMATS.get(name, str), cells) for name, cells in columns.items()),
                         strict=True))
-    if args.out is not None:
-        with open(args.out, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text.getvalue())
-        return record | {"out": args.out}, "\n".join((f"{rows} scores in {args.out}", *lines))
-    for line in lines:
-        warnings.warn(line, UserWarning, stacklevel=2)
-    return record | {"columns": made}, text.getvalue().rstrip("\n")
+    return text.getvalue()
