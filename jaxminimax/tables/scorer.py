@@ -77,6 +77,15 @@ class Scorer:
             total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
         return self.weights[-1] + total / np.sqrt(np.maximum(squares, 1.0))
 
+    def predict_proba(self, frame: Any) -> np.ndarray:
+        """Returns the probabilities of another label and of the positive one, `[n, 2]`."""
+        positive = self.probability(self.decision_function(frame))
+        return np.stack([1 - positive, positive], 1)
+
+    def probability(self, scores: np.ndarray) -> np.ndarray:
+        """Returns 1 / (1 + e^-s), the probability of the positive label, for each score s."""
+        return (1 + np.tanh(scores / 2)) / 2
+
     def to_json(self) -> dict[str, Any]:
         """Returns the record of a model file, as the page on serving describes it."""
         centre, scale = spread(self.moments, self.floor)
