@@ -100,15 +100,6 @@ class Scorer:
                 "released": {**self.moments.to_json(), "floor": self.floor},
                 "group_losses": self.group_losses, "statement": self.stated}
 
-    def predict_proba(self, frame: Any) -> np.ndarray:
-        """Returns the probabilities of another label and of the positive one, `[n, 2]`.
-
-        The second is 1 / (1 + e^-score). Where training gave classes or groups of unequal sizes
-        equal weights, it is the probability among records with these weights.
-        """
-        score = self.decision_function(frame)
-        return np.exp(-np.logaddexp(0, np.stack([score, -score], 1)))
-
     def linear(self) -> tuple[np.ndarray, float]:
         """Returns coefficients `[d]` in the units of the columns, and the intercept.
 
