@@ -190,8 +190,8 @@ class InTurn(Correlation):
         """
         sums = np.cumsum(factorisation.coefficients(of.bands)) / 2.0**factorisation.FRACTION
         block = np.concatenate([[0.0], np.cumsum(np.square(sums))])
-        whole, rest = np.divmod(np.arange(1, of.releases + 1), of.bands)
-        return float(np.sqrt(np.mean(whole * block[-1] + block[rest])))
+        full, rest = np.divmod(np.arange(1, of.releases + 1), of.bands)
+        return float(np.sqrt(np.mean(full * block[-1] + block[rest])))
 
     def cost(self, of: Bands, noise: Noise, sampled: Callable[[float], Charge]) -> Charge:
         """Charges a Poisson pair for each window, of the noise over the column's length."""
