@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any, Self
 
@@ -76,6 +77,15 @@ class Scorer:
             total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
         return self.weights[-1] + total / np.sqrt(np.maximum(squares, 1.0))
 
+    def predict_proba(self, frame: Any) -> np.ndarray:
+        """Returns the probabilities of another label and of the positive one, `[n, 2]`."""
+        positive = self.probability(self.decision_function(frame))
+        return np.stack([1 - positive, positive], 1)
+
+    def probability(self, scores: np.ndarray) -> np.ndarray:
+        """Returns 1 / (1 + e^-s), the probability of the positive label, for each score s."""
+        return (1 + np.tanh(scores / 2)) / 2
+
     def to_json(self) -> dict[str, Any]:
         """Returns the record of a model file, as the page on serving describes it."""
         centre, scale = spread(self.moments, self.floor)
@@ -89,6 +99,22 @@ class Scorer:
                 "intercepts": self.weights[-1:].tolist(), "schema": self.schema.to_dict(),
                 "released": {**self.moments.to_json(), "floor": self.floor},
                 "group_losses": self.group_losses, "statement": self.stated}
+
+    def linear(self) -> tuple[np.ndarray, float]:
+        """Returns coefficients `[d]` in the units of the columns, and the intercept.
+
+        For columns c inside their ranges the values are slope_j c_j + offset_j, so with centres and
+        scales as in the model's file and b the last weight the score is
+
+            b + (coefficients . c + intercept - b) / max(1, |x|)
+
+        with x_j = (value_j - centre_j) / scale_j. For rows with |x| <= 1 this is coefficients . c +
+        intercept. A column with `log` counts by log(1 + c), a value of a category by 0 or 1.
+        """
+        slope, offset = np.array(list(map(_line, self.schema.described()))).T
+        centre, scale = spread(self.moments, self.floor)
+        w = self.weights[:-1] / scale
+        return w * slope, float(self.weights[-1] + w @ (offset - centre))
 
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
@@ -130,3 +156,11 @@ class Scorer:
         return cls(Schema.from_dict(record["schema"]), np.array(weights),
                    Moments.from_json(released), released["floor"], record["statement"],
                    group_losses=record.get("group_losses"))
+
+
+def _line(feature: dict[str, Any]) -> tuple[float, float]:
+    """Returns slope and offset of a feature's value in the unit of its column."""
+    if feature["read"] != "number":
+        return 1.0, 0.0
+    low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
+    return 2 / (high - low), -(high + low) / (high - low)
