@@ -32,7 +32,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import statistics
+from jaxminimax.tables import calibration, statistics
 from jaxminimax.tables.schema import Schema
 
 SHARE = 0.1  # of mu^2, for the release of moments
@@ -50,6 +50,7 @@ METHODS = ("average", "balanced", "minimax")
 GROUP_ROUNDS = 200
 LOSS_BOUND = 2.0
 LOSSES = 0.1  # of mu^2 besides the moments', for the losses that move weights
+CALIBRATED = 0.02  # of mu^2, for the release that makes scores log-odds
 CHECKED = 0.05  # of mu^2, for one release of the losses of a model that was trained without groups
 WEIGHTS = 2.1  # steps of log weights add up to that, on a loss of 1, or to less:
 STRAY = 0.2  # noise of the smallest group's log weight at the end, at most
@@ -77,6 +78,7 @@ class Defaults:
       method: one of `METHODS`.
       population: n, records.
       losses: the release of groups' losses under a model that was trained without groups, or None.
+      line: the release that calibrates the scores of a model of the average record, or None.
 
     Examples:
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
@@ -98,6 +100,7 @@ class Defaults:
     method: str
     population: int
     losses: GroupLosses | None = None
+    line: Repeat | None = None
 
     @property
     def algorithm(self) -> Any:
@@ -106,7 +109,8 @@ class Defaults:
 
     def extra(self) -> tuple[Mechanism, ...]:
         """Returns the releases that are charged with the run."""
-        return (*self.alongside, self.moments, *(() if self.losses is None else (self.losses,)))
+        optional = (x for x in (self.losses, self.line) if x is not None)
+        return (*self.alongside, self.moments, *optional)
 
     def beside(self) -> tuple[Mechanism, ...]:
         """The old name of `extra`, for one version."""
@@ -141,6 +145,9 @@ class Defaults:
             f"Optimiser: heavy-ball gradient steps of {step:.4g} with momentum 0.9, over a time of "
             f"{self.time:.4g}, from weights 0{prior}",
             "Averaging: the scorer is the mean of the last half of the points"]
+        if self.line is not None:
+            lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets slope and "
+                         "intercept of the scores, so that they are log-odds")
         return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *self.notes()))
 
     def notes(self) -> tuple[str, ...]:
@@ -222,7 +229,9 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     mu = 2 / z * math.sqrt(share)
     heard = population if method == "average" else len(sizes) * min(sizes)
     time = GATHERED * heard * mu / (2 * CLIP)
+    line = None
     if method == "average":
+        line = statistics.one_release(population, calibration.CLIP, z / math.sqrt(CALIBRATED))
         time *= max(1.0, math.sqrt(schema.width / WIDE))
     rounds = GROUP_ROUNDS
     if method == "average":
@@ -232,7 +241,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     result = Defaults(_hyper(method, population, sizes, step, rounds, steps, budget), moments,
                       standardise, deviation, max(2 * deviation, FLOOR), time,
                       heard * mu / math.sqrt(max(schema.width, 1)), alongside, float(epsilon),
-                      float(delta), method, population, checked)
+                      float(delta), method, population, checked, line)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra())
     return dataclasses.replace(result, hyper=hyper)

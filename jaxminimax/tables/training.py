@@ -12,7 +12,7 @@ from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.tables import records as recording
-from jaxminimax.tables import statistics
+from jaxminimax.tables import calibration, statistics
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
@@ -84,6 +84,12 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
+    if chosen.line is not None:
+        line = chosen.line
+        shift, tilt = once("line", lambda: calibration.release_line(
+            jax.random.fold_in(first, 3), line, data[0] @ w, data[1], data[2], by.prior))
+        w *= tilt
+        w[-1] += shift
     released = None
     if chosen.losses is not None:
         assert groups is not None
