@@ -23,8 +23,10 @@ def add(commands: Any) -> None:
 def predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns what the command prints, with --json and without."""
     scorer = Scorer.load(args.model)
-    scores = scorer.decision_function(files.read(args.table, scorer.schema.numeric))
-    text = "\n".join(["score", *(f"{s:.9g}" for s in scores.tolist())])
+    frame = files.read(args.table, scorer.schema.numeric)
+    name, scores = ("score", scorer.decision_function(frame)) if scorer.schema.target is None else (
+        "prediction", scorer.predict(frame))
+    text = "\n".join([name, *(s if isinstance(s, str) else f"{s:.9g}" for s in scores.tolist())])
     if args.out is not None:
         pathlib.Path(args.out).write_text(text + "\n", encoding="utf-8")
         return {"scores": len(scores), "out": args.out}, f"{len(scores)} scores in {args.out}"

@@ -15,11 +15,12 @@ from jaxminimax.tables.columns import (
     Column,
     Number,
     as_numbers,
+    check_names,
+    of_record,
     places,
     word,
 )
 
-_COLUMN = {"range", "log", "missing", "categories"}
 _TABLES = {"label": {"name", "positive", "values", "range"}, "owner": {"name", "most"},
            "groups": {"name", "values", "by_label"}}
 
@@ -173,9 +174,9 @@ class Schema:
         Raises:
           ValueError: naming the entry that is missing, unknown or wrong.
         """
-        _check_names("schema", record, {"columns", *_TABLES})
+        check_names("schema", record, {"columns", *_TABLES})
         for name, words in _TABLES.items():
-            _check_names(f"[{name}]", record.get(name, {}), words)
+            check_names(f"[{name}]", record.get(name, {}), words)
         label, owner, groups = (record.get(name, {}) for name in _TABLES)
         if "name" not in label:
             raise ValueError("schema needs [label] name = ...")
@@ -187,7 +188,7 @@ class Schema:
             if "categories" not in kind:
                 raise ValueError("schema needs [groups] values = [...]: groups are public.")
             groups = {**groups, "values": kind["categories"]}
-        return cls({name: _column(name, one) for name, one in record.get("columns", {}).items()},
+        return cls({name: of_record(name, one) for name, one in record.get("columns", {}).items()},
                    str(label["name"]), label.get("positive"), owner.get("name"),
                    owner.get("most", 1 if not owner else 5), groups.get("name"),
                    tuple(map(word, groups.get("values", ()))), groups.get("by_label", False),
@@ -217,14 +218,14 @@ class Schema:
             values = [v for v in map(word, str(one.get("values") or "").split("|"))
                       if v and v != "nan"]
             ends = {k: one.get(k) for k in ("low", "high")}
-            columns[name] = _column(name, {"categories": values} if values else
+            columns[name] = of_record(name, {"categories": values} if values else
                                     {"range": [ends["low"], ends["high"]]})
         return cls(columns, label, positive, owner, most)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record, as `from_dict` takes it."""
         record: dict[str, Any] = {
-            "label": {"name": self.label, **self._declared_label()},
+            "label": self.declared_label(),
             "columns": {name: column.declared() for name, column in self.columns.items()}}
         if self.owner is not None:
             record["owner"] = {"name": self.owner, "most": self.most}
@@ -233,11 +234,20 @@ class Schema:
                                 "by_label": self.by_label}
         return record
 
-    def _declared_label(self) -> dict[str, Any]:
+    @property
+    def kind(self) -> str:
+        """Returns the kind of label: "binary", "classes" or "number"."""
         if self.target is None:
-            return {"positive": self.positive}
-        declared = self.target.declared()
-        return {"values" if name == "categories" else name: x for name, x in declared.items()}
+            return "binary"
+        return "classes" if isinstance(self.target, Category) else "number"
+
+    def declared_label(self) -> dict[str, Any]:
+        """Returns what [label] says, as a record."""
+        if self.target is None:
+            return {"name": self.label, "positive": self.positive}
+        if isinstance(self.target, Category):
+            return {"name": self.label, "values": list(self.target.values)}
+        return {"name": self.label, **self.target.declared()}
 
     def without(self, names: tuple[str, ...]) -> "Schema":
         """Returns the schema without some columns.
@@ -341,14 +351,6 @@ class Schema:
         return exact(column) if isinstance(column, list | tuple) else column
 
 
-def _check_names(where: str, record: Any, words: set[str]) -> None:
-    if not isinstance(record, Mapping):
-        raise ValueError(f"{where} must be a table of names and values, got {record!r}.")
-    unknown = sorted(set(map(str, record)) - words)
-    if unknown:
-        raise ValueError(f"{where} has unknown entries {unknown}; there are {sorted(words)}.")
-
-
 def _target(label: Mapping[str, Any]) -> Category | Number | None:
     """Returns what [label] says of classes or of a range; None for a positive value."""
     kinds = [kind for kind in ("positive", "values", "range") if kind in label]
@@ -359,30 +361,7 @@ def _target(label: Mapping[str, Any]) -> Category | Number | None:
         return Category(tuple(label["values"]))
     if "range" not in label:
         return None
-    column = _column(str(label["name"]), {"range": label["range"]})
+    column = of_record(str(label["name"]), {"range": label["range"]})
     if not isinstance(column, Number):
         raise ValueError("[label] range must be [low, high]: a label's range is public.")
     return column
-
-
-def _column(name: str, record: Any) -> Column:
-    _check_names(f"[columns.{name}]", record, _COLUMN)
-    try:
-        if "categories" in record:
-            if set(record) != {"categories"}:
-                raise ValueError(f"categories stand alone, got {sorted(record)}.")
-            return Category(tuple(record["categories"]))
-        if "range" not in record:
-            raise ValueError('range = [low, high], range = "charged" or categories = [...] is '
-                             "missing.")
-        ends = record["range"]
-        if ends == "charged":
-            if record.get("log", False):
-                raise ValueError("log = true needs a range of its own: range = [low, high].")
-            return Charged(bool(record.get("missing", False)))
-        if not isinstance(ends, list | tuple) or len(ends) != 2:
-            raise ValueError(f"range must be [low, high] or \"charged\", got {ends!r}.")
-        return Number(ends[0], ends[1], log=bool(record.get("log", False)),
-                      missing=bool(record.get("missing", False)))
-    except ValueError as error:
-        raise ValueError(f"[columns.{name}]: {error}") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from jaxminimax.base import own_files
+from jaxminimax.tables.columns import Category
 from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
 FORMULA = ("x_j = (value_j - centre_j) / scale_j; "
-           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); "
-           "probability = 1 / (1 + exp(-score))")
+           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); ")
+FORMULAS = {  # by the kind of label
+    "binary": FORMULA + "probability = 1 / (1 + exp(-score))",
+    "classes": FORMULA + "probability_k = exp(score_k) / sum_l exp(score_l)",
+    "number": FORMULA + "prediction = min(max(score, low), high)"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Scorer:
 
     Attributes:
       schema: of the table.
-      weights: of the scaled features, and last the intercept's, `[d + 1]`.
+      weights: of the scaled features, and last the intercept's, `[d + 1]`; of K classes
+        `[d + 1, K]`; of a number in its units.
       moments: what the features are scaled by.
       floor: least variance that a feature is divided by; None: features are not scaled.
       stated: what training cost, `statement.to_json()`.
@@ -67,26 +72,42 @@ class Scorer:
         return Statement.from_json(self.stated)
 
     def decision_function(self, frame: Any) -> np.ndarray:
-        """Returns the log-odds of the positive label, `[n]`, for every row of a table."""
+        """Returns the score of every row of a table.
+
+        With a positive label it is its log-odds, `[n]`; of K classes their logits, `[n, K]`; of a
+        number its value before it is clipped to the range, `[n]`.
+        """
         cells, (centre, scale) = self.schema.read(frame), spread(self.moments, self.floor)
         total, squares, first = np.float64(0), np.float64(0), 0
         for name, column in self.schema.columns.items():  # one by one: no matrix of all features
             own = slice(first, first := first + column.width)
             x = (column.encode(cells[name]) - centre[own]) / scale[own]
             total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
-        return self.weights[-1] + total / np.sqrt(np.maximum(squares, 1.0))
+        return self.weights[-1] + (total.T / np.sqrt(np.maximum(squares, 1.0))).T
+
+    def predict(self, frame: Any) -> np.ndarray:
+        """Returns the prediction for every row of a table, `[n]`.
+
+        With a positive label it is whether that is the likelier one; of classes the likeliest; of a
+        number the score, clipped to the range.
+        """
+        scores, target = self.decision_function(frame), self.schema.target
+        if target is None:
+            return scores > 0
+        if isinstance(target, Category):
+            return np.array(target.values)[np.argmax(scores, 1)]
+        return np.clip(scores, target.low, target.high)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record of a model file, as the page on serving describes it."""
         centre, scale = spread(self.moments, self.floor)
-        features = [one | {"centre": a, "scale": b, "weights": [w]} for one, a, b, w in zip(
-            self.schema.described(), centre.tolist(), scale.tolist(), self.weights[:-1].tolist(),
-            strict=True)]
-        return {"format": FORMAT,
-                "label": {"kind": "binary", "name": self.schema.label,
-                          "positive": self.schema.positive},
-                "formula": FORMULA, "features": features,
-                "intercepts": self.weights[-1:].tolist(), "schema": self.schema.to_dict(),
+        kind = self.schema.kind
+        *weights, intercepts = self.weights.reshape(len(self.weights), -1).tolist()
+        features = [one | {"centre": a, "scale": b, "weights": w} for one, a, b, w in zip(
+            self.schema.described(), centre.tolist(), scale.tolist(), weights, strict=True)]
+        return {"format": FORMAT, "label": {"kind": kind, **self.schema.declared_label()},
+                "formula": FORMULAS[kind], "features": features, "intercepts": intercepts,
+                "schema": self.schema.to_dict(),
                 "released": {**self.moments.to_json(), "floor": self.floor},
                 "group_losses": self.group_losses, "statement": self.stated}
 
@@ -121,10 +142,11 @@ class Scorer:
         """Makes the scorer of a record, of format 1 if it says so."""
         if record["format"] == 1:  # had the scaling's numbers at the top, and weights without names
             released, weights = record, record["weights"]
-        elif record["format"] == FORMAT and record["label"]["kind"] == "binary":
+        elif record["format"] == FORMAT and record["label"]["kind"] in FORMULAS:
             released = record["released"]
-            weights = [*(x for one in record["features"] for x in one["weights"]),
-                       *record["intercepts"]]
+            weights = [*(one["weights"] for one in record["features"]), record["intercepts"]]
+            if record["label"]["kind"] != "classes":  # one output
+                weights = [w for (w,) in weights]
         else:
             raise KeyError("format")
         return cls(Schema.from_dict(record["schema"]), np.array(weights),
