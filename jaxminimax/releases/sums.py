@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
+from jaxminimax.mechanism import Query, Repeat, batch_size, costs, rows_read
 from jaxminimax.mechanism.description import Answered, Kind
-from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
+from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.query import REACH, count_grid
 from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, reading, stream
@@ -121,7 +122,8 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
     opened = opening.open_sum(key, mechanism, spent, problem, z, data)
-    noise = stream.correlated_noise_of(opened, Kind.MEAN_INNOVATION) if query.bands > 1 else None
+    noise = None if query.bands == 1 else stream.correlated_noise_of(
+        opened, Kind.MEAN_INNOVATION, query.restart())
     noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
     if noisy.num_unclipped is None or clip is None:
         return noisy.value, None
@@ -232,7 +234,8 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     """
     adaptive = query.adaptive
     assert adaptive is not None
-    z = count_multiplier(query)
+    z = costs.count_multiplier(check_noise(query), query.joint, adaptive.counts(query),
+                               adaptive.share)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
     number = adaptive.counts(query)

@@ -5,6 +5,7 @@ that lie outside. So row i of what comes out is a function of row i of the table
 of public words.
 """
 
+import contextlib
 import dataclasses
 import math
 import numbers
@@ -26,7 +27,11 @@ def as_numbers(cells: Any) -> np.ndarray:
     array = np.asarray(cells)
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
-    return np.array(list(map(_number, array.astype(object).tolist())), np.float64)
+    listed = array.astype(object).tolist()
+    if set(map(type, listed)) == {str}:
+        with contextlib.suppress(ValueError):  # of a cell that is no number
+            return np.array(list(map(float, listed)))
+    return np.array(list(map(_number, listed)), np.float64)
 
 
 def _number(cell: Any) -> float:
@@ -151,6 +156,11 @@ class Number:
         x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))
         return np.stack([x, absent] if self.missing else [x], 1)
 
+    def odd(self, cells: Any) -> dict[str, np.ndarray]:
+        """Returns which cells are missing or no number, and which are clipped, each `[n]`."""
+        x = as_numbers(cells)
+        return {"missing": np.isnan(x), "clipped": (x < self.low) | (x > self.high)}
+
     def declared(self) -> dict[str, Any]:
         """Returns `range`, and the options that differ from the default."""
         more = {name: True for name in ("log", "missing") if getattr(self, name)}
@@ -207,6 +217,10 @@ class Charged:
         """
         raise ValueError(_NO_RANGE)
 
+    def odd(self, cells: Any) -> dict[str, np.ndarray]:
+        """Returns which cells are missing or no number, `[n]`."""
+        return {"missing": np.isnan(as_numbers(cells))}
+
     def declared(self) -> dict[str, Any]:
         """Returns `range = "charged"`, and `missing` if it is set."""
         return {"range": "charged", **({"missing": True} if self.missing else {})}
@@ -259,6 +273,11 @@ class Category:
     def encode(self, cells: Any) -> np.ndarray:
         """Encodes `[n]` cells as `[n, width]` zeros and ones."""
         return (places(cells, self.values)[:, None] == np.arange(self.width)).astype(np.float32)
+
+    def odd(self, cells: Any) -> dict[str, np.ndarray]:
+        """Returns which cells are missing, and which have no declared value, each `[n]`."""
+        place = places(cells, (*self.values, *({""} - set(self.values))))
+        return {"missing": place == self.width, "unseen": place > self.width}
 
     def declared(self) -> dict[str, Any]:
         """Returns `categories`."""

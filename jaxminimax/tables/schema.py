@@ -277,12 +277,13 @@ class Schema:
                 for name, column in self.columns.items() for one in column.described()]
 
     def read(self, frame: Any) -> dict[str, Any]:
-        """Returns the declared columns of a table by name.
+        """Returns the declared columns of a table by name, those of numbers as float64 `[n]`.
 
         Raises:
           ValueError: for a table without one of them, or with columns of several lengths.
         """
         cells = {name: self.cells(frame, name) for name in self.columns}
+        cells |= {name: as_numbers(cells[name]) for name in self.numeric}
         lengths = {name: len(column) for name, column in cells.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns must have one length, got {lengths}.")
@@ -300,6 +301,14 @@ class Schema:
             x[:, first: first + column.width] = column.encode(cells[name])
             first += column.width
         return x
+
+    def odd(self, frame: Any) -> dict[str, dict[str, np.ndarray]]:
+        """Returns for each column which cells are missing, unseen or clipped, each `[n]`.
+
+        Raises:
+          ValueError: as `read`.
+        """
+        return {name: self.columns[name].odd(cells) for name, cells in self.read(frame).items()}
 
     def labels(self, frame: Any) -> np.ndarray:
         """Returns the label of every row, float32.

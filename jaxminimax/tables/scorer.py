@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any, Self
 
@@ -86,17 +87,45 @@ class Scorer:
         return self.weights[-1] + (total.T / np.sqrt(np.maximum(squares, 1.0))).T
 
     def predict(self, frame: Any) -> np.ndarray:
-        """Returns the prediction for every row of a table, `[n]`.
+        """Returns `prediction` for every row of a table, `[n]`."""
+        return self.prediction(self.decision_function(frame))
 
-        With a positive label it is whether that is the likelier one; of classes the likeliest; of a
-        number the score, clipped to the range.
+    def prediction(self, scores: np.ndarray) -> np.ndarray:
+        """Returns the likeliest label for each score, `[n]`.
+
+        With a positive label it is whether that is the likelier one; of classes it is the value; of
+        a number it is the score, clipped to the range.
         """
-        scores, target = self.decision_function(frame), self.schema.target
+        target = self.schema.target
         if target is None:
             return scores > 0
         if isinstance(target, Category):
             return np.array(target.values)[np.argmax(scores, 1)]
         return np.clip(scores, target.low, target.high)
+
+    def predict_proba(self, frame: Any) -> np.ndarray:
+        """Returns the probabilities of another label and of the positive one, `[n, 2]`.
+
+        Of K classes it returns those of all of them, `[n, K]`.
+        """
+        shares = self.probability(self.decision_function(frame))
+        return shares if shares.ndim == 2 else np.stack([1 - shares, shares], 1)
+
+    def probability(self, scores: np.ndarray) -> np.ndarray:
+        """Returns 1 / (1 + e^-s), the probability of the positive label, for each score s.
+
+        Of K classes it returns e^s_k / sum_l e^s_l for logits `[n, K]`.
+
+        Raises:
+          ValueError: for a label that is a number.
+        """
+        if self.schema.kind == "number":
+            raise ValueError(f"{self.schema.label} is a number, which has no probability: use "
+                             "predict.")
+        if self.schema.kind == "classes":
+            shares = np.exp(scores - scores.max(1, keepdims=True))
+            return shares / shares.sum(1, keepdims=True)
+        return (1 + np.tanh(scores / 2)) / 2
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record of a model file, as the page on serving describes it."""
@@ -110,6 +139,24 @@ class Scorer:
                 "schema": self.schema.to_dict(),
                 "released": {**self.moments.to_json(), "floor": self.floor},
                 "group_losses": self.group_losses, "statement": self.stated}
+
+    def linear(self) -> tuple[np.ndarray, Any]:
+        """Returns coefficients `[d]` in the units of the columns, and the intercept.
+
+        Of K classes it returns `[d, K]`, and an intercept for each.
+
+        For columns c inside their ranges the values are slope_j c_j + offset_j, so with centres and
+        scales as in the model's file and b the last weight the score is
+
+            b + (coefficients . c + intercept - b) / max(1, |x|)
+
+        with x_j = (value_j - centre_j) / scale_j. For rows with |x| <= 1 this is coefficients . c +
+        intercept. A column with `log` counts by log(1 + c), a value of a category by 0 or 1.
+        """
+        slope, offset = np.array(list(map(_line, self.schema.described()))).T
+        centre, scale = spread(self.moments, self.floor)
+        w = self.weights[:-1].T / scale
+        return (w * slope).T, self.weights[-1] + w @ (offset - centre)
 
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
@@ -152,3 +199,11 @@ class Scorer:
         return cls(Schema.from_dict(record["schema"]), np.array(weights),
                    Moments.from_json(released), released["floor"], record["statement"],
                    group_losses=record.get("group_losses"))
+
+
+def _line(feature: dict[str, Any]) -> tuple[float, float]:
+    """Returns slope and offset of a feature's value in the unit of its column."""
+    if feature["read"] != "number":
+        return 1.0, 0.0
+    low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
+    return 2 / (high - low), -(high + low) / (high - low)

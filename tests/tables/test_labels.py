@@ -216,7 +216,11 @@ def test_the_command_trains_and_predicts(schema, tmp_path, capsys):
     assert ("macro AUC" if schema is CLASSES else "R²") in page
     assert main.main(["predict", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--out",
                       str(tmp_path / "out.csv")]) == 0
-    cells = pd.read_csv(tmp_path / "out.csv").prediction
+    cells = pd.read_csv(tmp_path / "out.csv")
     assert len(cells) == 600
-    assert cells.isin(["low", "middle", "high"]).all() if schema is CLASSES else (
-        cells.between(0, 100).all())
+    if schema is CLASSES:
+        shares = cells[[f"probability of {value}" for value in schema.target.values]]
+        assert np.allclose(shares.sum(1), 1, atol=1e-5)
+        assert (shares.idxmax(1) == "probability of " + cells.decision).all()
+    else:
+        assert cells.prediction.between(0, 100).all()
