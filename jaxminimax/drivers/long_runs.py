@@ -350,8 +350,8 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
                              "leave out ledger=... here.")
         marks = RunMark(
-            key=fingerprint.mark(self._own, b"a key in a ledger"),
-            run=fingerprint.mark(self._own, b"a run in a ledger", json.dumps(promise).encode()),
+            key=fingerprint.mark(self._own, fingerprint.KEY),
+            run=fingerprint.mark(self._own, fingerprint.RUN, json.dumps(promise).encode()),
             resumable=resumable)
         below = ledger.filter == "basic" and delta < ledger.delta
         self._entry = ledger.reserve(described, name=name, run=marks,

@@ -220,7 +220,7 @@ def test_the_command_trains_and_predicts(schema, tmp_path, capsys):
     assert len(cells) == 600
     if schema is CLASSES:
         shares = cells[[f"probability of {value}" for value in schema.target.values]]
-        assert np.allclose(shares.sum(1), 1, atol=1e-5)
-        assert (shares.idxmax(1) == "probability of " + cells.decision).all()
+        assert np.allclose(shares.sum(axis=1), 1, atol=1e-5)
+        assert (shares.idxmax(axis=1) == "probability of " + cells.decision).all()
     else:
         assert cells.prediction.between(0, 100).all()
