@@ -1,18 +1,17 @@
 """Calibration of a released scorer: one more release sets its intercept and its slope.
 
-A scorer that stopped early says too little, and one with noise in its weights too much. So scores s
-become a + b s, by one Newton step from a = 0, b = 1 on the logistic loss of the training records,
-which are its private reference like all else. (Two numbers on scores: Platt, 1999.) With p =
-sigma(s), c the log-odds of the released share of positives and t = (s - c) / 2, cut to [-1, 1], the
-step needs the mean over persons of
+Training that stops early makes scores too small, and noise in weights makes them too large. So
+scores s become a + b s, by one Newton step from a = 0, b = 1 on the logistic loss of the training
+records. (Platt, 1999, has these two numbers.) With p = sigma(s), c the log-odds of the released
+share of positives and t = (s - c) / 2, cut to [-1, 1], the step needs the mean over persons of
 
     psi = (y - p, (y - p) t, h, h t, h t^2),     h = p (1 - p).
 
 With q = |y - p|, |psi|^2 <= 2 q^2 + 3 q^2 (1 - q)^2, which increases in q up to 2 at q = 1. So the
-clip norm sqrt(2) never binds, and the mean moves by at most 2 sqrt(2) / n when a person is replaced.
-Everything after the release is post-processing: eigenvalues of the noisy Hessian are taken as 0 at
-least, and three standard deviations of the noise are added to them, so that noise alone moves
-nothing far. The slope stays positive: the order of scores, and with it the AUC, is the same.
+clip norm sqrt(2) never binds, and the mean moves by at most 2 sqrt(2) / n when a person is
+replaced. What follows is post-processing: eigenvalues of the noisy Hessian are taken as 0 at least,
+and three standard deviations of the noise are added to them, so that noise alone moves little. The
+slope stays positive: the order of scores, and with it the AUC, is the same.
 """
 
 import math
