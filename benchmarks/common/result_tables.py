@@ -11,6 +11,7 @@ from benchmarks.privacy import prices
 from benchmarks.published import page as published_report
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
+from benchmarks.utility import calibration
 from benchmarks.utility.variance import tables as variance_tables
 from benchmarks.utility.worst_group import figures as group_figures
 from benchmarks.utility.zoo import noise as zoo_noise
@@ -288,6 +289,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "zoo_large": zoo_tables.large, "zoo_phases": zoo_tables.phases, "fair": fair,
     "zoo_plans": zoo_tables.plans, "zoo_noise": zoo_noise.table, "worst_group": worst_group,
     "worst_group_references": worst_group_references, "tables": tables,
+    "calibration": calibration.table,
     "published": published, "counts": counts,
     "gaps": gaps, "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
