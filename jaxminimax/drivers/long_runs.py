@@ -37,7 +37,7 @@ from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
-from jaxminimax.releases import opening
+from jaxminimax.releases import release_keys
 from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
@@ -235,7 +235,7 @@ def _promise(key: jax.Array | None, described: Mechanism, hyper: Any,
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": words, "numbers": numbers, "key mark": mark,
-            "key scheme": opening.SCHEME} | (
+            "key scheme": release_keys.SCHEME} | (
                 {"place of a part": places} if any(places) else {})
 
 

@@ -38,7 +38,7 @@ from jaxminimax.base.types import PyTree
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.noise import secret_key
-from jaxminimax.releases import opening
+from jaxminimax.releases import release_keys
 
 _KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
@@ -112,7 +112,7 @@ class Unfinished:
         device = jax.devices()[0]
         promised = json.loads(json.dumps(given | {
             "version of a package, or device": [
-                *map(importlib.metadata.version, _PACKAGES), opening.SCHEME, device.platform,
+                *map(importlib.metadata.version, _PACKAGES), release_keys.SCHEME, device.platform,
                 device.device_kind, jnp.result_type(float).name],
             "table, or order of its rows": fingerprint.of_rows(
                 fingerprint.secret(self.key), rows),
