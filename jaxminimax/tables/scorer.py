@@ -116,7 +116,7 @@ class Scorer:
         w = self.weights[:-1] / scale
         return w * slope, float(self.weights[-1] + w @ (offset - centre))
 
-    def sql(self, table: str | None = None) -> str:
+    def sql(self, table: str | None = None, output: int = 0) -> str:
         """Returns the score as an expression in SQL, for one row of a table.
 
         It needs SQRT, POWER and, for columns with a logarithm, LN. Columns of numbers must have a
@@ -125,14 +125,15 @@ class Scorer:
 
         Args:
           table: its name, for columns `"table"."column"`; None for `"column"`.
+          output: the number of the score, where the label has several.
         """
         record, before = self.to_json(), "" if table is None else f"{_quoted(table)}."
         x = [f"({_sql_value(one, before + _quoted(one['column']))} - {one['centre']!r}) / "
              f"{one['scale']!r}" for one in record["features"]]
-        total = " + ".join(f"{one['weights'][0]!r} * {each}" for one, each in zip(
+        total = " + ".join(f"{one['weights'][output]!r} * {each}" for one, each in zip(
             record["features"], x, strict=True))
         squares = " + ".join(f"POWER({each}, 2)" for each in x)
-        return (f"{record['intercepts'][0]!r} + ({total}) / "
+        return (f"{record['intercepts'][output]!r} + ({total}) / "
                 f"CASE WHEN {squares} > 1 THEN SQRT({squares}) ELSE 1.0 END")
 
     def save(self, path: Any) -> None:
