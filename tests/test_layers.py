@@ -82,9 +82,9 @@ TESTED_IN = {
     "releases/test_groups": "mechanism/groups releases/losses",
     "releases/test_opening": "releases/watch",
     "releases/test_sums": "releases/reading",
-    "tables/test_scorer": "tables/columns tables/files tables/predict tables/records tables/report "
-                          "tables/rule tables/scaling tables/schema tables/statistics "
-                          "tables/training tables/unfinished",
+    "tables/test_scorer": "tables/columns tables/files tables/records tables/report tables/rule "
+                          "tables/scaling tables/schema tables/statistics tables/training "
+                          "tables/unfinished",
     "benchmarks/test_examples": "problems/_robust",
     "test_command": "__main__ commands options",
     "test_names": "face types base/types",

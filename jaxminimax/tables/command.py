@@ -245,7 +245,7 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
-    rows, held = files.Pieces(args.table, schema.numeric, schema.names), None
+    rows, held = files.Frames(args.table, schema.numeric, schema.names), None
     count = rows.most
     if args.test_fraction is not None:
         frame = files.read(args.table, schema.numeric)

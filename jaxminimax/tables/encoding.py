@@ -35,17 +35,17 @@ def encoded(frame: Any, schema: Schema) -> Table:
     """Encodes a table; one in a file never lies in memory as a whole, but for its owners.
 
     Args:
-      frame: a data frame, a dictionary of columns or `files.Pieces`.
+      frame: a data frame, a dictionary of columns or `files.Frames`.
       schema: of the table.
 
     Raises:
       ValueError: for a table without a declared column, and as `files.read`.
     """
-    pieces = frame if isinstance(frame, files.Pieces) else [frame]
+    frames = frame if isinstance(frame, files.Frames) else [frame]
     declared, held = schema.without_charged(), _places(schema, charged=False)
     read: dict[str, list[np.ndarray]] = {"labels": [], "groups": [], "charged": [], "owners": []}
     x, first = np.empty(0), 0
-    for piece in pieces:
+    for piece in frames:
         labels = schema.labels(piece)
         last = first + len(labels)
         if not first:

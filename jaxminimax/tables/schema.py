@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.identity import exact
-from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
+from jaxminimax.tables.columns import Category, Charged, Column, Number, as_numbers, places, word
 
 _COLUMN = {"range", "log", "missing", "categories"}
 _TABLES = {"label": {"name", "positive"}, "owner": {"name", "most"},
@@ -225,21 +225,44 @@ class Schema:
                       "0.3.", DeprecationWarning, stacklevel=2)
         return self.without_charged()
 
+    def described(self) -> list[dict[str, Any]]:
+        """Returns for each of the `width` numbers its name, its column and how it is read."""
+        return [{"column": name, **one, "name": f"{name}{one['name']}"}
+                for name, column in self.columns.items() for one in column.described()]
+
+    def read(self, frame: Any) -> dict[str, Any]:
+        """Returns the declared columns of a table by name, those of numbers as float64 `[n]`.
+
+        Raises:
+          ValueError: for a table without one of them, or with columns of several lengths.
+        """
+        cells = {name: self.cells(frame, name) for name in self.columns}
+        cells |= {name: as_numbers(cells[name]) for name in self.numeric}
+        lengths = {name: len(column) for name, column in cells.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns must have one length, got {lengths}.")
+        return cells
+
     def features(self, frame: Any) -> np.ndarray:
         """Encodes every row by itself: `[n, width]` float32 in [-1, 1].
 
         Raises:
-          ValueError: for a table without a declared column.
+          ValueError: as `read`.
         """
-        cells = {name: self.cells(frame, name) for name in self.columns}
-        lengths = {name: len(column) for name, column in cells.items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"columns must have one length, got {lengths}.")
-        x, first = np.empty((next(iter(lengths.values())), self.width), np.float32), 0
+        cells = self.read(frame)
+        x, first = np.empty((len(next(iter(cells.values()))), self.width), np.float32), 0
         for name, column in self.columns.items():
             x[:, first: first + column.width] = column.encode(cells[name])
             first += column.width
         return x
+
+    def odd(self, frame: Any) -> dict[str, dict[str, np.ndarray]]:
+        """Returns for each column which cells are missing, unseen or clipped, each `[n]`.
+
+        Raises:
+          ValueError: as `read`.
+        """
+        return {name: self.columns[name].odd(cells) for name, cells in self.read(frame).items()}
 
     def labels(self, frame: Any) -> np.ndarray:
         """Returns 1 for the positive value of the label and 0 for others, `[n]` float32."""

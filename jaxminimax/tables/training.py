@@ -122,7 +122,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     be subtracted. Called once more after its end, the same run returns the same scorer.
 
     Args:
-      frame: a data frame of pandas, polars or pyarrow, a dictionary of columns, or `files.Pieces`.
+      frame: a data frame of pandas, polars or pyarrow, a dictionary of columns, or `files.Frames`.
       schema: what is public about it.
       epsilon: of everything that is released, replace-one; of a row, or of a person where the
         schema has an owner.

@@ -33,7 +33,7 @@ def pieces(tmp_path, monkeypatch):
             path.write_bytes(content)
         else:
             content.to_parquet(path)
-        by_pieces = encoding.encoded(files.Pieces(path, SCHEMA.numeric, SCHEMA.names), SCHEMA)
+        by_pieces = encoding.encoded(files.Frames(path, SCHEMA.numeric, SCHEMA.names), SCHEMA)
         return by_pieces, encoding.encoded(files.read(path, SCHEMA.numeric), SCHEMA)
     return of
 
