@@ -13,7 +13,7 @@ _ALIGNED = 64  # bytes; a device that shares the host's memory uses such arrays 
 
 
 class Table(NamedTuple):
-    """What training reads of a table, row by row.
+    """Everything that training reads of a table, row by row.
 
     Attributes:
       x: features in [-1, 1], and last a column for the constant, `[n, d + 1]` float32. Columns
