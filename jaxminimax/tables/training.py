@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxminimax.accounting import statement
+from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.tables import encoding, statistics
@@ -108,7 +108,8 @@ _PUBLIC = ("Ranges, categories and values of the schema are public: they were no
 
 def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
-          folder: Any = None, **driver: Any) -> Scorer:
+          folder: Any = None, ledger: Ledger | None = None, name: str | None = None,
+          unit: str | None = None, **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -121,6 +122,10 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     twice. The folder holds the key of the run, a secret, until it is deleted: with it the noise can
     be subtracted. Called once more after its end, the same run returns the same scorer.
 
+    With `ledger`, everything that training releases is charged before any of it is released, or the
+    run is refused. A run that goes on in its folder is charged once. A run that was stopped stays
+    charged.
+
     Args:
       frame: a data frame of pandas, polars or pyarrow, a dictionary of columns, or `files.Frames`.
       schema: what is public about it.
@@ -132,12 +137,17 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       method: "average", of all records; "balanced", every group has the same weight; "minimax",
         balanced at first, then the largest loss of a group is made small. None: as `defaults`.
       folder: for a run that may be stopped, one for each run; None: nothing is saved.
-      **driver: for `fit`, such as `callback`, but no ledger.
+      ledger: the budget of everything that is released about this table. Its unit must be "one
+        record" if rows are records, "one person" if the schema has an owner, or `unit`.
+      name: of the run in the ledger; None for "run 1" and so on.
+      unit: what one record is, for the statement: your claim about the table. None for "one row",
+        or for the person whose rows they are.
+      **driver: for `fit`, such as `callback`.
 
     Raises:
       ValueError: for numbers out of range, a table without a declared column, a group without rows,
         a method that is unknown or needs groups, a folder of another run, one that another user
-        owns or may write to or that another process has, or a ledger.
+        owns or may write to or that another process has, or a ledger that refuses the run.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -148,7 +158,6 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)
     """
-    refuse_ledger(driver)
     table = encoding.encoded(frame, schema)
     index = recording.by_person(len(table.labels), table.owners, schema.most)
     groups = None
@@ -172,6 +181,9 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                     _settings(chosen, driver.get("mesh")),
                     schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
+        entry = None if ledger is None else job.reserve(
+            ledger, chosen.mechanism(), name=name, unit=_in_ledger(ledger, schema, unit),
+            delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
         root, saved = job.key, [_PUBLIC]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
@@ -182,12 +194,26 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
             table, schema = encoding.with_charged(table, schema, released), released
         rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
-        unit = "one row" if schema.owner is None else (
-            f"one person, the first {schema.most} rows of whom are read")
-        return train_records(root, rows, schema, chosen, groups=groups, unit=unit,
-                             assumed=tuple(saved), progress=progress, once=job.once,
-                             room=table.x[:, None] if table.owners is None else None,
-                             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
+        scorer = train_records(
+            root, rows, schema, chosen, groups=groups, unit=unit or _unit(schema),
+            assumed=tuple(saved), progress=progress, once=job.once,
+            room=table.x[:, None] if table.owners is None else None,
+            **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
+        if entry is not None:
+            entry.close()
+        return scorer
+
+
+def _unit(schema: Schema) -> str:
+    """Returns what one record is, where the caller does not say."""
+    return "one row" if schema.owner is None else (
+        f"one person, the first {schema.most} rows of whom are read")
+
+
+def _in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
+    """Returns the unit by which a ledger compares a run with its own."""
+    same = "one record" if schema.owner is None else "one person"
+    return ledger.unit if unit is None and ledger.unit == same else unit or _unit(schema)
 
 
 def _settings(chosen: Defaults, mesh: Any) -> str:
