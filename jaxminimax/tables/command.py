@@ -20,7 +20,7 @@ import numpy as np
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import files, report, statistics, training
+from jaxminimax.tables import files, report, scores, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
@@ -168,7 +168,7 @@ def doubts(schema: Schema, rows: int) -> list[str]:
 def rare_label(scorer: Any) -> list[str]:
     """Returns a note on a rare label, from the released share of positives; already paid for."""
     rare = scorer.moments.prior
-    if 0.02 < rare < 0.98:
+    if scorer.schema.target is not None or 0.02 < rare < 0.98:
         return []
     schema = scorer.schema
     few = "few rows, or none, have" if rare < 0.5 else "nearly all rows, or all, have"
@@ -269,6 +269,9 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
         rows, held, count = frame[~test], frame[test], int(np.sum(~test))
     for note in doubts(schema, count):
         warnings.warn(note, UserWarning, stacklevel=2)
+    if args.curve and schema.target is not None:
+        raise ValueError("--curve draws the AUC of a label with a positive value: leave it out, or "
+                         "train at each epsilon by itself.")
     if folder is not None and (folder / MODEL).exists() and not any(
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
@@ -302,7 +305,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
     scorer = scorers[0]
     record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if held is not None:
-        record = report.aucs(scorer, rows, held)
+        record = scores.held_out(scorer, rows, held)
+    measured = list(record)
     notes = (*scorer.notes, *rare_label(scorer), *constant(scorer))
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=2)
@@ -311,9 +315,9 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
                "ledger": None if ledger is None else _books(ledger), "seed": args.seed,
                "group_losses": scorer.group_losses,
-               "released_share_of_positives": scorer.moments.prior,
+               **report.released(scorer),
                "schema": scorer.schema.to_dict(), "notes": list(notes),
-               "outside_the_guarantee": ["auc", "auc_standard_error", "auc_reference", "curve"],
+               "outside_the_guarantee": [*measured, "curve"],
                "statement": scorer.statement.to_json()}
     if len(scorers) > 1:
         labels = schema.labels(held)
@@ -342,8 +346,13 @@ def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: 
     if scorer.group_losses is not None:
         each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
         lines.append(f"Mean losses of the groups, with noise, released: {each}.")
-    lines.append(f"Released share of positive labels: {scorer.moments.prior:.3f}.")
-    if held:
+    lines += [f"{what[0].upper()}{what[1:]}: {number}." for what, number in
+              report.released_words(scorer).items()]
+    if held and scorer.schema.target is not None:
+        each = ", ".join(f"{name} {out[key]:.4g} (without privacy {out[f'{key}_reference']:.4g})"
+                         for key, name in report.SCORES.items() if out.get(key) is not None)
+        lines.append(f"{held} rows held out, outside of the guarantee: {each}.")
+    elif held:
         of = "of one label only" if out["auc"] is None else report.with_error(
             out["auc"], out["auc_standard_error"])
         best = ("of one label only" if out["auc_reference"] is None

@@ -18,7 +18,7 @@ class Table(NamedTuple):
     Attributes:
       x: features in [-1, 1], and last a column for the constant, `[n, d + 1]` float32. Columns
         whose ranges are to be released are 0 until then.
-      labels: in {0, 1}, `[n]` float32.
+      labels: as `Schema.labels`, `[n, ...]` float32.
       groups: the number of each row's group, `[n]`; None without groups.
       charged: cells of the columns whose ranges are to be released, `[n, c]`; None without them.
       owners: whose each row is; None if the schema has no owner.

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.tables import encoding, statistics
+from jaxminimax.tables import encoding, labels, statistics
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import Groups, Records
@@ -20,15 +20,6 @@ from jaxminimax.tables.scaling import Moments, scaled
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 from jaxminimax.tables.unfinished import Unfinished
-
-
-def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-    """Returns a person's mean gradient: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
-    x, y, weight = record
-    return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
-
-
-LOGISTIC = Problem(operator=_gradient)
 
 
 def refuse_ledger(driver: Mapping[str, Any]) -> None:
@@ -70,17 +61,16 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     refuse_ledger(driver)
     first, second = jax.random.split(key)
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
-        first, chosen.moments, rows.x, rows.y, rows.weight,
-        schema if chosen.standardise else None).to_json()))
+        first, chosen.moments, rows.x, rows.y, rows.weight, schema, chosen.standardise).to_json()))
     floor = chosen.floor if chosen.standardise else None
-    data: PyTree = (scaled(rows.x, by, floor, room), rows.y, rows.weight.astype(np.float32))
-    start = np.zeros(rows.x.shape[-1] + 1, np.float32)
-    problem: Any = LOGISTIC
-    own = data
-    if chosen.method == "average":
-        start[-1] = np.log(by.prior / (1 - by.prior))
-    else:
+    kind = labels.of(schema)
+    data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
+                    rows.weight.astype(np.float32))
+    problem: Any = kind.problem
+    start, own = kind.start(rows.x.shape[-1], by), data
+    if chosen.method != "average":
         assert groups is not None
+        start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
     alongside = chosen.extra()
     done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
@@ -95,6 +85,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
+    w = kind.finished(w, by, chosen.floor)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
                   chosen.notes())
 
