@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
@@ -261,13 +262,14 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
-    frame = files.read(args.table, schema.numeric)
-    test = None
+    rows, held = files.Frames(args.table, schema.numeric, schema.names), None
+    count = rows.most
     if args.test_fraction is not None:
+        frame = files.read(args.table, schema.numeric)
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-    rows = frame if test is None else frame[~test]
-    for note in doubts(schema, len(rows)):
+        rows, held, count = frame[~test], frame[test], int(np.sum(~test))
+    for note in doubts(schema, count):
         warnings.warn(note, UserWarning, stacklevel=2)
     if args.curve and schema.target is not None:
         raise ValueError("--curve draws the AUC of a label with a positive value: leave it out, or "
@@ -276,7 +278,6 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    held = None if test is None else frame[test]
     scorer, record = _trained(args, rows, held, schema, folder)
     if folder is not None:
         scorer.save(folder / MODEL)
