@@ -82,6 +82,7 @@ TESTED_IN = {
     "releases/test_groups": "mechanism/groups releases/losses",
     "releases/test_opening": "releases/watch",
     "releases/test_sums": "releases/reading",
+    "tables/test_labels": "tables/scores",
     "tables/test_scorer": "tables/columns tables/files tables/records tables/report tables/rule "
                           "tables/scaling tables/schema tables/statistics tables/training "
                           "tables/unfinished",

@@ -7,19 +7,22 @@ of rows, are public.
 import argparse
 import contextlib
 import datetime
+import importlib.metadata
 import json
 import pathlib
+import platform
 import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxminimax.accounting import Ledger, epsilon
-from jaxminimax.base import checks, own_files
+from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import files, report, statistics, training
+from jaxminimax.tables import files, report, scores, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
@@ -167,7 +170,7 @@ def doubts(schema: Schema, rows: int) -> list[str]:
 def rare_label(scorer: Any) -> list[str]:
     """Returns a note on a rare label, from the released share of positives; already paid for."""
     rare = scorer.moments.prior
-    if 0.02 < rare < 0.98:
+    if scorer.schema.target is not None or 0.02 < rare < 0.98:
         return []
     schema = scorer.schema
     few = "few rows, or none, have" if rare < 0.5 else "nearly all rows, or all, have"
@@ -259,19 +262,22 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
-    frame = files.read(args.table, schema.numeric)
-    test = None
+    rows, held = files.Frames(args.table, schema.numeric, schema.names), None
+    count = rows.most
     if args.test_fraction is not None:
+        frame = files.read(args.table, schema.numeric)
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-    rows = frame if test is None else frame[~test]
-    for note in doubts(schema, len(rows)):
+        rows, held, count = frame[~test], frame[test], int(np.sum(~test))
+    for note in doubts(schema, count):
         warnings.warn(note, UserWarning, stacklevel=2)
+    if args.curve and schema.target is not None:
+        raise ValueError("--curve draws the AUC of a label with a positive value: leave it out, or "
+                         "train at each epsilon by itself.")
     if folder is not None and (folder / MODEL).exists() and not any(
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    held = None if test is None else frame[test]
     scorer, record = _trained(args, rows, held, schema, folder)
     if folder is not None:
         scorer.save(folder / MODEL)
@@ -301,24 +307,27 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
     scorer = scorers[0]
     record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if held is not None:
-        record = report.aucs(scorer, rows, held)
+        record = scores.held_out(scorer, rows, held)
+    measured = list(record)
     notes = (*scorer.notes, *rare_label(scorer), *constant(scorer))
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=2)
     record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
                "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+               "versions": {"jaxminimax": VERSION, "Python": platform.python_version(), **{
+                   name: importlib.metadata.version(name) for name in ("jax", "numpy")}},
                "ledger": None if ledger is None else _books(ledger), "seed": args.seed,
                "group_losses": scorer.group_losses,
-               "released_share_of_positives": scorer.moments.prior,
+               **report.released(scorer),
                "schema": scorer.schema.to_dict(), "notes": list(notes),
-               "outside_the_guarantee": ["auc", "auc_standard_error", "auc_reference", "curve"],
+               "outside_the_guarantee": [*measured, "curve"],
                "statement": scorer.statement.to_json()}
     if len(scorers) > 1:
         labels = schema.labels(held)
         record["curve"] = []
         for one in scorers[1:] if record["auc"] is not None else ():
-            auc, error = report.area(one.decision_function(held), labels)
+            auc, error = scores.area(one.decision_function(held), labels)
             record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
                                     "auc_standard_error": error})
         record["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
@@ -341,8 +350,13 @@ def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: 
     if scorer.group_losses is not None:
         each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
         lines.append(f"Mean losses of the groups, with noise, released: {each}.")
-    lines.append(f"Released share of positive labels: {scorer.moments.prior:.3f}.")
-    if held:
+    lines += [f"{what[0].upper()}{what[1:]}: {number}." for what, number in
+              report.released_words(scorer).items()]
+    if held and scorer.schema.target is not None:
+        each = ", ".join(f"{name} {out[key]:.4g} (without privacy {out[f'{key}_reference']:.4g})"
+                         for key, name in report.SCORES.items() if out.get(key) is not None)
+        lines.append(f"{held} rows held out, outside of the guarantee: {each}.")
+    elif held:
         of = "of one label only" if out["auc"] is None else report.with_error(
             out["auc"], out["auc_standard_error"])
         best = ("of one label only" if out["auc_reference"] is None

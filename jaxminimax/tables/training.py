@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
+from jaxminimax.tables import encoding, labels, statistics
 from jaxminimax.tables import records as recording
-from jaxminimax.tables import statistics
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
@@ -20,15 +20,6 @@ from jaxminimax.tables.scaling import Moments, scaled
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 from jaxminimax.tables.unfinished import Unfinished
-
-
-def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-    """Returns a person's mean gradient: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
-    x, y, weight = record
-    return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
-
-
-LOGISTIC = Problem(operator=_gradient)
 
 
 def refuse_ledger(driver: Mapping[str, Any]) -> None:
@@ -46,6 +37,7 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), progress: bool = False,
+                  room: np.ndarray | None = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -59,6 +51,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       unit: what one record is, for the statement.
       assumed: for the statement.
       progress: whether to show a bar.
+      room: where the scaled features go, which may be where `rows.x` lie; None: new memory.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       **driver: for `fit`, but no ledger.
 
@@ -68,17 +61,16 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     refuse_ledger(driver)
     first, second = jax.random.split(key)
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
-        first, chosen.moments, rows.x, rows.y, rows.weight,
-        schema if chosen.standardise else None).to_json()))
+        first, chosen.moments, rows.x, rows.y, rows.weight, schema, chosen.standardise).to_json()))
     floor = chosen.floor if chosen.standardise else None
-    data: PyTree = (scaled(rows.x, by, floor), rows.y, rows.weight.astype(np.float32))
-    start = np.zeros(rows.x.shape[-1] + 1, np.float32)
-    problem: Any = LOGISTIC
-    own = data
-    if chosen.method == "average":
-        start[-1] = np.log(by.prior / (1 - by.prior))
-    else:
+    kind = labels.of(schema)
+    data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
+                    rows.weight.astype(np.float32))
+    problem: Any = kind.problem
+    start, own = kind.start(rows.x.shape[-1], by), data
+    if chosen.method != "average":
         assert groups is not None
+        start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
     alongside = chosen.extra()
     done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
@@ -93,6 +85,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
+    w = kind.finished(w, by, chosen.floor)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
                   chosen.notes())
 
@@ -125,7 +118,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     charged.
 
     Args:
-      frame: a data frame of pandas, polars or pyarrow, or a dictionary of columns.
+      frame: a data frame of pandas, polars or pyarrow, a dictionary of columns, or `files.Frames`.
       schema: what is public about it.
       epsilon: of everything that is released, replace-one; of a row, or of a person where the
         schema has an owner.
@@ -156,28 +149,24 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)
     """
-    owners = schema.owners(frame)
-    labels = schema.labels(frame)
-    index = recording.by_person(len(labels), owners, schema.most)
+    table = encoding.encoded(frame, schema)
+    index = recording.by_person(len(table.labels), table.owners, schema.most)
     groups = None
-    if schema.groups is not None:
-        groups = Groups(schema.group_of(frame), schema.group_values)
+    if table.groups is not None:
+        groups = Groups(table.groups, schema.group_values)
         if schema.by_label:
-            groups = groups.cut(labels)
+            groups = groups.cut(table.labels)
         groups = dataclasses.replace(
             groups, number=recording.group_of_persons(groups.number, index))
     paid = statistics.ranges_query(len(index), schema, epsilon, delta)
     chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
                       alongside=paid)
-    declared = schema.without_charged()
-    features = None if declared is None else declared.features(frame)
     values: PyTree = None
-    if paid:
-        values = recording.records(statistics.charged_cells(schema, frame), labels, owners,
-                                   schema.most)
+    if table.charged is not None:
+        values = recording.records(table.charged, table.labels, table.owners, schema.most)
     with Unfinished(folder, key) as job:
-        job.promise((features, labels, index.astype(np.int32),
+        job.promise((table.x, table.labels, index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
                      None if values is None else values.x.view(np.uint32)),
                     _settings(chosen, driver.get("mesh")),
@@ -193,13 +182,13 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             root = jax.random.fold_in(job.key, 0)
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
                 jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
-            schema = statistics.with_ranges(schema, [Number(*one) for one in ends])
-            features = schema.features(frame)
-        assert features is not None
-        rows = recording.records(features, labels, owners, schema.most)
+            released = statistics.with_ranges(schema, [Number(*one) for one in ends])
+            table, schema = encoding.with_charged(table, schema, released), released
+        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
         scorer = train_records(
             root, rows, schema, chosen, groups=groups, unit=unit or _unit(schema),
             assumed=tuple(saved), progress=progress, once=job.once,
+            room=table.x[:, None] if table.owners is None else None,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
         if entry is not None:
             entry.close()
