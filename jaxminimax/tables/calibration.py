@@ -10,8 +10,9 @@ share of positives and t = (s - c) / 2, cut to [-1, 1], the step needs the mean 
 With q = |y - p|, |psi|^2 <= 2 q^2 + 3 q^2 (1 - q)^2, which increases in q up to 2 at q = 1. So the
 clip norm sqrt(2) never binds, and the mean moves by at most 2 sqrt(2) / n when a person is
 replaced. What follows is post-processing: eigenvalues of the noisy Hessian are taken as 0 at least,
-and three standard deviations of the noise are added to them, so that noise alone moves little. The
-slope stays positive: the order of scores, and with it the AUC, is the same.
+and three standard deviations of the noise are added to them, so that noise alone moves little. A
+step to a slope 1 + u below 1 goes to 1 / (1 - u), as Newton's steps from too large scores go too
+far. So the slope stays positive: the order of scores, and with it the AUC, is the same.
 """
 
 import math
@@ -28,7 +29,6 @@ from jaxminimax.releases.sums import release
 CLIP = math.sqrt(2.0)
 _UNIT = 2.0  # of log-odds, for t
 _RIDGE = 3.0  # standard deviations of the noise
-_SLOPES = (0.25, 4.0)
 
 
 def _psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array, jax.Array]) -> Saddle:
@@ -57,11 +57,12 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
     t = np.clip((scores - middle) / _UNIT, -1.0, 1.0)
     data = tuple(np.asarray(x, np.float32) for x in (special.expit(scores), t, y, weight))
     answer = _release(key, described, np.int32(0), _PSI, Saddle(np.zeros(5, np.float32), ()), data)
-    *slope, flat, mixed, steep = np.asarray(answer.w, np.float64).tolist()
+    *gradient, flat, mixed, steep = np.asarray(answer.w, np.float64).tolist()
     query = described.query
     deviation = query.clip.w * query.noise_multiplier.w / query.population
     values, vectors = np.linalg.eigh([[flat, mixed], [mixed, steep]])
     values = np.maximum(values, 0.0) + _RIDGE * deviation
-    shift, tilt = vectors @ ((vectors.T @ slope) / values)
-    return (float(shift - tilt * middle / _UNIT),
-            float(np.clip(1 + tilt / _UNIT, *_SLOPES)))
+    shift, tilt = vectors @ ((vectors.T @ gradient) / values)
+    tilt /= _UNIT
+    slope = 1 + tilt if tilt > 0 else 1 / (1 - tilt)
+    return float(shift + (1 - slope) * middle), float(slope)

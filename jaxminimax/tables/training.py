@@ -77,9 +77,9 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
-        line = chosen.line
+        line, scores = chosen.line, data[0] @ np.float32(w)
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, data[0] @ np.float32(w), data[1], data[2], by.prior))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], by.prior))
         w *= tilt
         w[-1] += shift
     released = None
