@@ -17,7 +17,7 @@ import numpy as np
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.identity import exact
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import records, statistics
+from jaxminimax.tables import notes, records, statistics
 from jaxminimax.tables.columns import Charged, Column, Number, as_words, places, word
 from jaxminimax.tables.fair import FairDefaults, fair_defaults, train_fair
 from jaxminimax.tables.rule import defaults
@@ -48,13 +48,14 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.schema = schema
         self.bounds = bounds
         self.most = most
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
@@ -90,10 +91,13 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         index = records.by_person(len(y), owners, most)
         kept = self._groups(groups, positive, index)
         columns, how = self._columns(table)
-        schema = Schema(columns, _LABEL, "1")
+        schema = Schema(columns, _LABEL, self.classes_[1])
+        notes.check_delta(self.delta, len(index), self.allow_large_delta)
         paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid)
+        noted = (*notes.before(schema, len(index), schema.names(table)), *chosen.notes())
+        notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.reserve(chosen.mechanism())
         for described in paid:
@@ -104,9 +108,15 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         self.scorer_: Scorer = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None else f"one person, {self.most} rows of whom are read",
-            assumed=(how, "Which classes there are is public."))
+            assumed=(how, "Which classes there are is public."), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
+
+    @property
+    def notes_(self) -> tuple[notes.Note, ...]:
+        """Returns likely mistakes, from public facts and from released numbers."""
+        check_is_fitted(self)
+        return self.scorer_.notes
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the log-odds of the second class, `[n]`."""
@@ -194,11 +204,13 @@ class PrivateAUCClassifier(_PrivateScorer):
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.
+      notes_: likely mistakes, from public facts and from released numbers.
       scorer_: the `Scorer`.
       classes_: the two classes.
 
@@ -239,11 +251,13 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.
+      notes_: likely mistakes, from public facts and from released numbers.
       scorer_: the `Scorer`.
       classes_: the two classes.
       group_losses_: noisy mean losses of the groups by name, without `by_label`; else None.
@@ -260,9 +274,9 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, by_label: bool = False,
                  schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         random_state=random_state)
+                         allow_large_delta=allow_large_delta, random_state=random_state)
         self.by_label = by_label
 
     @property
@@ -301,11 +315,13 @@ class PrivateFairClassifier(_PrivateScorer):
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.
+      notes_: likely mistakes, from public facts and from released numbers.
       scorer_: the `Scorer`.
       classes_: the two classes.
       groups_: the groups.
@@ -323,9 +339,9 @@ class PrivateFairClassifier(_PrivateScorer):
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, weight: float = 4.0,
                  kind: str = "parity", group_values: Any = None, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         random_state=random_state)
+                         allow_large_delta=allow_large_delta, random_state=random_state)
         self.weight = weight
         self.kind = kind
         self.group_values = group_values

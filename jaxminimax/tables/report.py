@@ -63,7 +63,7 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         "<title>A private scorer</title><style>", _STYLE, "</style></head><body>",
         "<h1>A private scorer</h1>", f"<p>{html.escape(stated.paragraph())}</p>", _named(rows),
-        _listed("To note", (*data.get("notes", ()), *large)), _pictures(scorer, data, law),
+        _listed("To note", (*map(str, scorer.notes), *large)), _pictures(scorer, data, law),
         "<h2>The statement</h2>", _named(stated.table()),
         _listed("What the numbers mean", stated.meaning()), _listed("Settings", settings),
         _listed(OWNERS, tuple(x for x in stated.owned() if x.removeprefix(USER) not in settings)),

@@ -252,18 +252,27 @@ class Schema:
         """
         return None if self.owner is None else self.cells(frame, self.owner)
 
-    def cells(self, frame: Any, name: str) -> Any:
-        """Returns one column of a table.
+    @staticmethod
+    def names(frame: Any) -> list[Any]:
+        """Returns the names of a table's columns.
 
         Raises:
-          ValueError: for a table that has none of that name, or several, and for no table at all.
+          ValueError: for what is no table.
         """
         columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
         if columns is frame and not isinstance(frame, Mapping):
             raise ValueError("a table must be a data frame or a dictionary of columns, got a "
                              f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
                              "of records, or of an array and columns=[...].")
-        columns = list(columns)
+        return list(columns)
+
+    def cells(self, frame: Any, name: str) -> Any:
+        """Returns one column of a table.
+
+        Raises:
+          ValueError: for a table that has none of that name, or several, and for no table at all.
+        """
+        columns = self.names(frame)
         if name not in columns:
             raise ValueError(f"the table has no column {name!r}; it has {columns}.")
         if columns.count(name) > 1:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from jaxminimax.base import own_files
+from jaxminimax.tables.notes import Note
 from jaxminimax.tables.scaling import Moments, scaled
 from jaxminimax.tables.schema import Schema
 
@@ -31,7 +32,7 @@ class Scorer:
       stated: what training cost, `statement.to_json()`.
       described: what was released; None of one that was read from a file.
       group_losses: noisy mean losses of the groups, of a scorer that was trained without them.
-      notes: what to think of before relying on it; not saved.
+      notes: likely mistakes, from public facts and from released numbers.
 
     Examples:
         >>> from jaxminimax.tables.scaling import Moments
@@ -54,7 +55,7 @@ class Scorer:
     stated: dict[str, Any]
     described: "Mechanism | None" = None
     group_losses: dict[str, float] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def statement(self) -> "Statement":
@@ -73,7 +74,8 @@ class Scorer:
         record = {"format": FORMAT, "schema": self.schema.to_dict(),
                   "weights": self.weights.tolist(), **self.moments.to_json(),
                   "floor": self.floor, "statement": self.stated,
-                  "group_losses": self.group_losses}
+                  "group_losses": self.group_losses,
+                  "notes": [note.to_json() for note in self.notes]}
         own_files.write(path, json.dumps(record, indent=1))
 
     @classmethod
@@ -98,4 +100,5 @@ class Scorer:
             raise ValueError(f"{path} is no saved scorer of format {FORMAT}.")
         return cls(Schema.from_dict(record["schema"]), np.array(record["weights"]),
                    Moments.from_json(record), record["floor"],
-                   record["statement"], group_losses=record.get("group_losses"))
+                   record["statement"], group_losses=record.get("group_losses"),
+                   notes=tuple(Note(**note) for note in record.get("notes", ())))

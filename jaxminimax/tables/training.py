@@ -11,9 +11,10 @@ import numpy as np
 from jaxminimax.accounting import statement
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
+from jaxminimax.tables import notes, statistics
 from jaxminimax.tables import records as recording
-from jaxminimax.tables import statistics
 from jaxminimax.tables.columns import Number
+from jaxminimax.tables.notes import Note
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
 from jaxminimax.tables.scaling import Moments, scaled
@@ -45,7 +46,8 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
-                  assumed: tuple[str, ...] = (), progress: bool = False,
+                  assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
+                  progress: bool = False,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -58,6 +60,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       groups: of the records, of the sizes that `chosen` is for.
       unit: what one record is, for the statement.
       assumed: for the statement.
+      noted: notes from before the training, which the scorer keeps.
       progress: whether to show a bar.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       **driver: for `fit`, but no ledger.
@@ -93,8 +96,11 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
+    found = notes.after(schema, by, statistics.deviation(chosen.moments),
+                        features=chosen.standardise)
+    notes.warn(found)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
-                  chosen.notes())
+                  (*noted, *found))
 
 
 # --- from a table ---
@@ -106,7 +112,7 @@ _PUBLIC = ("Ranges, categories and values of the schema are public: they were no
 
 def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
-          folder: Any = None, **driver: Any) -> Scorer:
+          allow_large_delta: bool = False, folder: Any = None, **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -124,18 +130,20 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       schema: what is public about it.
       epsilon: of everything that is released, replace-one; of a row, or of a person where the
         schema has an owner.
-      delta: in (0, 1).
+      delta: in (0, 1), below 1/n.
       key: root key, a secret; None: that of `folder`, or drawn from the system's entropy.
       progress: whether to show a bar.
       method: "average", of all records; "balanced", every group has the same weight; "minimax",
         balanced at first, then the largest loss of a group is made small. None: as `defaults`.
+      allow_large_delta: whether delta may be 1/n or more.
       folder: for a run that may be stopped, one for each run; None: nothing is saved.
       **driver: for `fit`, such as `callback`, but no ledger.
 
     Raises:
-      ValueError: for numbers out of range, a table without a declared column, a group without rows,
-        a method that is unknown or needs groups, a folder of another run, one that another user
-        owns or may write to or that another process has, or a ledger.
+      ValueError: for numbers out of range, a delta at or above 1/n that is not allowed, a table
+        without a declared column, a group without rows, a method that is unknown or needs groups, a
+        folder of another run, one that another user owns or may write to or that another process
+        has, or a ledger.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -157,10 +165,13 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             groups = groups.cut(labels)
         groups = dataclasses.replace(
             groups, number=recording.group_of_persons(groups.number, index))
+    notes.check_delta(delta, len(index), allow_large_delta)
     paid = statistics.ranges_query(len(index), schema, epsilon, delta)
     chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
                       alongside=paid)
+    noted = (*notes.before(schema, len(index), schema.names(frame)), *chosen.notes())
+    notes.warn(noted)
     declared = schema.without_charged()
     features = None if declared is None else declared.features(frame)
     values: PyTree = None
@@ -188,7 +199,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         unit = "one row" if schema.owner is None else (
             f"one person, the first {schema.most} rows of whom are read")
         return train_records(root, rows, schema, chosen, groups=groups, unit=unit,
-                             assumed=tuple(saved), progress=progress, once=job.once,
+                             assumed=tuple(saved), noted=noted, progress=progress,
+                             once=job.once,
                              **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
 
 
