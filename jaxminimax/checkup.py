@@ -20,7 +20,7 @@ from jaxminimax.base import arguments, checks, types
 from jaxminimax.base.types import People, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, leaves
+from jaxminimax.mechanism import Full, Repeat, leaves
 from jaxminimax.mechanism.composed import check as check_description
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import REPLACE_ONE
@@ -280,8 +280,9 @@ def _lost(query: Any, each: int) -> float:
     """Returns the share of the noise that pays for rounding of numbers that a release lacks."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
-    needed = dataclasses.replace(query, parameters=each).effective_noise_multiplier(REPLACE_ONE)
-    return 1 - query.effective_noise_multiplier(REPLACE_ONE) / needed if needed else 0.0
+    charged, needed = (Repeat(query=one, times=1).effective_noise_multiplier(REPLACE_ONE)
+                       for one in (query, dataclasses.replace(query, parameters=each)))
+    return 1 - charged / needed if needed else 0.0
 
 
 # --- on synthetic data ---

@@ -65,6 +65,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax import noise
@@ -259,6 +260,26 @@ def combined(multipliers: Iterable[float], joint: bool) -> float:
         return smallest
     # scaled, so that squares neither overflow nor underflow
     return float(smallest / math.sqrt(sum((smallest / x) ** 2 for x in z)))
+
+
+def count_multiplier(players: Saddle, joint: bool, counts: int, share: Any) -> jax.Array:
+    """The multiplier z_b of noisy counts, float32 `[]`; 0 if a player has no noise; see `query`.
+
+    Args:
+      players: noise multipliers, None for a player that is not released.
+      joint: whether both players have one clip.
+      counts: k.
+      share: the counts' part of the budget.
+    """
+    # z_P, in the floats that the release draws with
+    z = [jnp.asarray(x, jnp.float32) for x in players if x is not None]
+    smallest = together = jnp.min(jnp.stack(z))
+    if not joint:  # scaled, so that squares neither overflow nor underflow
+        together = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
+                                           for x in z))
+    share = jnp.asarray(share, jnp.float32)
+    # z_b = z_P (k (1 - share) / share)^(1/2)
+    return jnp.where(smallest == 0, 0.0, together * jnp.sqrt(counts * (1 - share) / share))
 
 
 def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool = False,

@@ -52,10 +52,9 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, limits, sentences
-from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Facts
-from jaxminimax.mechanism.factorisation import cost_of_passes, norms
+from jaxminimax.mechanism import limits, sentences
+from jaxminimax.mechanism.description import Facts, by_player
+from jaxminimax.mechanism.factorisation import norms
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
 from jaxminimax.mechanism.repeat import (
@@ -132,21 +131,6 @@ class AdaptiveClip:
     def counts(self, query: Any) -> int:
         """The number of counts: one for each clip norm, or for both together."""
         return 1 if query.joint else sum(clip is not None for clip in query.clip)
-
-
-def count_multiplier(query: Any) -> jax.Array:
-    """Returns z_b, float32 `[]`; 0 if a player has no noise."""
-    # z_P, in the floats that the release draws with
-    z = [jnp.asarray(x, jnp.float32) for x in query.noise_multiplier if x is not None]
-    smallest = jnp.min(jnp.stack(z))
-    players = smallest
-    if not query.joint:  # scaled, so that squares neither overflow nor underflow
-        players = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
-                                          for x in z))
-    share = jnp.asarray(query.adaptive.share, jnp.float32)
-    counts = query.adaptive.counts(query)
-    # z_b = z_P (k (1 - share) / share)^(1/2)
-    return jnp.where(smallest == 0, 0.0, players * jnp.sqrt(counts * (1 - share) / share))
 
 
 def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
@@ -253,8 +237,10 @@ class Query(OneRelease):
 
     def facts(self, repeat: Repeat) -> Facts:
         """States the facts of the clipped sums of both players."""
-        counts = None if self.adaptive is None else self.adaptive.counts(self)
-        return super().facts(repeat)._replace(clip=self.clip, joint=self.joint, counts=counts)
+        facts = super().facts(repeat)._replace(clip=self.clip, joint=self.joint)
+        if self.adaptive is None:
+            return facts
+        return facts._replace(counts=self.adaptive.counts(self), share=self.adaptive.share)
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
         """Yes: j records of a sample move both players' sums by at most j times what one does.
@@ -262,24 +248,6 @@ class Query(OneRelease):
         The pairs for k records rest on that alone, whatever else is in the sample.
         """
         return True
-
-    def multiplier(self) -> float:
-        """Returns z_eff: one Gaussian as strong as both players' together, with their counts."""
-        multipliers = map(concrete, jax.tree.leaves(limits.check_noise(self)))
-        players = costs.combined(multipliers, self.joint)
-        if self.adaptive is None:
-            return players
-        # 1 / z_eff^2 = 1 / z_P^2 + k / z_b^2, and the counts have the share of it
-        return players * math.sqrt(1 - concrete(self.adaptive.share))
-
-    def cost(self, times: int, z: float) -> Charge:
-        """Charges by the sampling, unless noise is correlated."""
-        if self.bands == 1 or z == 0:
-            return self.sampling.charge(times, z, self.population)
-        # one Gaussian on all releases; the coarsest player's grid is counted for both
-        smallest = min(map(concrete, jax.tree.leaves(limits.check_noise(self))))
-        return cost_of_passes(self.multiplier(), z, smallest, times, self.bands, self.parameters,
-                              self.sampling.apart(self.population))
 
     def with_noise(self, scale: float) -> Self:
         """Scales every player's noise."""
@@ -303,14 +271,8 @@ class Query(OneRelease):
         enforced = (sentences.CLIPPED, *(sentences.FOLLOWED,) * (self.adaptive is not None),
                     *(sentences.REGENERATED,) * (self.bands > 1))
         # nothing is assumed: whatever a record contains, what it adds is clipped
-        return Words(f"{sampled_words(repeat)}{clip}.", enforced, clips=_by_player(self.clip))
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """Returns the multipliers by player, and of the counts."""
-        multipliers = _by_player(limits.check_noise(self))
-        if self.adaptive is not None:
-            multipliers["counts"] = concrete(count_multiplier(self))
-        return multipliers
+        return Words(f"{sampled_words(repeat)}{clip}.", enforced,
+                     clips=by_player(self.clip))
 
 
 def _adaptive_clip(adaptive: AdaptiveClip) -> AdaptiveClip:
@@ -318,7 +280,3 @@ def _adaptive_clip(adaptive: AdaptiveClip) -> AdaptiveClip:
         raise ValueError("adaptive must be an AdaptiveClip(quantile=..., rate=..., share=...) or "
                          f"None, got {adaptive!r}.")
     return adaptive
-
-
-def _by_player(numbers: Saddle) -> dict[str, float]:
-    return {name: concrete(x) for name, x in numbers._asdict().items() if x is not None}

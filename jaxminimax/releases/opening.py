@@ -23,7 +23,7 @@ from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
 from jaxminimax.mechanism import Repeat
 from jaxminimax.mechanism.description import Answered, Kind
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.limits import check_noise, check_set
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import Sharded
@@ -257,7 +257,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       TypeError: for arguments of another kind.
     """
     facts = mechanism.facts()
-    noise = check_noise(mechanism.query if isinstance(mechanism, Repeat) else mechanism)
+    noise = check_set(facts.noise)
     if isinstance(noise, Saddle):
         for player, clip, z_player in zip(Saddle._fields, facts.clip, noise, strict=True):
             checks.scalars(**{f"clip.{player}": clip, f"noise_multiplier.{player}": z_player})

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
+from jaxminimax.mechanism import Query, Repeat, batch_size, costs, rows_read
 from jaxminimax.mechanism.description import Answered, Kind
-from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
+from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.query import REACH, count_grid
 from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, reading, stream
@@ -232,7 +233,8 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     """
     adaptive = query.adaptive
     assert adaptive is not None
-    z = count_multiplier(query)
+    z = costs.count_multiplier(check_noise(query), query.joint, adaptive.counts(query),
+                               adaptive.share)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
     number = adaptive.counts(query)

@@ -16,6 +16,8 @@ import numpy as np
 
 from jaxminimax.base.identity import LONGEST, absent, exact
 
+_NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
+             "declare Number(low, high) to encode them here.")
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
@@ -85,7 +87,8 @@ def word(cell: Any) -> str:
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
 # |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
-# `[n]` cells as `[n, width]` numbers in [-1, 1]; and `declared`, what was declared, as a record.
+# `[n]` cells as `[n, width]` numbers in [-1, 1]; `declared`, what was declared, as a record; and
+# `described`, how another program makes each of these numbers.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +149,18 @@ class Number:
         x = np.clip(np.where(absent, self.low, x), self.low, self.high)
         x = np.log1p(x) if self.log else x
         x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))
-        return np.stack([x, absent] if self.missing else [x], 1).astype(np.float32)
+        return np.stack([x, absent] if self.missing else [x], 1)
 
     def declared(self) -> dict[str, Any]:
         """Returns `range`, and the options that differ from the default."""
         more = {name: True for name in ("log", "missing") if getattr(self, name)}
         return {"range": [self.low, self.high], **more}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns how each of the numbers is read, and what its name adds to the column's."""
+        flag = [{"name": " is missing", "read": "missing"}] if self.missing else []
+        return [{"name": "", "read": "number", "range": [self.low, self.high], "log": self.log},
+                *flag]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,12 +205,15 @@ class Charged:
         Raises:
           ValueError: always.
         """
-        raise ValueError("the range of a charged column is released by train(...), which encodes "
-                         "its cells: declare Number(low, high) to encode them here.")
+        raise ValueError(_NO_RANGE)
 
     def declared(self) -> dict[str, Any]:
         """Returns `range = "charged"`, and `missing` if it is set."""
         return {"range": "charged", **({"missing": True} if self.missing else {})}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Refuses as `encode` does."""
+        raise ValueError(_NO_RANGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +263,10 @@ class Category:
     def declared(self) -> dict[str, Any]:
         """Returns `categories`."""
         return {"categories": list(self.values)}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns how each of the numbers is read, and what its name adds to the column's."""
+        return [{"name": f" = {x}", "read": "category", "value": x} for x in self.values]
 
 
 Column = Number | Charged | Category

@@ -1,5 +1,6 @@
 """Features on one scale, by released moments; in NumPy, as scoring needs no more."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -29,6 +30,18 @@ class Moments(NamedTuple):
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Reads the moments that `to_json` wrote as `record`."""
         return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
+
+
+def spread(by: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what is taken off each feature and what it is divided by, both `[d]`.
+
+    With d features the second has a factor sqrt(d), so that rows have a length near 1. Without a
+    `floor` it is that factor alone, and nothing is taken off.
+    """
+    width = math.sqrt(len(by.mean))
+    if floor is None:
+        return np.zeros(len(by.mean)), np.full(len(by.mean), width)
+    return by.mean, width * np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
 
 
 def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:

@@ -219,17 +219,31 @@ class Schema:
                       "0.3.", DeprecationWarning, stacklevel=2)
         return self.without_charged()
 
-    def features(self, frame: Any) -> np.ndarray:
-        """Encodes every row by itself: `[n, width]` float32 in [-1, 1].
+    def described(self) -> list[dict[str, Any]]:
+        """Returns for each of the `width` numbers its name, its column and how it is read."""
+        return [{"column": name, **one, "name": f"{name}{one['name']}"}
+                for name, column in self.columns.items() for one in column.described()]
+
+    def read(self, frame: Any) -> dict[str, Any]:
+        """Returns the declared columns of a table by name.
 
         Raises:
-          ValueError: for a table without a declared column.
+          ValueError: for a table without one of them, or with columns of several lengths.
         """
         cells = {name: self.cells(frame, name) for name in self.columns}
         lengths = {name: len(column) for name, column in cells.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns must have one length, got {lengths}.")
-        x, first = np.empty((next(iter(lengths.values())), self.width), np.float32), 0
+        return cells
+
+    def features(self, frame: Any) -> np.ndarray:
+        """Encodes every row by itself: `[n, width]` float32 in [-1, 1].
+
+        Raises:
+          ValueError: as `read`.
+        """
+        cells = self.read(frame)
+        x, first = np.empty((len(next(iter(cells.values()))), self.width), np.float32), 0
         for name, column in self.columns.items():
             x[:, first: first + column.width] = column.encode(cells[name])
             first += column.width

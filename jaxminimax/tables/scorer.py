@@ -9,15 +9,18 @@ import numpy as np
 
 from jaxminimax.base import own_files
 from jaxminimax.tables.notes import Note
-from jaxminimax.tables.scaling import Moments, scaled
+from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
     from jaxminimax.accounting import Statement
     from jaxminimax.mechanism.description import Mechanism
 
-FORMAT = 1
+FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
+FORMULA = ("x_j = (value_j - centre_j) / scale_j; "
+           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); "
+           "probability = 1 / (1 + exp(-score))")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,21 +69,36 @@ class Scorer:
 
     def decision_function(self, frame: Any) -> np.ndarray:
         """Returns the log-odds of the positive label, `[n]`, for every row of a table."""
-        rows = scaled(self.schema.features(frame), self.moments, self.floor)
-        return rows.astype(np.float64) @ self.weights
+        cells, (centre, scale) = self.schema.read(frame), spread(self.moments, self.floor)
+        total, squares, first = np.float64(0), np.float64(0), 0
+        for name, column in self.schema.columns.items():  # one by one: no matrix of all features
+            own = slice(first, first := first + column.width)
+            x = (column.encode(cells[name]) - centre[own]) / scale[own]
+            total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
+        return self.weights[-1] + total / np.sqrt(np.maximum(squares, 1.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record of a model file, as the page on serving describes it."""
+        centre, scale = spread(self.moments, self.floor)
+        features = [one | {"centre": a, "scale": b, "weights": [w]} for one, a, b, w in zip(
+            self.schema.described(), centre.tolist(), scale.tolist(), self.weights[:-1].tolist(),
+            strict=True)]
+        return {"format": FORMAT,
+                "label": {"kind": "binary", "name": self.schema.label,
+                          "positive": self.schema.positive},
+                "formula": FORMULA, "features": features,
+                "intercepts": self.weights[-1:].tolist(), "schema": self.schema.to_dict(),
+                "released": {**self.moments.to_json(), "floor": self.floor},
+                "group_losses": self.group_losses,
+                "notes": [note.to_json() for note in self.notes], "statement": self.stated}
 
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
-        record = {"format": FORMAT, "schema": self.schema.to_dict(),
-                  "weights": self.weights.tolist(), **self.moments.to_json(),
-                  "floor": self.floor, "statement": self.stated,
-                  "group_losses": self.group_losses,
-                  "notes": [note.to_json() for note in self.notes]}
-        own_files.write(path, json.dumps(record, indent=1))
+        own_files.write(path, json.dumps(self.to_json(), indent=1))
 
     @classmethod
     def load(cls, path: Any) -> Self:
-        """Reads what `save` wrote.
+        """Reads what `save` wrote, in this version or in the one before.
 
         Args:
           path: of the file, or of a folder that `python -m jaxminimax train --out` wrote.
@@ -93,12 +111,25 @@ class Scorer:
             raise ValueError(f"{path}: there is no saved scorer; train --out FOLDER writes one.")
         with open(path, encoding="utf-8") as file:
             try:
-                record = json.load(file)
+                return cls._of(json.load(file))
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path} is no saved scorer: {error}.") from None
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"{path} is no saved scorer of format {FORMAT}.")
-        return cls(Schema.from_dict(record["schema"]), np.array(record["weights"]),
-                   Moments.from_json(record), record["floor"],
-                   record["statement"], group_losses=record.get("group_losses"),
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"{path} is no saved scorer of format {FORMAT} or 1: {error}"
+                                 ".") from None
+
+    @classmethod
+    def _of(cls, record: Any) -> Self:
+        """Makes the scorer of a record, of format 1 if it says so."""
+        if record["format"] == 1:  # had the scaling's numbers at the top, and weights without names
+            released, weights = record, record["weights"]
+        elif record["format"] == FORMAT and record["label"]["kind"] == "binary":
+            released = record["released"]
+            weights = [*(x for one in record["features"] for x in one["weights"]),
+                       *record["intercepts"]]
+        else:
+            raise KeyError("format")
+        return cls(Schema.from_dict(record["schema"]), np.array(weights),
+                   Moments.from_json(released), released["floor"], record["statement"],
+                   group_losses=record.get("group_losses"),
                    notes=tuple(Note(**note) for note in record.get("notes", ())))

@@ -479,7 +479,7 @@ def test_a_new_leaf_is_calibrated_and_told():
 
 
 def test_a_new_leaf_without_noise_or_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="noise_multiplier of ClipCounts is not set"):
+    with pytest.raises(ValueError, match="noise_multiplier is not set"):
         jmm.epsilon(dataclasses.replace(COUNTS, noise_multiplier=None), 1e-5)
     with pytest.raises(ValueError, match="times must be positive"):
         jmm.epsilon(jmm.Sequence(parts=(GRADIENTS, dataclasses.replace(COUNTS, times=0))), 1e-5)

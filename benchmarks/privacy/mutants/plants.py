@@ -24,7 +24,7 @@ from jaxminimax.gradients.ghost import convolution, factors
 from jaxminimax.gradients.ghost import sums as ghost_sums
 from jaxminimax.mechanism import (
     Poisson,
-    Query,
+    Repeat,
     Windows,
     costs,
     distinct,
@@ -114,7 +114,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "rounding of a distance": (grid, "_rounding"),
     "length of columns": (factorisation, "norms"),
     "stopped windows": (Windows, "truncated"),
-    "multiplier": (Query, "multiplier"),
+    "multiplier": (Repeat, "multiplier"),
     "shift": (curve, "shift"),
     "delta": (curve, "named_epsilon"),
 }
