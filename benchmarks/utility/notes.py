@@ -89,7 +89,7 @@ def measure(frame: pd.DataFrame, schema: Schema, column: str | None, records: in
         rows = np.random.default_rng([seed, 1]).choice(len(y), records, replace=False)
         by = statistics.release_moments(
             jax.random.key(seed), chosen.moments, x[rows][:, None], y[rows][:, None],
-            np.ones((records, 1), np.float32), schema if chosen.standardise else None)
+            np.ones((records, 1), np.float32), schema, chosen.standardise)
         found = {note.column for note in notes.after(
             schema, by, statistics.deviation(chosen.moments), features=chosen.standardise)}
         noted += column in found

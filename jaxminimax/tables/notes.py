@@ -25,6 +25,8 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxminimax.tables.columns import Category, Number
 from jaxminimax.tables.scaling import Moments
 from jaxminimax.tables.schema import Schema
@@ -178,35 +180,39 @@ def after(schema: Schema, by: Moments, deviation: float, *, features: bool) -> t
         bound = threshold + sure * noise
         return _Check(actual < threshold and bound <= WEAKEST[kind], bound)
 
-    # a share of 0.02 may be any smaller one: the released share is clipped to [0.02, 0.98]
-    rare = min(by.prior, 1 - by.prior)
-    label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, deviation, RARE)
-    notes = []
-    if label.low:
-        few = "have" if by.prior < 0.5 else "lack"
-        notes.append(Note(
-            schema.label, f"by the released share at most {label.bound:.0%} of the records, or "
-            f"none, {few} the positive value {schema.positive!r}", "check how it is written"))
+    def narrow(name: str, kind: Number, mean: list[float], second: float) -> list[Note]:
+        noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
+        spread = check("spread", second - mean[0] ** 2, noise, SPREAD, TENTH)
+        return [_narrow(name, kind, mean, spread.bound, deviation)] if spread.low else []
+
+    found: list[Note] = []
+    if isinstance(schema.target, Number):
+        mean, second = np.asarray(by.prior).tolist()
+        found += narrow(schema.label, schema.target, [mean], second)
+    elif schema.target is None:
+        share = float(by.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
+        rare = min(share, 1 - share)
+        label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, deviation, RARE)
+        if label.low:
+            few = "have" if share < 0.5 else "lack"
+            found.append(Note(
+                schema.label, f"by the released share at most {label.bound:.0%} of the records, or "
+                f"none, {few} the positive value {schema.positive!r}", "check how it is written"))
     first = 0
     for name, kind in schema.columns.items() if features else ():
-        place = slice(first, first + kind.width)
-        first += kind.width
+        place = slice(first, first := first + kind.width)
         if isinstance(kind, Category):
             matching = check("matching", float(by.mean[place].sum()),
                              deviation * math.sqrt(kind.width),
                              MATCHING if kind.width > 1 else RARE)
             if matching.low:
-                notes.append(Note(
+                found.append(Note(
                     name, f"by the released shares at most {matching.bound:.0%} of the cells, or "
                     "none, have a declared value", "check spelling, case and codes, such as 0 and "
                     f"1, against {_listed(list(kind.values))}"))
         elif isinstance(kind, Number):
-            mean, second = by.mean[place], float(by.second[place][0])
-            noise = deviation * math.sqrt(1 + 4 * min(float(mean[0]) ** 2, 1.0))
-            spread = check("spread", second - float(mean[0]) ** 2, noise, SPREAD, TENTH)
-            if spread.low:
-                notes.append(_narrow(name, kind, mean.tolist(), spread.bound, deviation))
-    return tuple(notes)
+            found += narrow(name, kind, by.mean[place].tolist(), float(by.second[place][0]))
+    return tuple(found)
 
 
 def _narrow(name: str, kind: Number, mean: list[float], bound: float, deviation: float) -> Note:

@@ -7,6 +7,8 @@ time and no privacy, and their charge is exact. The one number that matters is t
 gradient flow that is followed. A direction without curvature gathers noise tau 2 C / (n mu') in it;
 the rule sets that to 0.7 a coordinate, and to more for many columns.
 
+The loss and its clip norm C are those of the kind of label, see `labels`.
+
 Groups that contain the label are trained by `balanced_groups`: each group has the same weight at
 first, then weights move towards the groups of the largest noisy losses, if these losses can be
 heard: steps that add up to S gather noise S B / (n_i mu_l) in the log weight of group i, mu_l^2
@@ -32,7 +34,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import statistics
+from jaxminimax.tables import labels, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -41,11 +43,9 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # Features are divided by sqrt(d), so what a weight has to reach grows with it: from that many
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
-CLIP = math.sqrt(0.5)  # gradient of an undecided record of full length sqrt(2)
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
 ROUNDS = (100, 1000)
-LONGEST = 20.0  # time that a round may stand for: the curvature is at most 1/2
 FEW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
 METHODS = ("average", "balanced", "minimax")
 GROUP_ROUNDS = 200
@@ -77,6 +77,7 @@ class Defaults:
       delta: of everything.
       method: one of `METHODS`.
       population: n, records.
+      label: the kind of label.
       losses: the release of groups' losses under a model that was trained without groups, or None.
 
     Examples:
@@ -98,6 +99,7 @@ class Defaults:
     delta: float
     method: str
     population: int
+    label: labels.Label
     losses: GroupLosses | None = None
 
     @property
@@ -126,11 +128,11 @@ class Defaults:
             hyper.query.clip, hyper.query.noise_multiplier, hyper.step))
         scale = ("centred and scaled by released means and second moments, with a variance of at "
                  f"least {self.floor:.3g}" if self.standardise else
-                 "left as they are, since the data are too few for their moments: only the share "
-                 "of positives is released")
-        prior = " and the intercept of the released share of positives" if average else ""
+                 "left as they are, since the data are too few for their moments: only the "
+                 f"{self.label.released} is released")
+        prior = f" and the intercept of the released {self.label.released}" if average else ""
         lines = [
-            f"Logistic loss on {n} records",
+            f"{self.label.loss} on {n} records",
             f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
             "constant 1",
             f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, and the "
@@ -213,6 +215,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         checks.one_of("method", method, METHODS)
     if method not in (None, "average") and not sizes:
         raise ValueError(f"method={method!r} needs groups: give their sizes.")
+    kind = labels.of(schema)
     z = statistics.noise_of_one(population, epsilon, delta, alongside)
     budget = (1 - SHARE) * LOSSES * (2 / z) ** 2  # mu_l^2
     steps = min(WEIGHTS, STRAY * min(sizes, default=0) * math.sqrt(budget) / LOSS_BOUND)
@@ -223,39 +226,39 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     deviation = statistics.psi_length(schema) * first / population
     standardise = deviation <= TOO_NOISY
     moments = statistics.one_release(
-        population, statistics.psi_length(schema if standardise else None), first)
+        population, statistics.psi_length(schema, standardise), first)
     checked = None
     if sizes and method == "average":
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
     mu = 2 / z * math.sqrt(share)
     heard = population if method == "average" else len(sizes) * min(sizes)
-    time = GATHERED * heard * mu / (2 * CLIP)
+    time = GATHERED * heard * mu / (2 * kind.clip * kind.haste)
     if method == "average":
         time *= max(1.0, math.sqrt(schema.width / WIDE))
     rounds = GROUP_ROUNDS
     if method == "average":
-        rounds = min(max(math.ceil(time / LONGEST), ROUNDS[0]), ROUNDS[1])
-    time = min(time, LONGEST * rounds)
+        rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
+    time = min(time, kind.longest * rounds)
     step = min(0.1 * time / rounds, 2.0)
-    result = Defaults(_hyper(method, population, sizes, step, rounds, steps, budget), moments,
-                      standardise, deviation, max(2 * deviation, FLOOR), time,
+    hyper = _hyper(method, population, sizes, kind.clip, step, rounds, steps, budget)
+    result = Defaults(hyper, moments, standardise, deviation, max(2 * deviation, FLOOR), time,
                       heard * mu / math.sqrt(max(schema.width, 1)), alongside, float(epsilon),
-                      float(delta), method, population, checked)
+                      float(delta), method, population, kind, checked)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra())
     return dataclasses.replace(result, hyper=hyper)
 
 
-def _hyper(method: str, population: int, sizes: tuple[int, ...], step: float, rounds: int,
-           steps: float, budget: float) -> sgda.Hyper | balanced_groups.Hyper:
+def _hyper(method: str, population: int, sizes: tuple[int, ...], clip: float, step: float,
+           rounds: int, steps: float, budget: float) -> sgda.Hyper | balanced_groups.Hyper:
     """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
     if method == "average":
-        return sgda.Hyper(query=Query(clip=Saddle(CLIP, None), population=population),
+        return sgda.Hyper(query=Query(clip=Saddle(clip, None), population=population),
                           step=Saddle(step, 1.0), iterations=rounds, averaging=TAIL,
                           optimiser=Saddle(HEAVY_BALL, optax.sgd))
     hyper = balanced_groups.Hyper(
-        query=GroupGradients(clip=CLIP, sizes=sizes, groups="all"), losses=None, step=step,
+        query=GroupGradients(clip=clip, sizes=sizes, groups="all"), losses=None, step=step,
         iterations=rounds, averaging=TAIL, optimiser=HEAVY_BALL)
     if method == "balanced":
         return hyper

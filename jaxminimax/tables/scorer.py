@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from jaxminimax.base import own_files
+from jaxminimax.tables.columns import Category
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
 FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
 FORMULA = ("x_j = (value_j - centre_j) / scale_j; "
-           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); "
-           "probability = 1 / (1 + exp(-score))")
+           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); ")
+FORMULAS = {  # by the kind of label
+    "binary": FORMULA + "probability = 1 / (1 + exp(-score))",
+    "classes": FORMULA + "probability_k = exp(score_k) / sum_l exp(score_l)",
+    "number": FORMULA + "prediction = min(max(score, low), high)"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +34,8 @@ class Scorer:
 
     Attributes:
       schema: of the table.
-      weights: of the scaled features, and last the intercept's, `[d + 1]`.
+      weights: of the scaled features, and last the intercept's, `[d + 1]`; of K classes
+        `[d + 1, K]`; of a number in its units.
       moments: what the features are scaled by.
       floor: least variance that a feature is divided by; None: features are not scaled.
       stated: what training cost, `statement.to_json()`.
@@ -68,29 +74,91 @@ class Scorer:
         return Statement.from_json(self.stated)
 
     def decision_function(self, frame: Any) -> np.ndarray:
-        """Returns the log-odds of the positive label, `[n]`, for every row of a table."""
+        """Returns the score of every row of a table.
+
+        With a positive label it is its log-odds, `[n]`; of K classes their logits, `[n, K]`; of a
+        number its value before it is clipped to the range, `[n]`.
+        """
         cells, (centre, scale) = self.schema.read(frame), spread(self.moments, self.floor)
         total, squares, first = np.float64(0), np.float64(0), 0
         for name, column in self.schema.columns.items():  # one by one: no matrix of all features
             own = slice(first, first := first + column.width)
             x = (column.encode(cells[name]) - centre[own]) / scale[own]
             total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
-        return self.weights[-1] + total / np.sqrt(np.maximum(squares, 1.0))
+        return self.weights[-1] + (total.T / np.sqrt(np.maximum(squares, 1.0))).T
+
+    def predict(self, frame: Any) -> np.ndarray:
+        """Returns `prediction` for every row of a table, `[n]`."""
+        return self.prediction(self.decision_function(frame))
+
+    def prediction(self, scores: np.ndarray) -> np.ndarray:
+        """Returns the likeliest label for each score, `[n]`.
+
+        With a positive label it is whether that is the likelier one; of classes it is the value; of
+        a number it is the score, clipped to the range.
+        """
+        target = self.schema.target
+        if target is None:
+            return scores > 0
+        if isinstance(target, Category):
+            return np.array(target.values)[np.argmax(scores, 1)]
+        return np.clip(scores, target.low, target.high)
+
+    def predict_proba(self, frame: Any) -> np.ndarray:
+        """Returns the probabilities of another label and of the positive one, `[n, 2]`.
+
+        Of K classes it returns those of all of them, `[n, K]`.
+        """
+        shares = self.probability(self.decision_function(frame))
+        return shares if shares.ndim == 2 else np.stack([1 - shares, shares], 1)
+
+    def probability(self, scores: np.ndarray) -> np.ndarray:
+        """Returns 1 / (1 + e^-s), the probability of the positive label, for each score s.
+
+        Of K classes it returns e^s_k / sum_l e^s_l for logits `[n, K]`.
+
+        Raises:
+          ValueError: for a label that is a number.
+        """
+        if self.schema.kind == "number":
+            raise ValueError(f"{self.schema.label} is a number, which has no probability: use "
+                             "predict.")
+        if self.schema.kind == "classes":
+            shares = np.exp(scores - scores.max(1, keepdims=True))
+            return shares / shares.sum(1, keepdims=True)
+        return (1 + np.tanh(scores / 2)) / 2
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record of a model file, as the page on serving describes it."""
         centre, scale = spread(self.moments, self.floor)
-        features = [one | {"centre": a, "scale": b, "weights": [w]} for one, a, b, w in zip(
-            self.schema.described(), centre.tolist(), scale.tolist(), self.weights[:-1].tolist(),
-            strict=True)]
-        return {"format": FORMAT,
-                "label": {"kind": "binary", "name": self.schema.label,
-                          "positive": self.schema.positive},
-                "formula": FORMULA, "features": features,
-                "intercepts": self.weights[-1:].tolist(), "schema": self.schema.to_dict(),
+        kind = self.schema.kind
+        *weights, intercepts = self.weights.reshape(len(self.weights), -1).tolist()
+        features = [one | {"centre": a, "scale": b, "weights": w} for one, a, b, w in zip(
+            self.schema.described(), centre.tolist(), scale.tolist(), weights, strict=True)]
+        return {"format": FORMAT, "label": {"kind": kind, **self.schema.declared_label()},
+                "formula": FORMULAS[kind], "features": features, "intercepts": intercepts,
+                "schema": self.schema.to_dict(),
                 "released": {**self.moments.to_json(), "floor": self.floor},
                 "group_losses": self.group_losses,
                 "notes": [note.to_json() for note in self.notes], "statement": self.stated}
+
+    def linear(self) -> tuple[np.ndarray, Any]:
+        """Returns coefficients `[d]` in the units of the columns, and the intercept.
+
+        Of K classes it returns `[d, K]`, and an intercept for each.
+
+        For columns c inside their ranges the values are slope_j c_j + offset_j, so with centres and
+        scales as in the model's file and b the last weight the score is
+
+            b + (coefficients . c + intercept - b) / max(1, |x|)
+
+        with x_j = (value_j - centre_j) / scale_j. For rows with |x| <= 1 this is coefficients . c +
+        intercept. A column with `log` counts by log(1 + c), a value of a category by 0 or 1.
+        """
+        slope, offset = np.array(list(map(_line, self.schema.described()))).T
+        centre, scale = spread(self.moments, self.floor)
+        w = self.weights[:-1].T / scale
+        return (w * slope).T, self.weights[-1] + w @ (offset - centre)
 
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
@@ -123,13 +191,22 @@ class Scorer:
         """Makes the scorer of a record, of format 1 if it says so."""
         if record["format"] == 1:  # had the scaling's numbers at the top, and weights without names
             released, weights = record, record["weights"]
-        elif record["format"] == FORMAT and record["label"]["kind"] == "binary":
+        elif record["format"] == FORMAT and record["label"]["kind"] in FORMULAS:
             released = record["released"]
-            weights = [*(x for one in record["features"] for x in one["weights"]),
-                       *record["intercepts"]]
+            weights = [*(one["weights"] for one in record["features"]), record["intercepts"]]
+            if record["label"]["kind"] != "classes":  # one output
+                weights = [w for (w,) in weights]
         else:
             raise KeyError("format")
         return cls(Schema.from_dict(record["schema"]), np.array(weights),
                    Moments.from_json(released), released["floor"], record["statement"],
                    group_losses=record.get("group_losses"),
                    notes=tuple(Note(**note) for note in record.get("notes", ())))
+
+
+def _line(feature: dict[str, Any]) -> tuple[float, float]:
+    """Returns slope and offset of a feature's value in the unit of its column."""
+    if feature["read"] != "number":
+        return 1.0, 0.0
+    low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
+    return 2 / (high - low), -(high + low) / (high - low)
