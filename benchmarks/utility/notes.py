@@ -90,10 +90,10 @@ def measure(frame: pd.DataFrame, schema: Schema, column: str | None, records: in
         by = statistics.release_moments(
             jax.random.key(seed), chosen.moments, x[rows][:, None], y[rows][:, None],
             np.ones((records, 1), np.float32), schema, chosen.standardise)
-        found = {note.column for note in notes.after(
+        mistakes = {note.column for note in notes.after(
             schema, by, statistics.deviation(chosen.moments), features=chosen.standardise)}
-        noted += column in found
-        others += bool(found - {column})
+        noted += column in mistakes
+        others += bool(mistakes - {column})
     return {"noted": noted, "others": others, "seeds": len(seeds)}
 
 

@@ -185,17 +185,17 @@ def after(schema: Schema, by: Moments, deviation: float, *, features: bool) -> t
         spread = check("spread", second - mean[0] ** 2, noise, SPREAD, TENTH)
         return [_narrow(name, kind, mean, spread.bound, deviation)] if spread.low else []
 
-    found: list[Note] = []
+    mistakes: list[Note] = []
     if isinstance(schema.target, Number):
         mean, second = np.asarray(by.prior).tolist()
-        found += narrow(schema.label, schema.target, [mean], second)
+        mistakes += narrow(schema.label, schema.target, [mean], second)
     elif schema.target is None:
         share = float(by.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
         rare = min(share, 1 - share)
         label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, deviation, RARE)
         if label.low:
             few = "have" if share < 0.5 else "lack"
-            found.append(Note(
+            mistakes.append(Note(
                 schema.label, f"by the released share at most {label.bound:.0%} of the records, or "
                 f"none, {few} the positive value {schema.positive!r}", "check how it is written"))
     first = 0
@@ -206,13 +206,13 @@ def after(schema: Schema, by: Moments, deviation: float, *, features: bool) -> t
                              deviation * math.sqrt(kind.width),
                              MATCHING if kind.width > 1 else RARE)
             if matching.low:
-                found.append(Note(
+                mistakes.append(Note(
                     name, f"by the released shares at most {matching.bound:.0%} of the cells, or "
                     "none, have a declared value", "check spelling, case and codes, such as 0 and "
                     f"1, against {_listed(list(kind.values))}"))
         elif isinstance(kind, Number):
-            found += narrow(name, kind, by.mean[place].tolist(), float(by.second[place][0]))
-    return tuple(found)
+            mistakes += narrow(name, kind, by.mean[place].tolist(), float(by.second[place][0]))
+    return tuple(mistakes)
 
 
 def _narrow(name: str, kind: Number, mean: list[float], bound: float, deviation: float) -> Note:

@@ -87,11 +87,11 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
     w = kind.finished(w, by, chosen.floor)
-    found = notes.after(schema, by, statistics.deviation(chosen.moments),
+    mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
                         features=chosen.standardise)
-    notes.warn(found)
+    notes.warn(mistakes)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
-                  (*noted, *found))
+                  (*noted, *mistakes))
 
 
 # --- from a table ---

@@ -88,8 +88,8 @@ def test_a_delta_of_one_over_n_is_refused_unless_allowed(delta):
 
 
 def test_right_data_have_no_note():
-    found = [released(made(seed=k), jax.random.key(k)) for k in range(20)]
-    assert not any(found)
+    mistakes = [released(made(seed=k), jax.random.key(k)) for k in range(20)]
+    assert not any(mistakes)
 
 
 @pytest.mark.parametrize("name", SPOILT)
@@ -97,10 +97,10 @@ def test_a_spoilt_column_is_noted_with_its_fix(name):
     change, text = SPOILT[name]
     table = made()
     table = table.assign(**{name: change(table[name])})
-    found = [released(table, jax.random.key(k)) for k in range(20)]
-    assert np.mean([name in columns(one) for one in found]) >= 0.9
-    assert not any(set(columns(one)) - {name} for one in found)
-    note = next(one[0] for one in found if one)
+    mistakes = [released(table, jax.random.key(k)) for k in range(20)]
+    assert np.mean([name in columns(one) for one in mistakes]) >= 0.9
+    assert not any(set(columns(one)) - {name} for one in mistakes)
+    note = next(one[0] for one in mistakes if one)
     with pytest.warns(NoteWarning, match=text):
         notes.warn([note])
 
@@ -115,8 +115,8 @@ def test_thresholds_follow_the_noise():
         threshold = max(notes.MATCHING - sure * spread, notes.POWER * spread)
         for share, noted in ((threshold - 1e-6, True), (threshold + 1e-6, False)):
             by = scaling.Moments(np.array([share, 0.0]), np.zeros(2), 0.5)
-            found = columns(notes.after(schema, by, noise, features=True))
-            assert ("a" in found) == noted
+            mistakes = columns(notes.after(schema, by, noise, features=True))
+            assert ("a" in mistakes) == noted
     assert not notes.after(schema, by._replace(mean=np.zeros(2)), 0.5, features=True), "too noisy"
     assert not notes.after(schema, by._replace(mean=np.zeros(2)), 0.01, features=False)
 
