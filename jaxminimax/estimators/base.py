@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, statistics
 from jaxminimax.tables.columns import Charged, Column, Number
-from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.schema import Schema, columns_of
 
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
@@ -77,7 +77,7 @@ class PrivateEstimator(BaseEstimator):
         paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid)
-        noted = (*notes.before(schema, len(index), schema.names(table)), *chosen.notes())
+        noted = (*notes.before(schema, len(index), columns_of(table)), *chosen.notes())
         notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.reserve(chosen.mechanism())

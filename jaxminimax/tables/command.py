@@ -198,15 +198,14 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
-    frame = files.read(args.table, schema.numeric)
+    rows, held = files.Frames(args.table, schema.numeric, schema.names), None
     if args.columns is not None or args.drop:  # the other columns are left out on purpose
-        used = {*schema.columns, schema.label, schema.owner, schema.groups}
-        frame = frame[[name for name in frame if name in used]]
-    test = None
+        rows.columns = [name for name in rows.columns if name in schema.names]
     if args.test_fraction is not None:
+        frame = files.read(args.table, schema.numeric)[rows.columns]
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-    rows = frame if test is None else frame[~test]
+        rows, held = frame[~test], frame[test]
     if args.curve and schema.target is not None:
         raise ValueError("--curve draws the AUC of a label with a positive value: leave it out, or "
                          "train at each epsilon by itself.")
@@ -214,7 +213,6 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    held = None if test is None else frame[test]
     scorer, record = _trained(args, rows, held, schema, folder)
     if folder is not None:
         scorer.save(folder / MODEL)

@@ -190,7 +190,8 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
                alongside=chosen.extra, progress=False)
     stated = statement(sgda, chosen.hyper, done.state, delta=plain.delta, alongside=chosen.extra,
                        unit=unit, assumed=(*assumed, chosen.explain()))
-    mistakes = notes.after(schema, by, statistics.deviation(plain.moments), features=plain.standardise)
+    mistakes = notes.after(schema, by, statistics.deviation(plain.moments),
+                           features=plain.standardise)
     notes.warn(mistakes)
     return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, stated.to_json(),
                   chosen.mechanism(), notes=(*noted, *mistakes))

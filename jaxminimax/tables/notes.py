@@ -124,8 +124,7 @@ def before(schema: Schema, population: int, names: Iterable[Any] = ()) -> tuple[
                    "each value, so most of them will be noise", "merge values, or drop the column")
               for name, kind in schema.columns.items()
               if isinstance(kind, Category) and kind.width * _MANY > population]
-    known = {*schema.columns, schema.label, schema.owner, schema.groups}
-    left = [str(name) for name in names if name not in known]
+    left = [str(name) for name in names if name not in schema.names]
     if left:
         notes.append(Note(None, f"training ignores undeclared columns: {_listed(left)}",
                           "declare in the schema those that it should read"))

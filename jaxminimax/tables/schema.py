@@ -142,6 +142,12 @@ class Schema:
         return sum(column.width for column in self.columns.values())
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the columns of a table that are read."""
+        return tuple(dict.fromkeys(name for name in (
+            *self.columns, self.label, self.owner, self.groups) if name is not None))
+
+    @property
     def numeric(self) -> tuple[str, ...]:
         """Returns the columns of numbers, with a declared range or one to be released."""
         return tuple(name for name, kind in self.columns.items() if not isinstance(kind, Category))
@@ -339,27 +345,13 @@ class Schema:
         """
         return None if self.owner is None else self.cells(frame, self.owner)
 
-    @staticmethod
-    def names(frame: Any) -> list[Any]:
-        """Returns the names of a table's columns.
-
-        Raises:
-          ValueError: for what is no table.
-        """
-        columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
-        if columns is frame and not isinstance(frame, Mapping):
-            raise ValueError("a table must be a data frame or a dictionary of columns, got a "
-                             f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
-                             "of records, or of an array and columns=[...].")
-        return list(columns)
-
     def cells(self, frame: Any, name: str) -> Any:
         """Returns one column of a table.
 
         Raises:
           ValueError: for a table that has none of that name, or several, and for no table at all.
         """
-        columns = self.names(frame)
+        columns = columns_of(frame)
         if name not in columns:
             raise ValueError(f"the table has no column {name!r}; it has {columns}.")
         if columns.count(name) > 1:
@@ -367,6 +359,20 @@ class Schema:
                              "different names.")
         column = frame[name]
         return exact(column) if isinstance(column, list | tuple) else column
+
+
+def columns_of(frame: Any) -> list[Any]:
+    """Returns the names of a table's columns.
+
+    Raises:
+      ValueError: for what is no table.
+    """
+    columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
+    if columns is frame and not isinstance(frame, Mapping):
+        raise ValueError("a table must be a data frame or a dictionary of columns, got a "
+                         f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
+                         "of records, or of an array and columns=[...].")
+    return list(columns)
 
 
 def _target(label: Mapping[str, Any]) -> Category | Number | None:
