@@ -7,8 +7,10 @@ of rows, are public.
 import argparse
 import contextlib
 import datetime
+import importlib.metadata
 import json
 import pathlib
+import platform
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import jax
 
 from jaxminimax.accounting import Ledger, epsilon
-from jaxminimax.base import checks, own_files
+from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
 from jaxminimax.tables import files, notes, report, scores, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number
@@ -248,6 +250,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
     record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
                "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+               "versions": {"jaxminimax": VERSION, "Python": platform.python_version(), **{
+                   name: importlib.metadata.version(name) for name in ("jax", "numpy")}},
                "ledger": None if ledger is None else _books(ledger), "seed": args.seed,
                "group_losses": scorer.group_losses,
                **report.released(scorer),
@@ -259,7 +263,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
         labels = schema.labels(held)
         record["curve"] = []
         for one in scorers[1:] if record["auc"] is not None else ():
-            auc, error = report.area(one.decision_function(held), labels)
+            auc, error = scores.area(one.decision_function(held), labels)
             record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
                                     "auc_standard_error": error})
         record["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
