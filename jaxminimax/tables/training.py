@@ -12,7 +12,7 @@ from jaxminimax.accounting import statement
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.tables import records as recording
-from jaxminimax.tables import statistics
+from jaxminimax.tables import curvature, statistics
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults

@@ -1,0 +1,71 @@
+"""Second moments of scaled rows, released once, and the preconditioner that is made of them.
+
+Scaled rows are u with |u| <= 1, and a constant 1 after them (`scaling.scaled`). One release of
+
+    M = mean over persons of sum_k weight_k u_k u_k^T,     |u u^T| = |u|^2 <= 1,
+
+has a clip norm of 1, which never binds, and moves by at most 2 / n when a person is replaced. All
+d^2 numbers get noise of standard deviation s = noise multiplier / n. The symmetric part of that
+noise has the law of the noise on the products u_i u_j, i <= j, with those of i < j times sqrt(2);
+its spectral norm is about s sqrt(2 d).
+
+A loss whose curvature in x w is at most 1/4, such as the logistic one, has the Hessian
+diag(M, 1) / 4 at most, as rows are centred. Steps along P g for a released gradient g, with
+
+    P = (CURVATURE diag(M_+, 1) + r I)^-1,     M_+: M without its negative eigenvalues,
+
+are post-processing. All directions of curvature above r converge at one rate, and one without
+curvature moves by g / r, whatever d is. CURVATURE is 1/8, as sigma (1 - sigma) is below 1/4 on
+average; heavy-ball steps with momentum 1/2 converge up to three times the curvature P stands for.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base.types import PyTree, Problem, Saddle, saddle_operator
+from jaxminimax.mechanism import Repeat
+from jaxminimax.releases.sums import release
+
+CURVATURE = 0.125
+_SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
+
+
+def _form(w: jax.Array, v: PyTree, record: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """sum_k weight_k u_k^T W u_k, whose gradient by W is a person's part of M."""
+    x, weight = record
+    u = x[:, :-1]
+    return weight @ jnp.sum((u @ w) * u, -1)
+
+
+_SECOND = Problem(saddle_operator(_form))
+_release = jax.jit(release, static_argnames="problem")
+
+
+def least_ridge(width: int, population: int, noise_multiplier: float) -> float:
+    """Returns the r from which on the noise of M makes no step too long."""
+    return _SAFE * CURVATURE * noise_multiplier / population * math.sqrt(2 * width)
+
+
+def release_preconditioner(key: jax.Array, described: Repeat, x: np.ndarray, weight: np.ndarray,
+                           ridge: float) -> np.ndarray:
+    """Releases M, and returns P, float32 `[d + 1, d + 1]`.
+
+    Args:
+      key: a key of its own, not the run's.
+      described: `statistics.one_release` of vectors of length 1.
+      x: scaled rows, `[n, rows, d + 1]`.
+      weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
+      ridge: r, at least `least_ridge`.
+    """
+    width = x.shape[-1] - 1
+    start = Saddle(np.zeros((width, width), np.float32), ())
+    noisy = np.asarray(_release(key, described, np.int32(0), _SECOND, start, (x, weight)).w,
+                       np.float64)
+    second = np.eye(width + 1)
+    second[:-1, :-1] = (noisy + noisy.T) / 2
+    values, vectors = np.linalg.eigh(second)
+    steps = 1 / (CURVATURE * np.maximum(values, 0.0) + ridge)
+    return np.asarray((vectors * steps) @ vectors.T, np.float32)
