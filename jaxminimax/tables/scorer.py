@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any, Self
 
@@ -99,6 +100,22 @@ class Scorer:
                 "released": {**self.moments.to_json(), "floor": self.floor},
                 "group_losses": self.group_losses, "statement": self.stated}
 
+    def linear(self) -> tuple[np.ndarray, float]:
+        """Returns coefficients `[d]` in the units of the columns, and the intercept.
+
+        For columns c inside their ranges the values are slope_j c_j + offset_j, so with centres and
+        scales as in the model's file and b the last weight the score is
+
+            b + (coefficients . c + intercept - b) / max(1, |x|)
+
+        with x_j = (value_j - centre_j) / scale_j. For rows with |x| <= 1 this is coefficients . c +
+        intercept. A column with `log` counts by log(1 + c), a value of a category by 0 or 1.
+        """
+        slope, offset = np.array(list(map(_line, self.schema.described()))).T
+        centre, scale = spread(self.moments, self.floor)
+        w = self.weights[:-1] / scale
+        return w * slope, float(self.weights[-1] + w @ (offset - centre))
+
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
         own_files.write(path, json.dumps(self.to_json(), indent=1))
@@ -139,3 +156,11 @@ class Scorer:
         return cls(Schema.from_dict(record["schema"]), np.array(weights),
                    Moments.from_json(released), released["floor"], record["statement"],
                    group_losses=record.get("group_losses"))
+
+
+def _line(feature: dict[str, Any]) -> tuple[float, float]:
+    """Returns slope and offset of a feature's value in the unit of its column."""
+    if feature["read"] != "number":
+        return 1.0, 0.0
+    low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
+    return 2 / (high - low), -(high + low) / (high - low)
