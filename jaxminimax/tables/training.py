@@ -11,8 +11,8 @@ import numpy as np
 from jaxminimax.accounting import statement
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.tables import records as recording
 from jaxminimax.tables import curvature, statistics
+from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
@@ -80,8 +80,14 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     else:
         assert groups is not None
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside = chosen.extra()
-    done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
+    alongside, hyper = chosen.extra(), chosen.hyper
+    if chosen.matrix is not None:
+        described, ridge = chosen.matrix, chosen.ridge
+        matrix = once("preconditioner", lambda: curvature.release_preconditioner(
+            jax.random.fold_in(first, 2), described, data[0], data[2], ridge).tolist())
+        hyper = dataclasses.replace(hyper, preconditioner=Saddle(
+            np.array(matrix, np.float32), None))
+    done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     released = None
