@@ -49,6 +49,8 @@ class Facts(NamedTuple):
       rounded: the unit that rounding is counted in, where it is not `unit`.
       slack: certified distance of a solution from the exact one, over its sensitivity.
       absent: whether curves compare with the sum that a record takes no part in.
+      atomic: whether its charge for several records is of many releases at once, so that no other
+        mechanism may be asked between them.
       clip: clip norms of a sum, by player, None for one that is not released; None for releases
         that are no clipped sums.
       joint: whether both players have one clip, see `Query.joint`.
@@ -72,6 +74,7 @@ class Facts(NamedTuple):
     rounded: Unit | None = None
     slack: Any = None
     absent: bool = False
+    atomic: bool = False
     clip: Saddle | None = None
     joint: bool = False
     counts: int | None = None

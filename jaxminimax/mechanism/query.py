@@ -53,8 +53,8 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import limits, sentences
+from jaxminimax.mechanism.correlated import Bands
 from jaxminimax.mechanism.description import Facts, by_player
-from jaxminimax.mechanism.factorisation import norms
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
 from jaxminimax.mechanism.repeat import (
@@ -157,7 +157,8 @@ class Query(OneRelease):
       noise_multiplier: per player, standard deviation of the noise on the clipped sum / clip
         [dimensionless]; None where the clip is. Set by `calibrate`, which keeps the ratio between
         the players. None before calibration: `release` then refuses.
-      sampling: `Full()`, `Poisson(rate=...)`, `FixedSize(batch=...)` or `Disjoint(batch=...)`.
+      sampling: `Full()`, `Poisson(rate=...)`, `CyclicPoisson(rate=..., parts=...)`,
+        `FixedSize(batch=...)` or `Disjoint(batch=...)`.
       population: n, the number of records; public.
       joint: one clip for both players: a record's operator g is scaled so that
         sum_p (||g_p|| / C_p)^2 <= 1, instead of ||g_p|| <= C_p for each p. It costs as much as the
@@ -170,8 +171,9 @@ class Query(OneRelease):
         bits.
       bands: p. Above 1 the noise of the releases is correlated, so that most of it cancels in their
         sum: each one's is a combination of the latest p independent draws, of which
-        `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data
-        only, in the same order in every pass; `planned_bands(times, n // batch)` is a good number.
+        `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data,
+        in the same order in every pass, of which `planned_bands(times, n // batch)` is a good
+        number; and for `CyclicPoisson` samples, where it divides the number of parts.
       adaptive: how clip norms follow a quantile of the records' norms, from `clip` on; for `sgda`.
         None for fixed clip norms.
 
@@ -261,10 +263,13 @@ class Query(OneRelease):
     def words(self, repeat: Repeat) -> Words:
         """States the number of sums, their samples, and the clip norms of operators."""
         clip = ", one clip for both players together" if self.joint else ""
-        if self.bands > 1:
-            moves = norms(repeat.times, self.bands, self.sampling.apart(self.population)).column
-            clip += (f", with correlated noise by {self.bands} bands of the inverse square root; a "
-                     f"record moves what the noise is made of by {moves:.6g} times itself")
+        correlation, restart = self.correlation(), self.restart()
+        if correlation is not None:
+            moves = correlation.column(Bands(self.bands, repeat.times, self.parameters))
+            anew = "" if restart is None else f", which begins anew every {restart} releases"
+            clip += (f", with correlated noise by {self.bands} bands of the inverse square root"
+                     f"{anew}; a record moves what the noise is made of by {moves:.6g} times "
+                     "itself")
         if self.adaptive is not None:
             clip += (f", each with {self.adaptive.counts(self)} noisy count(s) of the records "
                      "within the clip norms, which start at the stated ones and follow the counts")

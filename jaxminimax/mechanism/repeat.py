@@ -12,10 +12,9 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, description, limits, sentences
+from jaxminimax.mechanism import correlated, costs, description, limits, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
-from jaxminimax.mechanism.factorisation import check_bands, cost_of_passes
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 from jaxminimax.mechanism.sentences import Words
 
@@ -64,7 +63,31 @@ class OneRelease(abc.ABC):
             near=times * sampling.compared_pairs, repeats=True,
             records=repeat.parts * self.records(), noise=self.noise_multiplier,
             parameters=self.parameters, exact=self.exact, slack=getattr(self, "slack", None),
-            absent=sampling.compares_absent)
+            absent=sampling.compares_absent, atomic=self.restart() is not None)
+
+    def correlation(self, parts: int = 1) -> correlated.Correlation | None:
+        """How the noise of its releases is correlated; None for independent noise.
+
+        Args:
+          parts: of the data, that a `Repeat` takes in turn.
+
+        Raises:
+          ValueError: for bands where it is not known beforehand which releases may read a record.
+        """
+        checks.count("bands", self.bands)
+        if self.bands == 1:
+            return None
+        correlation = known_sampling(self.sampling).correlation(self.records())
+        if parts > 1 or correlation is None:
+            raise ValueError(f"bands={self.bands}, correlated noise, needs Disjoint batches or "
+                             f"CyclicPoisson samples of the whole data, got {self.sampling!r} and "
+                             f"{parts} part(s): leave bands out.")
+        return correlation
+
+    def restart(self) -> int | None:
+        """After how many releases the noise begins anew; None if it never does."""
+        correlation = self.correlation()
+        return None if correlation is None else correlation.restart(self.bands)
 
     def records(self) -> int:
         """The number of records of one part of the data."""
@@ -186,13 +209,18 @@ class Repeat(Leaf):
     def cost(self, z: float) -> Charge:
         """`times` releases on one part of the data, by the sampling unless noise is correlated."""
         # a record is in one part of the data: releases on the others do not read it
-        query, times, n = self._query, self.times, self.query.population
-        if query.bands == 1 or z == 0:
-            return query.sampling.charge(times, z, n)
-        # one Gaussian on all releases; the coarsest player's grid is counted for both
+        query = self._query
+
+        def sampled(z: float) -> Charge:
+            return query.sampling.charge(self.times, z, self.query.population)
+
+        correlation = query.correlation()
+        if correlation is None or z == 0:
+            return sampled(z)
+        # the coarsest player's grid is counted for both
         smallest = min(map(concrete, jax.tree.leaves(query.noise_multiplier)))
-        return cost_of_passes(self.multiplier(), z, smallest, times, query.bands, query.parameters,
-                              query.sampling.apart(n))
+        return correlation.cost(correlated.Bands(query.bands, self.times, query.parameters),
+                                correlated.Noise(self.multiplier(), z, smallest), sampled)
 
 
 # --- what releases on a sample of the data share ---
@@ -210,20 +238,15 @@ def check_sampled(query: OneRelease, repeat: Repeat) -> None:
 
 
 def check_correlated(repeat: Repeat) -> None:
-    """Refuses correlated noise where it is not known beforehand which releases read a record.
+    """Refuses correlated noise that there is no proof for.
 
     Raises:
       ValueError: naming the fix.
     """
     query = repeat.query
-    checks.count("bands", query.bands)
-    if query.bands == 1:
-        return
-    if repeat.parts > 1 or known_sampling(query.sampling).apart(query.population) == 0:
-        raise ValueError(f"bands={query.bands}, correlated noise, needs Disjoint batches of the "
-                         f"whole data, got {query.sampling!r} and {repeat.parts} part(s): leave "
-                         "bands out.")
-    check_bands(query.bands, repeat.times, query.parameters)
+    correlation = query.correlation(repeat.parts)
+    if correlation is not None:
+        correlation.check(correlated.Bands(query.bands, repeat.times, query.parameters))
 
 
 def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:

@@ -122,7 +122,8 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
     opened = opening.open_sum(key, mechanism, spent, problem, z, data)
-    noise = stream.correlated_noise_of(opened, Kind.MEAN_INNOVATION) if query.bands > 1 else None
+    noise = None if query.bands == 1 else stream.correlated_noise_of(
+        opened, Kind.MEAN_INNOVATION, query.restart())
     noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
     if noisy.num_unclipped is None or clip is None:
         return noisy.value, None

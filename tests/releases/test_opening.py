@@ -60,6 +60,8 @@ class Case(NamedTuple):
 def release_cases():
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
     half = dataclasses.replace(query, population=N // 2)
+    in_turn = dataclasses.replace(query, bands=2,
+                                  sampling=jmm.mechanism.CyclicPoisson(rate=1.0, parts=4))
     point = jmm.proximal.certified(jmm.mechanism.Resolvent(
         bound=4.0, prox=8.0, lipschitz=4.0, diameter=10.0, population=N, noise_multiplier=1.0,
         assumes="lipschitz"))
@@ -77,6 +79,9 @@ def release_cases():
         "sum of a part": Case(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
                               jmm.Repeat(query=half, times=2, parts=2), 4, ROWS,
                               f"2 parts of {N // 2} records"),
+        "sum of parts in turn": Case(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
+                                     jmm.Repeat(query=in_turn, times=5), 5, ROWS,
+                                     f"population={N}"),
         "proximal point": Case(lambda key, m, k, x: release_resolvent(key, m, k, SINGLE, Z, x).w,
                                jmm.Repeat(query=point, times=2), 2, ROWS, f"population={N}"),
         "group gradient": Case(
