@@ -49,23 +49,26 @@ def least_ridge(width: int, population: int, noise_multiplier: float) -> float:
     return _SAFE * CURVATURE * noise_multiplier / population * math.sqrt(2 * width)
 
 
-def release_preconditioner(key: jax.Array, described: Repeat, x: np.ndarray, weight: np.ndarray,
-                           ridge: float) -> np.ndarray:
-    """Releases M, and returns P, float32 `[d + 1, d + 1]`.
+def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
+                           weight: np.ndarray) -> np.ndarray:
+    """Releases M, symmetric, float64 `[d, d]`.
 
     Args:
       key: a key of its own, not the run's.
       described: `statistics.one_release` of vectors of length 1.
       x: scaled rows, `[n, rows, d + 1]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
-      ridge: r, at least `least_ridge`.
     """
-    width = x.shape[-1] - 1
-    start = Saddle(np.zeros((width, width), np.float32), ())
+    start = Saddle(np.zeros((x.shape[-1] - 1,) * 2, np.float32), ())
     noisy = np.asarray(_release(key, described, np.int32(0), _SECOND, start, (x, weight)).w,
                        np.float64)
-    second = np.eye(width + 1)
-    second[:-1, :-1] = (noisy + noisy.T) / 2
-    values, vectors = np.linalg.eigh(second)
-    steps = 1 / (CURVATURE * np.maximum(values, 0.0) + ridge)
-    return np.asarray((vectors * steps) @ vectors.T, np.float32)
+    return (noisy + noisy.T) / 2
+
+
+def preconditioner(second: np.ndarray, ridge: float) -> np.ndarray:
+    """Returns P, float32 `[d + 1, d + 1]`, of a released M and of r, at least `least_ridge`."""
+    full = np.eye(len(second) + 1)
+    full[:-1, :-1] = second
+    values, vectors = np.linalg.eigh(full)
+    return np.asarray((vectors / (CURVATURE * np.maximum(values, 0.0) + ridge)) @ vectors.T,
+                      np.float32)

@@ -82,9 +82,11 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
     alongside, hyper = chosen.extra(), chosen.hyper
     if chosen.matrix is not None:
-        described, ridge = chosen.matrix, chosen.ridge
-        matrix = once("preconditioner", lambda: curvature.release_preconditioner(
-            jax.random.fold_in(first, 2), described, data[0], data[2], ridge).tolist())
+        described = chosen.matrix
+        # P is saved, as another machine's M may have other eigenvectors in the last digits
+        matrix = once("preconditioner", lambda: curvature.preconditioner(
+            curvature.release_second_moments(jax.random.fold_in(first, 2), described, data[0],
+                                             data[2]), chosen.ridge).tolist())
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
             np.array(matrix, np.float32), None))
     done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
