@@ -26,7 +26,7 @@ from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import REPLACE_ONE
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
-from jaxminimax.releases import operator_rng, record_isolation, watch
+from jaxminimax.releases import record_isolation, release_keys, watch
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates
@@ -163,7 +163,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
                     clips.get("v"))
     batch, read = _batch(query, n)
     drawn = getattr(problem, "random", False)
-    summed = clipped_sum(operator_rng.operator_of(problem) if drawn else problem.operator, wanted)
+    summed = clipped_sum(release_keys.operator_of(problem) if drawn else problem.operator, wanted)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
                             (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
     cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),

@@ -234,7 +234,7 @@ class Problem(NamedTuple):
       random: whether the operator draws random numbers, for latent points, dropout and
         augmentations. Then it is `(z, example, key) -> g`, and the public term `(z, key) -> g`.
         Every release and row has its own key, the same whenever that row is read in that release,
-        and independent of samples and noise (`releases.operator_rng`); nothing more is charged.
+        and independent of samples and noise (`releases.release_keys`); nothing more is charged.
         Operators that read other records, such as statistics of a batch, stay refused.
 
     Examples:

@@ -37,7 +37,7 @@ from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
-from jaxminimax.releases import opening
+from jaxminimax.releases import release_keys
 from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
@@ -235,7 +235,7 @@ def _promise(key: jax.Array | None, described: Mechanism, hyper: Any,
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": words, "numbers": numbers, "key mark": mark,
-            "key scheme": opening.SCHEME} | (
+            "key scheme": release_keys.SCHEME} | (
                 {"place of a part": places} if any(places) else {})
 
 
@@ -350,8 +350,8 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
                              "leave out ledger=... here.")
         marks = RunMark(
-            key=fingerprint.mark(self._own, b"a key in a ledger"),
-            run=fingerprint.mark(self._own, b"a run in a ledger", json.dumps(promise).encode()),
+            key=fingerprint.mark(self._own, fingerprint.KEY),
+            run=fingerprint.mark(self._own, fingerprint.RUN, json.dumps(promise).encode()),
             resumable=resumable)
         below = ledger.filter == "basic" and delta < ledger.delta
         self._entry = ledger.reserve(described, name=name, run=marks,

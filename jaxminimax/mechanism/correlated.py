@@ -66,6 +66,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from jaxminimax.base import checks
 from jaxminimax.mechanism import costs, factorisation
 from jaxminimax.mechanism.costs import Charge
@@ -179,6 +181,17 @@ class InTurn(Correlation):
     def restart(self, bands: int) -> int:
         """A block of C has as many releases as bands."""
         return bands
+
+    def mean_prefix(self, of: Bands) -> float:
+        """Root of the mean variance of the noise on all prefix sums; a draw's deviation is 1.
+
+        Noise on the sum of r releases of a block has the variance V_r = S_0^2 + ... + S_(r-1)^2,
+        S_k the sum of the first k + 1 coefficients; blocks are independent.
+        """
+        sums = np.cumsum(factorisation.coefficients(of.bands)) / 2.0**factorisation.FRACTION
+        block = np.concatenate([[0.0], np.cumsum(np.square(sums))])
+        full, rest = np.divmod(np.arange(1, of.releases + 1), of.bands)
+        return float(np.sqrt(np.mean(full * block[-1] + block[rest])))
 
     def cost(self, of: Bands, noise: Noise, sampled: Callable[[float], Charge]) -> Charge:
         """Charges a Poisson pair for each window, of the noise over the column's length."""

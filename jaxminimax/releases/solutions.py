@@ -38,7 +38,7 @@ from jaxminimax.mechanism.solutions import (
 )
 from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, refuse_ahead
-from jaxminimax.releases import noisy_sums, opening, operator_rng, reading, record_isolation
+from jaxminimax.releases import noisy_sums, opening, reading, record_isolation, release_keys
 from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import Regularised, certify, groups, operator_extrapolation, saddle
 from jaxminimax.solvers.saddle import never_fails
@@ -101,7 +101,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
                    noise_multiplier=check_noise(query))
     refuse_ahead(data)
     opening.check_layout(data, mechanism)
-    operator_rng.refuse(problem, "A certified solution")
+    release_keys.refuse(problem, "A certified solution")
     record_isolation.check(problem.operator, z, data)
     opened = opening.open_release(key, mechanism, spent, z, data)
     opening.check_size(opened.point, query.parameters)
@@ -250,7 +250,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     if mechanism.steps is None:
         raise ValueError("steps of the inner solver are not set: phased_erm.certified(query) sets "
                          "them.")
-    operator_rng.refuse(problem, "A certified solution of groups")
+    release_keys.refuse(problem, "A certified solution of groups")
     checks.scalars(noise_multiplier=check_noise(mechanism), slack=mechanism.slack,
                    reg_w=mechanism.reg_w, reg_lam=mechanism.reg_lam,
                    **{name: getattr(mechanism, name) for name in _CONSTANTS})

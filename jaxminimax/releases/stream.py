@@ -18,7 +18,7 @@ from jaxminimax.mechanism import CorrelatedSums, TreeSums
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, PrefixSums, coefficients
 from jaxminimax.noise import floored_normal, gaussian
-from jaxminimax.releases import noisy_sums, opening, reading
+from jaxminimax.releases import noisy_sums, opening, reading, release_keys
 from jaxminimax.releases.opening import Opened, Place
 from jaxminimax.releases.watch import watched
 
@@ -106,7 +106,7 @@ def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum
     different one for each.
     """
     number = (2 * index.astype(jnp.uint32) - 1) << level.astype(jnp.uint32)
-    keys = opening.keys_of_release(key, opening.stream(mechanism, Kind.NODE), number)
+    keys = release_keys.Keys(key, release_keys.stream(mechanism, Kind.NODE), number)
     return (noisy_sums.integer_noise if mechanism.exact else noisy_sums.float_noise)(
         keys.noise, z, Saddle(scale, scale))
 
@@ -131,8 +131,8 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
 def correlated_noise_of(opened: Opened, kind: Kind,
                         restart: int | None = None) -> noisy_sums.Noise:
     """Computes `correlated_noise` of a release, of the bands that it describes."""
-    query, stream = opened.query, opening.stream(opened.mechanism, kind)
-    return lambda like, scale: correlated_noise(opened.run, stream, opened.number, query.bands,
+    query, stream = opened.query, release_keys.stream(opened.mechanism, kind)
+    return lambda like, scale: correlated_noise(opened.keys.run, stream, opened.number, query.bands,
                                                 like, scale, query.exact, restart)
 
 
@@ -215,7 +215,7 @@ def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Sa
     def add(total: PyTree, block: jax.Array, lag: jax.Array) -> PyTree:
         now, high, low = total
         # zeta of the releases of a block, [releases, size], each number on its own grid
-        zeta = floored_normal(opening.keys_of_release(key, stream, block).noise,
+        zeta = floored_normal(release_keys.Keys(key, stream, block).noise,
                               rows * size, most).reshape(rows, size) >> shift[None]
         a = last.weights(lag, table)[:, None]
         # zeta_t, and sum_k a_k zeta_{t-k} = 2^13 high + low
@@ -226,7 +226,7 @@ def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Sa
     zero = jnp.zeros(size, jnp.int32)
     now, high, low = last.over((zero, zero, zero), add)
     # the stream draws no samples: the key of one is free for U_t
-    uniform = random_words(opening.keys_of_release(key, stream, last.spent).sample, (size,))
+    uniform = random_words(release_keys.Keys(key, stream, last.spent).sample, (size,))
     uniform = (uniform >> (32 - FRACTION)).astype(jnp.int32)
     # half of the sum of the coefficients in use: the means of zeta are -1/2
     halves = jnp.asarray((weights.cumsum() - weights[0]) >> 1, jnp.int32)
@@ -245,7 +245,7 @@ def _floats(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Sadd
     several = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), like)
 
     def add(total: Saddle, block: jax.Array, lag: jax.Array) -> Saddle:
-        drawn = gaussian(opening.keys_of_release(key, stream, block).noise, several, std)
+        drawn = gaussian(release_keys.Keys(key, stream, block).noise, several, std)
         weights = last.weights(lag, table)
         return jax.tree.map(lambda sum_, x: sum_ + jnp.tensordot(
             weights.astype(x.dtype), x, 1, precision="highest"), total, drawn)

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import arguments, checks, tree
-from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat, batch_size, costs, rows_read
 from jaxminimax.mechanism.description import Answered, Kind
@@ -18,10 +17,8 @@ from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.query import REACH, count_grid
 from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
-from jaxminimax.releases import noisy_sums, opening, reading, stream
+from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
 from jaxminimax.releases.watch import watched, watched_pair
-
-_COUNTS = 3  # what a release's noise key is folded with, besides what noise and slots are
 
 
 @watched
@@ -127,7 +124,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
     if noisy.num_unclipped is None or clip is None:
         return noisy.value, None
-    following = next_clip(opened.keys.noise, query, clip, noisy.num_unclipped)
+    following = next_clip(opened.keys.counts(), query, clip, noisy.num_unclipped)
     return noisy.value, opening.nan_if_refused(noisy.answered, following)
 
 
@@ -182,8 +179,8 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered
     if not problem.random:
         return problem.public(z)
     # a key apart from those of sample, noise and operators
-    own = opening.stream(mechanism)
-    return problem.public(z, opening.public_key(key, own, number))
+    keys = release_keys.Keys(key, release_keys.stream(mechanism), number)
+    return problem.public(z, keys.public())
 
 
 # --- clip norms that follow a quantile ---
@@ -224,7 +221,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     """The clip norms after a release.
 
     Args:
-      key: of the release's noise.
+      key: of the noise on the counts.
       query: the description.
       clip: norms of this release.
       num_unclipped: per player, records within the norm less longer ones, int32 `[]`; not released.
@@ -239,7 +236,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
     number = adaptive.counts(query)
-    drawn = floored_normal(fold_in(key, _COUNTS), number, bits)
+    drawn = floored_normal(key, number, bits)
 
     def one(start: jax.Array, norm: jax.Array, quantile: jax.Array, count: jax.Array,
             noise: jax.Array) -> jax.Array:

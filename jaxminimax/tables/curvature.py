@@ -9,14 +9,15 @@ d^2 numbers get noise of standard deviation s = noise multiplier / n. The symmet
 noise has the law of the noise on the products u_i u_j, i <= j, with those of i < j times sqrt(2);
 its spectral norm is about s sqrt(2 d).
 
-A loss whose curvature in x w is at most 1/4, such as the logistic one, has the Hessian
-diag(M, 1) / 4 at most, as rows are centred. Steps along P g for a released gradient g, with
+A loss whose second derivative by x w is at most 2 h has the Hessian 2 h diag(M, 1) at most, as rows
+are centred. Steps along P g for a released gradient g, with
 
-    P = (CURVATURE diag(M_+, 1) + r I)^-1,     M_+: M without its negative eigenvalues,
+    P = (h diag(M_+, 1) + r I)^-1,     M_+: M without its negative eigenvalues,
 
 are post-processing. All directions of curvature above r converge at one rate, and one without
-curvature moves by g / r, whatever d is. CURVATURE is 1/8, as sigma (1 - sigma) is below 1/4 on
-average; heavy-ball steps with momentum 1/2 converge up to three times the curvature P stands for.
+curvature moves by g / r, whatever d is. Heavy-ball steps with momentum 1/2 converge up to three
+times the curvature that P stands for. The derivative is below its bound on average, so h is half of
+it: 1/8 of the logistic loss, where sigma (1 - sigma) is at most 1/4.
 """
 
 import math
@@ -29,7 +30,6 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases.sums import release
 
-CURVATURE = 0.125
 _SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
 
 
@@ -44,9 +44,9 @@ _SECOND = Problem(saddle_operator(_form))
 _release = jax.jit(release, static_argnames="problem")
 
 
-def least_ridge(width: int, population: int, noise_multiplier: float) -> float:
-    """Returns the r from which on the noise of M makes no step too long."""
-    return _SAFE * CURVATURE * noise_multiplier / population * math.sqrt(2 * width)
+def least_ridge(width: int, population: int, noise_multiplier: float, half: float) -> float:
+    """Returns the r from which on the noise of M makes no step too long; `half`: h."""
+    return _SAFE * half * noise_multiplier / population * math.sqrt(2 * width)
 
 
 def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
@@ -65,10 +65,10 @@ def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
     return (noisy + noisy.T) / 2
 
 
-def preconditioner(second: np.ndarray, ridge: float) -> np.ndarray:
-    """Returns P, float32 `[d + 1, d + 1]`, of a released M and of r, at least `least_ridge`."""
+def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
+    """Returns P, float32 `[d + 1, d + 1]`, of a released M, of r >= `least_ridge`, and of h."""
     full = np.eye(len(second) + 1)
     full[:-1, :-1] = second
     values, vectors = np.linalg.eigh(full)
-    return np.asarray((vectors / (CURVATURE * np.maximum(values, 0.0) + ridge)) @ vectors.T,
+    return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T,
                       np.float32)

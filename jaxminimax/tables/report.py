@@ -14,6 +14,7 @@ import numpy as np
 from jaxminimax.accounting import Profile, profile
 from jaxminimax.accounting.profiles import STATED
 from jaxminimax.accounting.sections import LARGE_DELTA, OWNERS, USER, membership
+from jaxminimax.tables.columns import Category
 from jaxminimax.tables.scorer import Scorer
 
 _STYLE = """
@@ -28,7 +29,10 @@ figcaption { font-size: .9rem; }
 pre { font-size: .8rem; overflow-x: auto; } li { margin: .3rem 0; overflow-wrap: anywhere; }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .6rem; } }
 """
-_SETTINGS = ("Logistic loss", "Ranges of ")  # sentences of the statement that begin so
+SCORES = {"macro_auc": "macro AUC", "log_loss": "log-loss", "r2": "R²",
+          "mean_absolute_error": "mean absolute error"}
+# sentences of the statement that begin so
+_SETTINGS = ("Logistic loss", "Huber loss", "Ranges of ")
 
 
 def page(scorer: Scorer, data: dict[str, Any]) -> str:
@@ -43,13 +47,18 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
         law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
         stated = dataclasses.replace(stated, answers=law.answers(STATED))
     rows = {"features": ", ".join(map(str, scorer.schema.columns)),
-            "released share of positives": f"{scorer.moments.prior:.3f}"}
+            **released_words(scorer)}
     if data.get("auc") is not None:
         rows["AUC on rows held out"] = with_error(
             data["auc"], data.get("auc_standard_error")) + ", outside of the guarantee"
     if data.get("auc_reference") is not None:
         rows["the same without privacy"] = (f"{data['auc_reference']:.4f}, a logistic regression "
                                             "on the same features, outside of the guarantee")
+    for key, name in SCORES.items():
+        if data.get(key) is not None:
+            rows[f"{name} on rows held out"] = (
+                f"{data[key]:.4g}, and {data[f'{key}_reference']:.4g} without privacy, outside of "
+                "the guarantee")
     if "epsilon_with_curve" in data:
         rows["with the runs of the curve"] = (f"ε = {data['epsilon_with_curve']:.4g} at δ = "
                                               f"{stated.delta:g}, for all of them together")
@@ -71,6 +80,29 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
         _listed("Enforced by the code", stated.enforced),
         "<h2>The statement as JSON</h2><pre>",
         html.escape(json.dumps(stated.to_json(), indent=1)), "</pre></body></html>"))
+
+
+def released(scorer: Scorer) -> dict[str, Any]:
+    """Returns what was released of the label, for JSON: a share, shares by class, or a mean."""
+    target, prior = scorer.schema.target, scorer.moments.prior
+    if target is None:
+        return {"released_share_of_positives": prior}
+    if isinstance(target, Category):
+        return {"released_shares": dict(zip(target.values, np.asarray(prior).tolist(),
+                                            strict=True))}
+    middle = (1 + np.asarray(prior)[0]) / 2
+    return {"released_mean": float(target.low + (target.high - target.low) * middle)}
+
+
+def released_words(scorer: Scorer) -> dict[str, str]:
+    """Returns the same for reading, by what it is."""
+    (number,) = released(scorer).values()
+    if scorer.schema.kind == "binary":
+        return {"released share of positives": f"{number:.3f}"}
+    if scorer.schema.kind == "number":
+        return {f"released mean of {scorer.schema.label}": f"{number:.4g}"}
+    return {f"released shares of {scorer.schema.label}": ", ".join(
+        f"{value} {share:.3f}" for value, share in number.items())}
 
 
 def with_error(auc: float, error: float | None) -> str:

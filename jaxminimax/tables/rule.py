@@ -19,6 +19,8 @@ The matrix costs 0.03 of mu^2. Groups, and data too few for moments, keep the pl
 Where n mu' / sqrt(d) is above 2,000, bias costs more than noise: the clip norm grows with it until
 no gradient is clipped, at 4,000. (A rare label is what clipped gradients keep from being learned.)
 
+The loss and its clip norm C are those of the kind of label, see `labels`.
+
 Groups that contain the label are trained by `balanced_groups`: each group has the same weight at
 first, then weights move towards the groups of the largest noisy losses, if these losses can be
 heard: steps that add up to S gather noise S B / (n_i mu_l) in the log weight of group i, mu_l^2
@@ -44,7 +46,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import curvature, statistics
+from jaxminimax.tables import curvature, labels, statistics
 from jaxminimax.tables.schema import Schema
 
 SHARE = 0.1  # of mu^2, for the release of moments
@@ -52,14 +54,12 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # Features are divided by sqrt(d), so what a weight has to reach grows with it: from that many
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
-CLIP = math.sqrt(0.5)  # gradient of an undecided record of full length sqrt(2)
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
 FREE = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
 MATRIX = 0.03  # of mu^2, for the second moments of rows
 FEWEST = 20  # rounds with a preconditioner
 ROUNDS = (100, 1000)
-LONGEST = 20.0  # time that a round may stand for: the curvature is at most 1/2
 FEW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
 METHODS = ("average", "balanced", "minimax")
 GROUP_ROUNDS = 200
@@ -92,6 +92,7 @@ class Defaults:
       delta: of everything.
       method: one of `METHODS`.
       population: n, records.
+      label: the kind of label.
       losses: the release of groups' losses under a model that was trained without groups, or None.
       matrix: the release of rows' second moments that makes a preconditioner, or None for none.
 
@@ -114,6 +115,7 @@ class Defaults:
     delta: float
     method: str
     population: int
+    label: labels.Label
     losses: GroupLosses | None = None
     matrix: Repeat | None = None
 
@@ -149,16 +151,16 @@ class Defaults:
             hyper.query.clip, hyper.query.noise_multiplier, hyper.step))
         scale = ("centred and scaled by released means and second moments, with a variance of at "
                  f"least {self.floor:.3g}" if self.standardise else
-                 "left as they are, since the data are too few for their moments: only the share "
-                 "of positives is released")
-        prior = " and the intercept of the released share of positives" if average else ""
+                 "left as they are, since the data are too few for their moments: only the "
+                 f"{self.label.released} is released")
+        prior = f" and the intercept of the released {self.label.released}" if average else ""
         of_rows, how = "", f"{step:.4g} with momentum 0.9"
         if self.matrix is not None:
             of_rows = f"{MATRIX:g} for one of the second moments of rows, "
             how = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments with a "
                    f"ridge of {self.ridge:.4g}")
         lines = [
-            f"Logistic loss on {n} records",
+            f"{self.label.loss} on {n} records",
             f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
             "constant 1",
             f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, "
@@ -234,6 +236,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         checks.one_of("method", method, METHODS)
     if method not in (None, "average") and not sizes:
         raise ValueError(f"method={method!r} needs groups: give their sizes.")
+    kind = labels.of(schema)
     z = statistics.noise_of_one(population, epsilon, delta, alongside)
     budget = (1 - SHARE) * LOSSES * (2 / z) ** 2  # mu_l^2
     steps = min(WEIGHTS, STRAY * min(sizes, default=0) * math.sqrt(budget) / LOSS_BOUND)
@@ -244,7 +247,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     deviation = statistics.psi_length(schema) * first / population
     standardise = deviation <= TOO_NOISY
     moments = statistics.one_release(
-        population, statistics.psi_length(schema if standardise else None), first)
+        population, statistics.psi_length(schema, standardise), first)
     checked = None
     if sizes and method == "average":
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
@@ -252,40 +255,41 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
     mu = 2 / z * math.sqrt(share)
-    clip, matrix, rounds = CLIP, None, GROUP_ROUNDS
-    time = GATHERED * heard * mu / (2 * CLIP)
+    clip, matrix, rounds = kind.clip, None, GROUP_ROUNDS
+    time = GATHERED * heard * mu / (2 * clip * kind.haste)
     if method == "average":
         time *= max(1.0, math.sqrt(width / WIDE))
-        rounds = min(max(math.ceil(time / LONGEST), ROUNDS[0]), ROUNDS[1])
+        rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
         noise = z / math.sqrt(MATRIX)
-        ridge = curvature.least_ridge(width, population, noise)
-        few = max(math.ceil(time * ridge / ADDED), FEWEST)
-        if preconditioned and standardise and few < rounds:
+        few = max(FEWEST, math.ceil(time / ADDED * curvature.least_ridge(
+            width, population, noise, kind.curvature)))
+        if preconditioned and kind.curvature and standardise and few < rounds:
             rounds, matrix = few, statistics.one_release(population, 1.0, noise)
             left = math.sqrt(1 - MATRIX / share)
-            clip = CLIP * min(max(left * heard * mu / math.sqrt(width) / FREE, 1.0), 2.0)
-            mu, time = left * mu, left * time * CLIP / clip
+            clip *= min(max(left * heard * mu / math.sqrt(width) / FREE, 1.0), 2.0)
+            mu, time = left * mu, left * time * kind.clip / clip
     if matrix is None:
-        time = min(time, LONGEST * rounds)
+        time = min(time, kind.longest * rounds)
     step = 1.0 if matrix is not None else min(0.1 * time / rounds, 2.0)
-    hyper = _of_groups(sizes, step, steps, budget if method == "minimax" else 0.0) if (
-        method != "average") else sgda.Hyper(
-            query=Query(clip=Saddle(clip, None), population=population),
-            step=Saddle(step, 1.0), iterations=rounds, averaging=TAIL,
-            optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
+    hyper: Any = sgda.Hyper(
+        query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
+        iterations=rounds, averaging=TAIL,
+        optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
+    if method != "average":
+        hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
     result = Defaults(hyper, moments, standardise, deviation, max(2 * deviation, FLOOR), time,
                       heard * mu / math.sqrt(width), alongside, float(epsilon), float(delta),
-                      method, population, checked, matrix)
+                      method, population, kind, checked, matrix)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra())
     return dataclasses.replace(result, hyper=hyper)
 
 
-def _of_groups(sizes: tuple[int, ...], step: float, steps: float,
+def _of_groups(sizes: tuple[int, ...], clip: float, step: float, steps: float,
                budget: float) -> balanced_groups.Hyper:
     """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
     hyper = balanced_groups.Hyper(
-        query=GroupGradients(clip=CLIP, sizes=sizes, groups="all"), losses=None, step=step,
+        query=GroupGradients(clip=clip, sizes=sizes, groups="all"), losses=None, step=step,
         iterations=GROUP_ROUNDS, averaging=TAIL, optimiser=HEAVY_BALL)
     if not budget:
         return hyper

@@ -15,21 +15,25 @@ class Moments(NamedTuple):
     Attributes:
       mean: of every feature, `[d]`.
       second: of every feature's square, `[d]`.
-      prior: share of positive labels.
+      prior: share of positive labels; of K classes their shares, `[K]`; of a number in [-1, 1] its
+        mean and that of its square.
     """
 
     mean: np.ndarray
     second: np.ndarray
-    prior: float
+    prior: float | np.ndarray
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain Python values."""
-        return {"mean": self.mean.tolist(), "second": self.second.tolist(), "prior": self.prior}
+        return {"mean": self.mean.tolist(), "second": self.second.tolist(),
+                "prior": np.asarray(self.prior).tolist()}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Reads the moments that `to_json` wrote as `record`."""
-        return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
+        prior = record["prior"]
+        return cls(np.array(record["mean"]), np.array(record["second"]),
+                   np.array(prior) if isinstance(prior, list) else prior)
 
 
 def spread(by: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from jaxminimax.base import own_files
+from jaxminimax.tables.columns import Category
 from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
 FORMULA = ("x_j = (value_j - centre_j) / scale_j; "
-           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); "
-           "probability = 1 / (1 + exp(-score))")
+           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); ")
+FORMULAS = {  # by the kind of label
+    "binary": FORMULA + "probability = 1 / (1 + exp(-score))",
+    "classes": FORMULA + "probability_k = exp(score_k) / sum_l exp(score_l)",
+    "number": FORMULA + "prediction = min(max(score, low), high)"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +33,8 @@ class Scorer:
 
     Attributes:
       schema: of the table.
-      weights: of the scaled features, and last the intercept's, `[d + 1]`.
+      weights: of the scaled features, and last the intercept's, `[d + 1]`; of K classes
+        `[d + 1, K]`; of a number in its units.
       moments: what the features are scaled by.
       floor: least variance that a feature is divided by; None: features are not scaled.
       stated: what training cost, `statement.to_json()`.
@@ -68,40 +73,77 @@ class Scorer:
         return Statement.from_json(self.stated)
 
     def decision_function(self, frame: Any) -> np.ndarray:
-        """Returns the log-odds of the positive label, `[n]`, for every row of a table."""
+        """Returns the score of every row of a table.
+
+        With a positive label it is its log-odds, `[n]`; of K classes their logits, `[n, K]`; of a
+        number its value before it is clipped to the range, `[n]`.
+        """
         cells, (centre, scale) = self.schema.read(frame), spread(self.moments, self.floor)
         total, squares, first = np.float64(0), np.float64(0), 0
         for name, column in self.schema.columns.items():  # one by one: no matrix of all features
             own = slice(first, first := first + column.width)
             x = (column.encode(cells[name]) - centre[own]) / scale[own]
             total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
-        return self.weights[-1] + total / np.sqrt(np.maximum(squares, 1.0))
+        return self.weights[-1] + (total.T / np.sqrt(np.maximum(squares, 1.0))).T
+
+    def predict(self, frame: Any) -> np.ndarray:
+        """Returns `prediction` for every row of a table, `[n]`."""
+        return self.prediction(self.decision_function(frame))
+
+    def prediction(self, scores: np.ndarray) -> np.ndarray:
+        """Returns the likeliest label for each score, `[n]`.
+
+        With a positive label it is whether that is the likelier one; of classes it is the value; of
+        a number it is the score, clipped to the range.
+        """
+        target = self.schema.target
+        if target is None:
+            return scores > 0
+        if isinstance(target, Category):
+            return np.array(target.values)[np.argmax(scores, 1)]
+        return np.clip(scores, target.low, target.high)
 
     def predict_proba(self, frame: Any) -> np.ndarray:
-        """Returns the probabilities of another label and of the positive one, `[n, 2]`."""
-        positive = self.probability(self.decision_function(frame))
-        return np.stack([1 - positive, positive], 1)
+        """Returns the probabilities of another label and of the positive one, `[n, 2]`.
+
+        Of K classes it returns those of all of them, `[n, K]`.
+        """
+        shares = self.probability(self.decision_function(frame))
+        return shares if shares.ndim == 2 else np.stack([1 - shares, shares], 1)
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
-        """Returns 1 / (1 + e^-s), the probability of the positive label, for each score s."""
+        """Returns 1 / (1 + e^-s), the probability of the positive label, for each score s.
+
+        Of K classes it returns e^s_k / sum_l e^s_l for logits `[n, K]`.
+
+        Raises:
+          ValueError: for a label that is a number.
+        """
+        if self.schema.kind == "number":
+            raise ValueError(f"{self.schema.label} is a number, which has no probability: use "
+                             "predict.")
+        if self.schema.kind == "classes":
+            shares = np.exp(scores - scores.max(1, keepdims=True))
+            return shares / shares.sum(1, keepdims=True)
         return (1 + np.tanh(scores / 2)) / 2
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record of a model file, as the page on serving describes it."""
         centre, scale = spread(self.moments, self.floor)
-        features = [one | {"centre": a, "scale": b, "weights": [w]} for one, a, b, w in zip(
-            self.schema.described(), centre.tolist(), scale.tolist(), self.weights[:-1].tolist(),
-            strict=True)]
-        return {"format": FORMAT,
-                "label": {"kind": "binary", "name": self.schema.label,
-                          "positive": self.schema.positive},
-                "formula": FORMULA, "features": features,
-                "intercepts": self.weights[-1:].tolist(), "schema": self.schema.to_dict(),
+        kind = self.schema.kind
+        *weights, intercepts = self.weights.reshape(len(self.weights), -1).tolist()
+        features = [one | {"centre": a, "scale": b, "weights": w} for one, a, b, w in zip(
+            self.schema.described(), centre.tolist(), scale.tolist(), weights, strict=True)]
+        return {"format": FORMAT, "label": {"kind": kind, **self.schema.declared_label()},
+                "formula": FORMULAS[kind], "features": features, "intercepts": intercepts,
+                "schema": self.schema.to_dict(),
                 "released": {**self.moments.to_json(), "floor": self.floor},
                 "group_losses": self.group_losses, "statement": self.stated}
 
-    def linear(self) -> tuple[np.ndarray, float]:
+    def linear(self) -> tuple[np.ndarray, Any]:
         """Returns coefficients `[d]` in the units of the columns, and the intercept.
+
+        Of K classes it returns `[d, K]`, and an intercept for each.
 
         For columns c inside their ranges the values are slope_j c_j + offset_j, so with centres and
         scales as in the model's file and b the last weight the score is
@@ -113,8 +155,28 @@ class Scorer:
         """
         slope, offset = np.array(list(map(_line, self.schema.described()))).T
         centre, scale = spread(self.moments, self.floor)
-        w = self.weights[:-1] / scale
-        return w * slope, float(self.weights[-1] + w @ (offset - centre))
+        w = self.weights[:-1].T / scale
+        return (w * slope).T, self.weights[-1] + w @ (offset - centre)
+
+    def sql(self, table: str | None = None, output: int = 0) -> str:
+        """Returns the score as an expression in SQL, for one row of a table.
+
+        It needs SQRT, POWER and, for columns with a logarithm, LN. Columns of numbers must have a
+        type of numbers with NULL for missing ones, and columns of categories must be text with the
+        declared values. Names are in double quotes, as in the standard.
+
+        Args:
+          table: its name, for columns `"table"."column"`; None for `"column"`.
+          output: the number of the score, where the label has several.
+        """
+        record, before = self.to_json(), "" if table is None else f"{_quoted(table)}."
+        x = [f"({_sql_value(one, before + _quoted(one['column']))} - {one['centre']!r}) / "
+             f"{one['scale']!r}" for one in record["features"]]
+        total = " + ".join(f"{one['weights'][output]!r} * {each}" for one, each in zip(
+            record["features"], x, strict=True))
+        squares = " + ".join(f"POWER({each}, 2)" for each in x)
+        return (f"{record['intercepts'][output]!r} + ({total}) / "
+                f"CASE WHEN {squares} > 1 THEN SQRT({squares}) ELSE 1.0 END")
 
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
@@ -147,10 +209,11 @@ class Scorer:
         """Makes the scorer of a record, of format 1 if it says so."""
         if record["format"] == 1:  # had the scaling's numbers at the top, and weights without names
             released, weights = record, record["weights"]
-        elif record["format"] == FORMAT and record["label"]["kind"] == "binary":
+        elif record["format"] == FORMAT and record["label"]["kind"] in FORMULAS:
             released = record["released"]
-            weights = [*(x for one in record["features"] for x in one["weights"]),
-                       *record["intercepts"]]
+            weights = [*(one["weights"] for one in record["features"]), record["intercepts"]]
+            if record["label"]["kind"] != "classes":  # one output
+                weights = [w for (w,) in weights]
         else:
             raise KeyError("format")
         return cls(Schema.from_dict(record["schema"]), np.array(weights),
@@ -164,3 +227,22 @@ def _line(feature: dict[str, Any]) -> tuple[float, float]:
         return 1.0, 0.0
     low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
     return 2 / (high - low), -(high + low) / (high - low)
+
+
+def _quoted(name: str, mark: str = '"') -> str:
+    return mark + name.replace(mark, 2 * mark) + mark
+
+
+def _sql_value(feature: dict[str, Any], cell: str) -> str:
+    """Returns the value of a feature as an expression of its cell."""
+    if feature["read"] == "category":
+        mark = "'"
+        return f"CASE WHEN TRIM({cell}) = {_quoted(feature['value'], mark)} THEN 1.0 ELSE 0.0 END"
+    if feature["read"] == "missing":
+        return f"CASE WHEN {cell} IS NULL THEN 1.0 ELSE 0.0 END"
+    (low, high), x = map(float, feature["range"]), cell
+    ends = f"WHEN {cell} <= {low!r} THEN -1.0 WHEN {cell} >= {high!r} THEN 1.0"
+    if feature["log"]:
+        low, high, x = math.log1p(low), math.log1p(high), f"LN(1 + {cell})"
+    return (f"CASE WHEN {cell} IS NULL THEN 0.0 {ends} "
+            f"ELSE 2 * ({x} - {low!r}) / {high - low!r} - 1 END")

@@ -32,6 +32,16 @@ def described(times=12, bands=3, parts=6, n=24, z=2.0, exact=True, parameters=20
 # --- the noise ---
 
 
+def inverse(times, bands):
+    """R, of blocks of so many releases."""
+    a = factorisation.coefficients(bands) * 2.0**-17
+    r = np.zeros((times, times))
+    for t, k in itertools.product(range(times), range(bands)):
+        if k <= t % bands:
+            r[t, t - k] = a[k]
+    return r
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_block_has_the_square_root_and_shares_nothing_with_another(exact):
     """The covariance of 8 releases in blocks of 3, of 6,000 numbers each, is that of R R^T."""
@@ -42,14 +52,17 @@ def test_a_block_has_the_square_root_and_shares_nothing_with_another(exact):
         jnp.zeros(size), ()), jnp.zeros((24, size))).w)
     sums = np.stack([released(jnp.int32(t)) for t in range(times)])
     noise = sums * jmm.mechanism.batch_size(steps.query) / 2.0
-    a = factorisation.coefficients(3) * 2.0**-17
-    r = np.zeros((times, times))
-    for t, k in itertools.product(range(times), range(3)):
-        if k <= t % 3:
-            r[t, t - k] = a[k]
-    actual = noise @ noise.T / size
+    r, actual = inverse(times, 3), noise @ noise.T / size
     np.testing.assert_allclose(actual, r @ r.T, atol=5 * 1.5 / math.sqrt(size))
     assert np.abs(noise.mean(1)).max() < 5 * 1.2 / math.sqrt(size)
+
+
+@pytest.mark.parametrize(("times", "bands"), [(7, 3), (8, 4), (5, 1), (2, 4)])
+def test_noise_on_prefix_sums_is_that_of_the_matrix(times, bands):
+    r = inverse(times, bands)
+    rows = np.square(np.tri(times) @ r).sum(1)
+    actual = InTurn(bands).mean_prefix(Bands(bands, times, 1))
+    assert actual == pytest.approx(math.sqrt(rows.mean()), rel=1e-12)
 
 
 def test_a_release_is_a_function_of_its_key_and_number():

@@ -32,6 +32,7 @@ from jaxminimax.tables import (
     scorer,
     statistics,
     train,
+    training,
     unfinished,
 )
 
@@ -251,6 +252,33 @@ def test_charged_ranges_are_paid_from_the_same_epsilon():
         statistics.ranges_query(10**8, SCHEMA, 1.0, 1e-6)
     with pytest.raises(ValueError, match="released by train"):
         SCHEMA.features(made(5))
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--name", "first"), "--ledger FILE"),
+    (("--ledger", "l", "--curve", "1", "--test-fraction", "0.5"), "leave one of them out"),
+    (("--ledger", "nowhere.json"), "no ledger at")])
+def test_what_a_ledger_cannot_count_is_refused(tmp_path, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    made(40).to_csv("t.csv", index=False)
+    assert main.main(["train", "t.csv", "--label", "y", "--positive", "1", "--numeric", "b=0:1",
+                      "--epsilon", "1", "--delta", "1e-3", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("unit", "owner", "claim", "refused"), [
+    ("one record", None, None, False), ("one person", "who", None, False),
+    ("one record", "who", None, True), ("one person", None, None, True),
+    ("one visit", None, None, True), ("one visit", None, "one visit", False)])
+def test_a_ledger_takes_runs_of_its_own_unit(tmp_path, unit, owner, claim, refused):
+    schema = Schema({"b": Number(0, 1)}, "y", 1, owner, 1 if owner is None else 5)
+    ledger = jmm.accounting.Ledger(tmp_path / "l.json", epsilon=3.0, delta=1e-3, unit=unit)
+    stated = training._in_ledger(ledger, schema, claim)
+    if refused:
+        with pytest.raises(ValueError, match="they cannot be added"):
+            ledger.check_same("The run", unit=stated)
+    else:
+        ledger.check_same("The run", unit=stated)
 
 
 class StoppedError(Exception):

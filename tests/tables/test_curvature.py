@@ -24,7 +24,7 @@ from jaxminimax.tables import (
     unfinished,
 )
 
-N, D = 40, 3
+N, D, HALF = 40, 3, 0.125
 SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1), "c": Category(("u", "v"))}, "y", 1)
 
 
@@ -49,13 +49,13 @@ def test_without_noise_it_is_the_mean_over_persons_and_the_preconditioner_its_in
     assert np.allclose(second, np.einsum("nr,nri,nrj->ij", weight, u, u) / N, atol=1e-6)
     full = np.eye(D + 1)
     full[:-1, :-1] = second
-    actual = curvature.preconditioner(second, 0.3)
-    assert np.allclose(actual @ (curvature.CURVATURE * full + 0.3 * np.eye(D + 1)), np.eye(D + 1),
+    actual = curvature.preconditioner(second, 0.3, HALF)
+    assert np.allclose(actual @ (HALF * full + 0.3 * np.eye(D + 1)), np.eye(D + 1),
                        atol=1e-5)
 
 
 def test_a_matrix_that_noise_made_negative_gives_steps_of_at_most_one_over_the_ridge():
-    steps = np.linalg.eigvalsh(curvature.preconditioner(-5 * np.eye(D), 0.2))
+    steps = np.linalg.eigvalsh(curvature.preconditioner(-5 * np.eye(D), 0.2, HALF))
     assert steps.min() > 0
     assert steps.max() == pytest.approx(5.0)
 
@@ -91,7 +91,7 @@ def test_it_is_charged_and_rounds_are_few_at_equal_time():
         without = jmm.Sequence(parts=(chosen.moments, chosen.mechanism().parts[-1]))
         assert jmm.epsilon(without, 1e-9) < 0.999 * epsilon
         assert chosen.ridge >= curvature.least_ridge(
-            SCHEMA.width, n, chosen.matrix.query.noise_multiplier.w)
+            SCHEMA.width, n, chosen.matrix.query.noise_multiplier.w, chosen.label.curvature)
         assert "second moments of rows" in chosen.explain()
         # noise that a flat direction gathers: T steps that add up to tau
         gathered = chosen.time * 2 * chosen.hyper.query.clip.w * math.sqrt(SCHEMA.width) / (

@@ -199,7 +199,7 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("overflow of rows sent ahead is released", "uniformity, of data on the host",
      "rows sent ahead", plant.fits_if_sent, samples.sent_ahead, "releases that are numbers"),
     ("rows sent for another release are read", "uniformity, of data on the host",
-     "words of samples sent ahead", plant.of_number_0, samples.sent_for_another,
+     "words of samples sent ahead", plant.of_first_mark, samples.sent_for_another,
      "releases that are numbers"),
     ("batches not disjoint", "one read a pass", "sample", plant.first_batch_only, BATCHES, SIGNAL),
     ("rows in another order in every pass", "distance of a record's releases, of correlated noise",

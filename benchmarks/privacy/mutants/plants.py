@@ -44,8 +44,8 @@ from jaxminimax.releases import (
     groups,
     losses,
     noisy_sums,
-    opening,
     reading,
+    release_keys,
     solutions,
     stream,
     sums,
@@ -68,10 +68,10 @@ AIMS: dict[str, tuple[Any, str]] = {
     "noise on a sum": (noisy_sums, "add_noise_and_normalise"),
     "node": (stream, "_node"),
     "what correlated noise is made of": (stream, "floored_normal"),
-    "keys of a release": (opening, "keys_of_release"),
+    "keys of a release": (release_keys, "Keys"),
     "key and sample": (reading, "draw_sample"),
-    "words of operators": (opening, "operator_key_data"),
-    "stream of keys": (opening, "stream"),
+    "words of operators": (release_keys.Keys, "operators"),
+    "stream of keys": (release_keys, "stream"),
     "numbers of a round": (mutant_places.Twice, "number"),
     "parts of a round": (mutant_places.Two, "parts"),
     # samples
@@ -82,7 +82,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "new rows": (distinct, "firsts"),
     "part": (reading, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
-    "words of samples sent ahead": (opening, "mark_ahead"),
+    "words of samples sent ahead": (release_keys.Keys, "ahead"),
     # tables
     "name of a person": (identity, "_name"),
     "rows of persons": (table_records, "rows_of_people"),
@@ -291,8 +291,8 @@ def of_number_0(keys: Any) -> Any:
 
 def of_the_noises_words(_: Any) -> Any:
     """The sample's size is drawn from the words that the noise is made of."""
-    def changed(keys: Any, run: Any, mechanism: Any, spent: Any) -> Any:
-        source = SampleKeys(fold_in(keys.noise, noisy_sums._NOISE), run)
+    def changed(keys: Any, mechanism: Any, spent: Any) -> Any:
+        source = SampleKeys(keys.added(), keys.run)
         with mock.patch.object(poisson, "fold_in", lambda key, number: (
                 key if number == poisson._SIZE else fold_in(key, number))):
             return sampling.draw(source, mechanism.query, spent % mechanism.times)
@@ -302,8 +302,12 @@ def of_the_noises_words(_: Any) -> Any:
 
 def of_the_noises_key(_: Any) -> Any:
     """Operators draw from the words that the noise is made of."""
-    return lambda key, kind, number: jax.random.key_data(
-        opening.keys_of_release(key, kind, number).noise)[:2]
+    return lambda keys: jax.random.key_data(keys.noise)[:2]
+
+
+def of_first_mark(ahead: Any) -> Any:
+    """All samples that are sent ahead have one mark."""
+    return lambda keys: ahead(release_keys.Keys(keys.run, int(Kind.MEAN), 0))
 
 
 def loss_of_round_0(release_loss: Any) -> Any:
