@@ -138,17 +138,24 @@ def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_state
     table = pd.DataFrame({"a": rng.uniform(-1, 1, 900), "b": rng.uniform(-1, 1, 900),
                           "c": rng.choice(["u", "v"], 900), "y": rng.integers(2, size=900)})
     how = {"epsilon": 4.0, "delta": 1e-6, "key": jax.random.key(5), "folder": tmp_path / "run"}
-    seen = []
+    seen, keys = [], []
+
+    def recorded(function):
+        return lambda key, *given: (keys.append(key), function(key, *given))[1]
 
     def stop(key, start, data, hyper, *_, **kept):
+        keys.append(key)
         seen.append((hyper, kept["alongside"]))
         raise StoppedError
 
     monkeypatch.setattr(unfinished, "LONG", 0)
     with monkeypatch.context() as patched:
         patched.setattr(training, "fit", stop)
+        for module in (statistics, curvature):
+            patched.setattr(module, "_release", recorded(module._release))
         with pytest.raises(StoppedError):
             train(table, SCHEMA, **how)
+        assert len({tuple(jax.random.key_data(key).tolist()) for key in (how["key"], *keys)}) == 4
         patched.setattr(curvature, "_release", None)  # refuses a call
         with pytest.raises(StoppedError):
             train(table, SCHEMA, **how)
