@@ -6,7 +6,7 @@ A bug is planted by replacing one function in the module that uses it, for the t
 no file is edited. `plants` has the bugs, `charges` those of the accountant. A
 detector returns a number and the largest value that the number may have (`detectors`, and
 `samples` of samples); one that breaks has caught nothing. `subtle`, `grids`, `places`,
-`runs` of files and ledgers, and `tables` have bugs with detectors.
+`runs` of files and ledgers, `turns` of parts in turn, and `tables` have bugs with detectors.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import jax
 
 import jaxminimax as jmm
 from benchmarks.common import report
-from benchmarks.privacy.mutants import charges, grids, places, runs, samples, subtle, tables
+from benchmarks.privacy.mutants import charges, grids, places, runs, samples, subtle, tables, turns
 from benchmarks.privacy.mutants import detectors as find
 from benchmarks.privacy.mutants import plants as plant
 from benchmarks.privacy.mutants.detectors import Finding
@@ -316,8 +316,9 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
 )
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)
-MUTANTS += tuple(Mutant(name, breaks, number, replace(aim, make, runs.AIMS), detector)
-                 for name, breaks, aim, make, detector, number in runs.BUGS)
+MUTANTS += tuple(Mutant(name, breaks, number, replace(aim, make, own.AIMS), detector)
+                 for own in (runs, turns)
+                 for name, breaks, aim, make, detector, number in own.BUGS)
 # an attack's bound on epsilon sees a gross mistake of any kind
 MUTANTS += (Mutant("clip norm doubled, attacked", "sensitivity", "audit: lower bound on epsilon",
                    replace("weight", plant.clip_times(2.0)), functools.partial(find.audit, 1)),)
