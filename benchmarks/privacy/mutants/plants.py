@@ -35,6 +35,7 @@ from jaxminimax.mechanism import (
     rows_read,
     sampling,
 )
+from jaxminimax.mechanism import solutions as lengths
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
@@ -105,7 +106,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "clipped scores": (losses, "_clipped_parts"),
     "product with a record": (_vi, "product_with"),
     "noise unit": (solutions, "noise_unit"),
-    "length of a solution": (solutions, "solution_length"),
+    "length of a solution": (lengths, "solution_length"),
     # algorithms
     "update": (sgda, "update"),
     "release": (sums, "release_and_clip"),
