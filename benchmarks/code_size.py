@@ -23,7 +23,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 
 ROOT = pathlib.Path(jmm.__file__).parent
-APART = {"tables", "audit", "estimators.py", "__main__.py", "commands.py", "options.py"}
+APART = {"tables", "audit", "estimators", "__main__.py", "commands.py", "options.py"}
 LEDGER = ("_ledger", "_books", "_entries", "_record", "_filters", "_odometer", "_tuning", "ledger",
           "tuning")
 SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,

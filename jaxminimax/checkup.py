@@ -17,16 +17,17 @@ import numpy as np
 
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks, types
-from jaxminimax.base.types import People, Problem, PyTree, Saddle
+from jaxminimax.base.identity import People, rows_each
+from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, leaves
+from jaxminimax.mechanism import Full, Repeat, leaves
 from jaxminimax.mechanism.composed import check as check_description
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import REPLACE_ONE
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
-from jaxminimax.releases import operator_rng, record_isolation, watch
+from jaxminimax.releases import record_isolation, release_keys, watch
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates
@@ -163,7 +164,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
                     clips.get("v"))
     batch, read = _batch(query, n)
     drawn = getattr(problem, "random", False)
-    summed = clipped_sum(operator_rng.operator_of(problem) if drawn else problem.operator, wanted)
+    summed = clipped_sum(release_keys.operator_of(problem) if drawn else problem.operator, wanted)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
                             (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
     cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),
@@ -173,7 +174,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     noise, labels = _noise_is_set(described), getattr(problem, "labels", None)
     return Report(
         records={"number": n, "arrays": _arrays("record", record),
-                 "rows each": types.rows_each(data)},
+                 "rows each": rows_each(data)},
         parameters=tuple(x for name, one in z._asdict().items()
                          for x in _arrays(f"z.{name}", one)),
         players=_players(problem.operator, z, wanted),
@@ -280,8 +281,9 @@ def _lost(query: Any, each: int) -> float:
     """Returns the share of the noise that pays for rounding of numbers that a release lacks."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
-    needed = dataclasses.replace(query, parameters=each).effective_noise_multiplier(REPLACE_ONE)
-    return 1 - query.effective_noise_multiplier(REPLACE_ONE) / needed if needed else 0.0
+    charged, needed = (Repeat(query=one, times=1).effective_noise_multiplier(REPLACE_ONE)
+                       for one in (query, dataclasses.replace(query, parameters=each)))
+    return 1 - charged / needed if needed else 0.0
 
 
 # --- on synthetic data ---

@@ -192,7 +192,8 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _summed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    stated = accounting.Ledger(args.file).statement()
+    stated = accounting.Ledger(args.file, epsilon=args.epsilon, delta=args.delta,
+                               unit=args.unit).statement()
     return stated.to_json(), str(stated)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.releases import operator_rng
+from jaxminimax.releases import release_keys
 
 
 def __dir__() -> list[str]:
@@ -142,7 +142,7 @@ def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
         >>> jmm.metrics.mean_operator(pull, Saddle(jnp.zeros(1), ()), jnp.ones((4, 1))).w.tolist()
         [-1.0]
     """
-    operator_rng.refuse(problem, "The mean operator")
+    release_keys.refuse(problem, "The mean operator")
     each = jax.vmap(problem.operator, (None, 0))(z, data)
     mean = jax.tree.map(lambda x: jnp.mean(x, 0), each)
     return mean if problem.public is None else jax.tree.map(jnp.add, mean, problem.public(z))
@@ -275,7 +275,7 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
         >>> jmm.metrics.group_risks(problem, jnp.zeros(1), data, (1, 2)).tolist()
         [0.5, 0.0]
     """
-    operator_rng.refuse(problem, "A group's risk")
+    release_keys.refuse(problem, "A group's risk")
     each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
     return _group_means(each, sizes)
 

@@ -130,8 +130,13 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
                  "present or counts as absent (default: replace_one, the stronger one)")
         add("--json", action="store_true", help="print JSON only")
     text = "privacy statement of all runs in a ledger, in words"
-    ledger = commands.add_parser("ledger", help=text, description=text)
+    ledger = commands.add_parser("ledger", help=text, description=text + (
+        ". With --epsilon and --delta it opens a new ledger in the file."))
     ledger.add_argument("file", help="where Ledger(...) keeps its books")
+    ledger.add_argument("--epsilon", type=float, help="of everything that will be released")
+    ledger.add_argument("--delta", type=float, help="of everything that will be released")
+    ledger.add_argument("--unit", help="what one record is, or 'one person' where persons have "
+                                       "several rows (default: one record)")
     ledger.add_argument("--json", action="store_true", help="print JSON only")
     for others in more:
         others(commands)

@@ -9,6 +9,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import jaxminimax as jmm
 from jaxminimax.estimators import PrivateAUCClassifier, PrivateWorstGroupClassifier
 from jaxminimax.tables import Category, Number
+from jaxminimax.tables.scaling import spread
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +47,48 @@ def test_a_fit_is_private_and_useful(fitted):
     assert fitted.score(x, y) > 0.9
     assert np.mean(fitted.predict(x) == y) > 0.8
     assert fitted.n_features_in_ == 2
+
+
+def test_probabilities_and_decisions_follow_from_the_scores(fitted):
+    x, _ = made(seed=1)
+    both = fitted.predict_proba(x)
+    np.testing.assert_allclose(both.sum(1), 1)
+    np.testing.assert_allclose(both[:, 1], 1 / (1 + np.exp(-fitted.decision_function(x))))
+    for threshold in (0.2, 0.9):
+        assert np.all((fitted.predict(x, threshold) == "yes") == (both[:, 1] > threshold))
+    with pytest.raises(ValueError, match="threshold"):
+        fitted.predict(x, threshold=1.0)
+    assert fitted.epsilon_spent_ == fitted.statement_.epsilon
+
+
+def test_coefficients_are_in_units_of_the_columns_and_rows_are_cut_to_length_one():
+    x, y = made()
+    wide = 30 * x + 50
+    one = PrivateAUCClassifier(epsilon=2.0, bounds=(20.0, 80.0), random_state=0).fit(wide, y)
+    centre, scale = spread(one.scorer_.moments, one.scorer_.floor)
+    length = np.linalg.norm((x - centre) / scale, axis=1)
+    middle = one.scorer_.weights[-1]
+    line = wide @ one.coef_[0] + one.intercept_
+    assert 0 < np.mean(length < 1) < 1
+    np.testing.assert_allclose(one.decision_function(wide),
+                               middle + (line - middle) / np.maximum(length, 1))
+
+
+def test_a_schema_has_a_coefficient_for_each_feature():
+    x, y = made()
+    schema = {"a": Number(0, 2, log=True, missing=True), "b": Category(("u", "v"))}
+    table = {"a": 1 + x[:, 0], "b": np.where(x[:, 1] > 0, "u", "v")}
+    one = PrivateAUCClassifier(epsilon=2.0, schema=schema, random_state=0).fit(table, y)
+    assert one.coef_.shape == (1, len(one.scorer_.schema.described())) == (1, 4)
+    assert list(one.feature_names_in_) == ["a", "b"]
+
+
+def test_a_weight_of_a_row_is_refused_with_the_reason():
+    x, y = made(200)
+    with pytest.raises(TypeError, match="bounds what one record adds"):
+        PrivateAUCClassifier(bounds=(-1, 1)).fit(x, y, sample_weight=np.ones(200))
+    with pytest.raises(TypeError, match="no argument weights"):
+        PrivateAUCClassifier(bounds=(-1, 1)).fit(x, y, weights=np.ones(200))
 
 
 def test_a_clone_has_the_parameters_and_nothing_else(fitted):

@@ -1,8 +1,12 @@
 """Three people's way from nothing to what they came for, by the commands that they would type."""
 
 import json
+import os
 import pathlib
 import re
+import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -139,3 +143,62 @@ def test_a_scorer_of_a_table_is_asked_the_same_without_its_data():
     trained = jmm.tables.defaults(20_000, schema, epsilon=1.0, delta=1e-6).mechanism()
     assert jmm.epsilon(trained, 1e-6) <= 1 < jmm.epsilon(trained, 1e-9)
     assert jmm.epsilon(trained, 1e-6, people=5) > 5
+
+
+# --- data scientist: one budget for several models, a report, scores without the library ---
+
+
+KILLED = """
+import os, signal, sys
+from jaxminimax import accounting, __main__
+
+reserve = accounting.Ledger.reserve
+accounting.Ledger.reserve = lambda *given, **how: (
+    reserve(*given, **how), os.kill(os.getpid(), signal.SIGKILL))
+__main__.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_from_a_ledger_to_a_report_and_scores_by_numpy(tmp_path, monkeypatch, capsys):
+    """Killed when it has been charged, it goes on, and is charged neither twice nor not at all."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    age = rng.uniform(18, 90, 400)
+    table = pd.DataFrame({"age": age, "ill": np.where(age > 54, "yes", "no")})
+    table.to_csv("t.csv", index=False)
+    pathlib.Path("s.toml").write_text(SCHEMA)
+    assert said(capsys, "ledger", "study.json", "--epsilon", "2.2", "--delta", "1e-4")["runs"] == []
+    command = ["train", "t.csv", "--schema", "s.toml", "--epsilon", "2", "--delta", "1e-5", "--out",
+               "model", "--ledger", "study.json", "--name", "first model", "--purpose", "triage"]
+    environment = os.environ | {"PYTHONPATH": str(DOCS.parent), "JAX_ENABLE_X64": "1"}
+    done = subprocess.run([sys.executable, "-c", KILLED, *command], check=False, env=environment)
+    assert done.returncode == -signal.SIGKILL
+    begun = {path.name for path in pathlib.Path("model").rglob("*") if path.is_file()}
+    assert begun == {"key", "lock", "promise.json", "model.json.lock"}, "nothing was released"
+    (killed,) = said(capsys, "ledger", "study.json")["runs"]
+    assert killed["closed"] is None
+    record = said(capsys, *command)
+    (once,) = said(capsys, "ledger", "study.json")["runs"]
+    assert once["charge"] == killed["charge"]
+    assert once["closed"] is not None
+    assert record["ledger"]["runs"] == ["first model"]
+    assert 0 < record["ledger"]["share_left"] < 0.5
+    # a second model is refused before it releases anything, and leaves the first one as it was
+    before = {path: path.read_bytes() for path in pathlib.Path("model").iterdir()}
+    assert main([*command[:-4], "--name", "second model"]) == 2
+    assert "are left" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in pathlib.Path("model").iterdir()} == before
+    assert len(said(capsys, "ledger", "study.json")["runs"]) == 1
+    page = pathlib.Path("model/report.html").read_text(encoding="utf-8")
+    first, _ = page.split("<h2>The statement</h2>")
+    for text in ("“ill”", record["date"], "positive value yes", "for one row", "t.csv, 400 records",
+                 "triage", "not stated", "first model", f"jaxminimax {jmm.__version__}"):
+        assert text in first, text
+    program = re.search(r"numpy_scorer.py -->\n```python\n(.*?)```",
+                        (DOCS / "serving.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    exec(program, names := {})
+    scores = names["scores"](json.loads(pathlib.Path("model/model.json").read_text()),
+                             {"age": age})
+    np.testing.assert_allclose(scores[:, 0], jmm.tables.Scorer.load("model").decision_function(
+        table), atol=1e-6)

@@ -83,6 +83,10 @@ def laws():
     return {
         "sum": Law(RELEASES["sum"], 1 / N),
         "sum of a part": Law(RELEASES["sum of a part"], 2 / N, spent=3),
+        # of two records of eight; noise begins anew with every second release
+        "sum of parts in turn": Law(RELEASES["sum of parts in turn"], 4 / N, np.linalg.norm(
+            coefficients(2) * 2.0**-17), spent=3),
+        "sum of parts in turn, anew": Law(RELEASES["sum of parts in turn"], 4 / N, spent=2),
         "sums of both players": Law(sum_of_both(False, NOISE),
                                     np.repeat(np.array(NOISE), 2) * both),
         "joint clip": Law(sum_of_both(True, Saddle(1.5, 1.5)), 1.5 * both),

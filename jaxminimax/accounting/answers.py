@@ -117,8 +117,9 @@ def effective_noise_multiplier(query: OneRelease) -> float:
         raise ValueError("effective_noise_multiplier is of a Query, a Resolvent or GroupGradients, "
                          f"got {type(query).__name__}.")
     steps = getattr(query, "steps", None)  # one number a part, or one for all
-    check(Repeat(query=query, times=1, parts=len(steps) if isinstance(steps, tuple) else 1))
-    return query.multiplier()
+    once = Repeat(query=query, times=1, parts=len(steps) if isinstance(steps, tuple) else 1)
+    check(once)
+    return once.multiplier()
 
 
 def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,

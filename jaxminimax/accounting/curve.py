@@ -345,7 +345,7 @@ def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
     if len(costs) == 1:
         return costs
     most = {name: max(getattr(cost, name) for cost in costs)
-            for name in ("failure", "law_error", "ratio", "sample_error")}
+            for name in ("failure", "law_error", "ratio", "sample_error", "sets")}
     return tuple(cost._replace(**most) for cost in costs)
 
 

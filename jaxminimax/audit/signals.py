@@ -78,13 +78,13 @@ class Signal:
 
 
 def _unsampled(described: Any) -> Any:
-    """Returns a description in which every sample holds the record, except disjoint batches."""
+    """Returns a description in which samples hold the record whenever they may, no secrets."""
     if isinstance(described, tuple) and not hasattr(described, "_fields"):
         return tuple(map(_unsampled, described))
     if not dataclasses.is_dataclass(described) or isinstance(described, type):
         return described
     if isinstance(described, OneRelease) and described.sampling.secret:
-        return described.sampled_by(Full())
+        return described.sampled_by(described.sampling.always() or Full())
     return dataclasses.replace(described, **{
         field.name: _unsampled(getattr(described, field.name))
         for field in dataclasses.fields(described)})
@@ -163,12 +163,15 @@ def _nodes(steps: np.ndarray) -> np.ndarray:
     return nodes
 
 
-def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
+def _innovations(steps: np.ndarray, bands: int, restart: int | None) -> np.ndarray:
     """Returns the innovations of correlated noise, `[runs, rounds, k]`, and a record's moves."""
     if bands == 1:
         return steps
-    a = coefficients(bands)
-    return np.asarray(scipy.signal.lfilter([1.0], a / a[0], steps, axis=1))
+    a, rounds = coefficients(bands), steps.shape[1]
+    # noise that begins anew has innovations of its own from there on
+    return np.concatenate([
+        scipy.signal.lfilter([1.0], a / a[0], steps[:, start:start + (restart or rounds)], axis=1)
+        for start in range(0, rounds, restart or rounds)], 1)
 
 
 def _reads(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
@@ -207,7 +210,8 @@ def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     if bands > 1 and len(seen.leaves) > 1:
         raise ValueError("The signal of correlated noise is that of one release a round, and "
                          f"{len(seen.leaves)} are looked at: audit another algorithm.")
-    noise, gap = (_innovations(x, bands) for x in (noise, gap))
+    restart = query.restart() if bands > 1 and query is not None else None
+    noise, gap = (_innovations(x, bands, restart) for x in (noise, gap))
     sampling = getattr(query, "sampling", None)
     n = getattr(query, "population", None) or min(getattr(query, "sizes", (1,)))
     case = None if sampling is None else sampling.worst_case(n)

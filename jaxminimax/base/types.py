@@ -234,7 +234,7 @@ class Problem(NamedTuple):
       random: whether the operator draws random numbers, for latent points, dropout and
         augmentations. Then it is `(z, example, key) -> g`, and the public term `(z, key) -> g`.
         Every release and row has its own key, the same whenever that row is read in that release,
-        and independent of samples and noise (`releases.operator_rng`); nothing more is charged.
+        and independent of samples and noise (`releases.release_keys`); nothing more is charged.
         Operators that read other records, such as statistics of a batch, stay refused.
 
     Examples:
@@ -382,44 +382,3 @@ class OnlineOptimiser(Protocol):
                        place: tuple[jax.Array, ...], present: jax.Array, hyper: Any,
                        problem: Problem) -> Any:
         """Makes one round on the record `x[place]` of each leaf x, which no other round reads."""
-
-
-class People(NamedTuple):
-    """Persons, or one person without the leading axis, as `by_person` returns them.
-
-    Attributes:
-      rows: leaves `[persons, k, ...]`, at most k rows of each.
-      present: True for places that hold a row, bool `[persons, k]`.
-    """
-
-    rows: PyTree
-    present: Any
-
-    @property
-    def most(self) -> int:
-        """k, the largest number of rows of a person that are read."""
-        return int(np.shape(self.present)[-1])
-
-
-def rows_each(data: PyTree) -> int | None:
-    """The largest number of rows of a record if the records are persons, and None otherwise.
-
-    Args:
-      data: any records; `People` may lie on a mesh, on the host or in groups.
-    """
-    rows = data
-    if not isinstance(data, People):  # a reader on the host says what a record is
-        rows = getattr(data, "record", getattr(data, "rows", data))
-    return rows.most if isinstance(rows, People) else None
-
-
-def unit_of(people: int = 1, rows: int | None = None) -> str:
-    """The unit of privacy of a statement, if the user did not name one.
-
-    Args:
-      people: the number of records of one person that may differ.
-      rows: the result of `rows_each`.
-    """
-    if rows is not None:
-        return "one person"
-    return "one record" if people == 1 else f"any {people} records"

@@ -38,6 +38,7 @@ from jaxminimax.placement.host_data import HostData, Reader
 from jaxminimax.placement.host_shards import HostShards
 from jaxminimax.placement.sharding import Sharded
 
+KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
 _LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")
 # that compilers read
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")

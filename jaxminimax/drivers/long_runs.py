@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.accounting.books import Entry, RunMark
-from jaxminimax.base import arguments, checks, own_files, types
+from jaxminimax.base import arguments, checks, identity, own_files
 from jaxminimax.base.types import (
     Algorithm,
     AnyProblem,
@@ -37,7 +37,7 @@ from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
-from jaxminimax.releases import opening
+from jaxminimax.releases import release_keys
 from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
@@ -176,7 +176,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         {} if shards is None else {_SHARDS: int(shards)})
     with Booking(ledger, key, described, promise, name, checkpoint is not None,
                           delta=delta, neighbours=neighbours, people=people,
-                          unit=unit or types.unit_of(people, types.rows_each(data))) as booking:
+                          unit=unit or identity.unit_of(people, identity.rows_each(data))
+                          ) as booking:
         sharding.check_records(data)  # what is refused here is not charged
         placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, GroupProblem))
         if not isinstance(placed, HostData | HostShards):
@@ -219,7 +220,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                         callback(sharding.on_host(state))
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
                                        neighbours=neighbours, alongside=alongside, people=people,
-                                       rows_each=types.rows_each(data)))
+                                       rows_each=identity.rows_each(data)))
 
 
 def _promise(key: jax.Array | None, described: Mechanism, hyper: Any,
@@ -235,7 +236,7 @@ def _promise(key: jax.Array | None, described: Mechanism, hyper: Any,
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": words, "numbers": numbers, "key mark": mark,
-            "key scheme": opening.SCHEME} | (
+            "key scheme": release_keys.SCHEME} | (
                 {"place of a part": places} if any(places) else {})
 
 
@@ -350,8 +351,8 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
                              "leave out ledger=... here.")
         marks = RunMark(
-            key=fingerprint.mark(self._own, b"a key in a ledger"),
-            run=fingerprint.mark(self._own, b"a run in a ledger", json.dumps(promise).encode()),
+            key=fingerprint.mark(self._own, fingerprint.KEY),
+            run=fingerprint.mark(self._own, fingerprint.RUN, json.dumps(promise).encode()),
             resumable=resumable)
         below = ledger.filter == "basic" and delta < ledger.delta
         self._entry = ledger.reserve(described, name=name, run=marks,

@@ -139,8 +139,13 @@ class Sequence(_Several):
         return tuple(compose(*choice) for choice in itertools.product(*rows))
 
     def supports_group_privacy(self) -> bool:
-        """True if all parts support it: pairs of releases on the same data compose."""
-        return all(part.supports_group_privacy() for part in self._listed)
+        """True if all parts support it: pairs of releases on the same data compose.
+
+        Those of many releases at once only if no other mechanism can come between.
+        """
+        leaves = self.flattened()
+        return (all(part.supports_group_privacy() for part in self._listed)
+                and (len(leaves) == 1 or not any(leaf.facts().atomic for leaf in leaves)))
 
     def records(self) -> int:
         """All parts read the same data."""

@@ -65,6 +65,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax import noise
@@ -140,6 +141,8 @@ class Charge(NamedTuple):
       law_error: total variation tau between the realised noise and the described one.
       ratio: what the realised noise costs beyond the described one, of epsilon.
       sample_error: total variation between the realised samples and the described ones.
+      sets: total probability of failures that each set of records that differ may have, once for
+        each that is not empty: 2^k - 1 times for k (`correlated`).
     """
 
     gaussian: float = 0.0
@@ -148,6 +151,7 @@ class Charge(NamedTuple):
     law_error: float = 0.0
     ratio: float = 0.0
     sample_error: float = 0.0
+    sets: float = 0.0
 
     def described(self) -> "Charge":
         """The charge if samples never failed and noise followed its law."""
@@ -204,7 +208,7 @@ class Charge(NamedTuple):
             # (1) for every Poisson release; at rate 1 the chain of k steps is enough
             total += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
                          if loss.kind == "poisson" and loss.rate < 1)
-        return total
+        return total + self.sets * (2.0 ** min(people, 1000) - 1)
 
 
 @functools.lru_cache(maxsize=256)
@@ -259,6 +263,26 @@ def combined(multipliers: Iterable[float], joint: bool) -> float:
         return smallest
     # scaled, so that squares neither overflow nor underflow
     return float(smallest / math.sqrt(sum((smallest / x) ** 2 for x in z)))
+
+
+def count_multiplier(players: Saddle, joint: bool, counts: int, share: Any) -> jax.Array:
+    """The multiplier z_b of noisy counts, float32 `[]`; 0 if a player has no noise; see `query`.
+
+    Args:
+      players: noise multipliers, None for a player that is not released.
+      joint: whether both players have one clip.
+      counts: k.
+      share: the counts' part of the budget.
+    """
+    # z_P, in the floats that the release draws with
+    z = [jnp.asarray(x, jnp.float32) for x in players if x is not None]
+    smallest = together = jnp.min(jnp.stack(z))
+    if not joint:  # scaled, so that squares neither overflow nor underflow
+        together = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
+                                           for x in z))
+    share = jnp.asarray(share, jnp.float32)
+    # z_b = z_P (k (1 - share) / share)^(1/2)
+    return jnp.where(smallest == 0, 0.0, together * jnp.sqrt(counts * (1 - share) / share))
 
 
 def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool = False,
@@ -336,7 +360,8 @@ def compose(*parts: Charge) -> Charge:
     # mu^2, failures, departures and ratios of adaptive releases add up
     return Charge(sum(c.gaussian for c in parts), tuple(sorted(losses.items())),
                   sum(c.failure for c in parts), sum(c.law_error for c in parts),
-                  sum(c.ratio for c in parts), sum(c.sample_error for c in parts))
+                  sum(c.ratio for c in parts), sum(c.sample_error for c in parts),
+                  sum(c.sets for c in parts))
 
 
 def silent(cost: Charge) -> bool:

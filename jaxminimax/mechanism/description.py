@@ -12,6 +12,7 @@ Make them frozen `pytree_dataclass`es. A new leaf is one file: `docs/adding_a_me
 import abc
 import dataclasses
 import enum
+import math
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -48,10 +49,13 @@ class Facts(NamedTuple):
       rounded: the unit that rounding is counted in, where it is not `unit`.
       slack: certified distance of a solution from the exact one, over its sensitivity.
       absent: whether curves compare with the sum that a record takes no part in.
+      atomic: whether its charge for several records is of many releases at once, so that no other
+        mechanism may be asked between them.
       clip: clip norms of a sum, by player, None for one that is not released; None for releases
         that are no clipped sums.
       joint: whether both players have one clip, see `Query.joint`.
       counts: how many counts of records within the clip norms a sum has with it, if any.
+      share: the part of the budget mu^2 that these counts have.
       sizes: of groups that the records are in, data `[p, n_max, ...]`; empty for one set of rows.
       how: how noise is made and what is rounded, for statements.
     """
@@ -70,9 +74,11 @@ class Facts(NamedTuple):
     rounded: Unit | None = None
     slack: Any = None
     absent: bool = False
+    atomic: bool = False
     clip: Saddle | None = None
     joint: bool = False
     counts: int | None = None
+    share: Any = 0.0
     sizes: tuple[int, ...] = ()
     how: tuple[str, str] = ("Integer noise, added exactly",
                             "rounding to the grid and inside blocks")
@@ -214,15 +220,10 @@ class Answered(Description):
 class Leaf(Answered):
     """A mechanism that is not put together from others: all else follows from `facts` and `words`.
 
-    Its noise multiplier is one number, a field of that name; a class with several says which one
-    it amounts to, by `multiplier`.
-
     Examples:
         >>> isinstance(jmm.mechanism.TreeSums(clip=1.0, leaves=8), jmm.mechanism.Leaf)
         True
     """
-
-    noise_multiplier: Any
 
     @abc.abstractmethod
     def facts(self) -> Facts:
@@ -264,15 +265,16 @@ class Leaf(Answered):
         return (costs.price(self, neighbours),)
 
     def multiplier(self) -> float:
-        """The noise multiplier, players combined.
+        """The noise multiplier, players combined, with the counts of a sum.
 
         Raises:
           ValueError: if it was never set.
         """
-        if self.noise_multiplier is None:
-            raise ValueError(f"noise_multiplier of {type(self).__name__} is not set: "
-                             "calibrate_noise(mechanism, epsilon=..., delta=...) sets it.")
-        return concrete(self.noise_multiplier)
+        facts = self.facts()
+        z = costs.combined(map(concrete, jax.tree.leaves(limits.check_set(facts.noise))),
+                           facts.joint)
+        # 1 / z_eff^2 = 1 / z_P^2 + k / z_b^2, and the counts have the share of it
+        return z * math.sqrt(1 - concrete(facts.share)) if facts.counts else z
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
         """The multiplier of a real mechanism that is no more private, rounding included."""
@@ -280,7 +282,7 @@ class Leaf(Answered):
         if facts.exact is None:
             return z
         # each player has a grid of its own, and the coarsest counts as if it were everybody's
-        smallest = min(map(concrete, jax.tree.leaves(facts.noise)), default=z)
+        smallest = min(map(concrete, jax.tree.leaves(facts.noise)))
         return costs.charged(z, facts.rounded or facts.unit, facts.parameters, smallest=smallest,
                              slack=facts.slack, absent=facts.absent or neighbours != REPLACE_ONE)
 
@@ -321,7 +323,12 @@ class Leaf(Answered):
 
     def noise_multipliers(self) -> dict[str, float]:
         """Noise multipliers to print, by player or by what they are multiples of."""
-        return {self.unit: self.multiplier()}
+        facts = self.facts()
+        if not isinstance(facts.noise, Saddle):
+            return {self.unit: self.multiplier()}
+        counts = {} if facts.counts is None else {"counts": concrete(costs.count_multiplier(
+            facts.noise, facts.joint, facts.counts, facts.share))}
+        return by_player(facts.noise) | counts
 
     def clips(self) -> dict[str, float]:
         """Clip norms to print, by player."""
@@ -347,6 +354,11 @@ class Once(Leaf):
         the best tests of all distances; it bounds k records, wherever they are.
         """
         return True
+
+
+def by_player(numbers: Saddle) -> dict[str, float]:
+    """The numbers of the players that are released, by their names."""
+    return {name: concrete(x) for name, x in numbers._asdict().items() if x is not None}
 
 
 def scaled(described: Any, scale: float) -> Any:

@@ -42,7 +42,7 @@ from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import limits, sentences
 from jaxminimax.mechanism.composed import Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Answered, Facts, Kind, Leaf
+from jaxminimax.mechanism.description import Answered, Kind, Leaf
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
@@ -85,7 +85,8 @@ class Difference(OneRelease):
     @property
     def quotient(self) -> Query:
         """The released quotient: differences over L times the distance, clipped at 1."""
-        # the joint clip at norm 1 of (g(z) - g(z')) / l; times l it is post-processing
+        # the joint clip at norm 1 of (g(z) - g(z')) / l; times l it is post-processing. Noise over
+        # l = L ||z - z'|| is z_2 whatever l is: no charge depends on the points
         z = self.noise_multiplier
         return Query(clip=Saddle(1.0, 1.0), noise_multiplier=None if z is None else Saddle(z, z),
                      sampling=self.sampling, population=self.population, joint=True,
@@ -108,31 +109,14 @@ class Difference(OneRelease):
         """The answer for quotients."""
         return True
 
-    def multiplier(self) -> float:
-        """The one noise multiplier."""
-        return self.quotient.multiplier()
-
-    def cost(self, times: int, z: float) -> Charge:
-        """The cost of the quotients."""
-        # noise over l = L ||z - z'|| is z_2 whatever l is: no charge depends on the points
-        return self.quotient.cost(times, z)
-
-    def facts(self, repeat: Repeat) -> Facts:
-        """States the facts of quotients."""
-        return super().facts(repeat)._replace(noise=self.quotient.noise_multiplier)
-
     def words(self, repeat: Repeat) -> Words:
         """States the number of releases and their clip norm; L is a matter of utility."""
         return Words(
             sampled_words(repeat, " of differences of operators at two released points, clipped "
                           f"at {concrete(self.lipschitz):.6g} times the points' distance, one clip "
                           "for both players together,") + ".",
-            (sentences.DIFFERENCES,),
+            (sentences.DIFFERENCES,), unit="differences",
             clips={"differences at distance 1": concrete(self.lipschitz)})
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """The noise multipliers of both players."""
-        return {"differences": self.multiplier()}
 
 
 @pytree_dataclass

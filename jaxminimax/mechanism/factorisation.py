@@ -69,10 +69,10 @@ import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, limits, sentences
-from jaxminimax.mechanism.costs import CLIP_NORM, Charge
+from jaxminimax.mechanism import limits, sentences
+from jaxminimax.mechanism.costs import CLIP_NORM
 from jaxminimax.mechanism.description import Facts, Kind, Once
-from jaxminimax.mechanism.grid import DITHER_FAILURE, PARAMETERS, grid_bits
+from jaxminimax.mechanism.grid import PARAMETERS, grid_bits
 from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["CorrelatedSums", "TreeSums", "planned_bands", "sums_for"]
@@ -148,7 +148,8 @@ def norms(releases: int, bands: int, apart: int | None = None) -> Norms:
 
 
 def charged_correlated(z: float, real: float, releases: int, bands: int, parameters: int, *,
-                       smallest: float | None = None, apart: int | None = None) -> float:
+                       smallest: float | None = None, apart: int | None = None,
+                       absent: bool = False) -> float:
     """The multiplier of real correlated noise that is no more private than integer noise of `z`.
 
     Args:
@@ -159,13 +160,14 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
       parameters: d.
       smallest: the smallest multiplier of a player; None: z.
       apart: each record is read exactly every `apart` releases; None for once.
+      absent: whether sums without the record are compared with.
     """
     if z == 0 or bands == 1:
         return real
     norm = norms(releases, bands, apart)
     # lengths below are in units of the grid, of which noise has 2^L a deviation
     unit = 2.0 ** grid_bits(z if smallest is None else smallest, parameters)
-    moved = norm.column * 2 * unit / real  # H
+    moved = norm.column * (1 if absent else 2) * unit / real  # H
     deviation = norm.total * math.sqrt(2 * _U) / 2  # n
     spread = math.sqrt(parameters * norm.trace) / 2 + deviation  # m + n
     if apart is None or apart >= releases:
@@ -190,25 +192,6 @@ def check_bands(bands: int, releases: int, parameters: int) -> None:
     if parameters * TOGETHER >= 2**31 - 32:
         raise ValueError(f"parameters must be below 2**26 - 1 for correlated noise, got "
                          f"{parameters}: {TOGETHER} releases draw in one go.")
-
-
-def cost_of_passes(z: float, real: float, smallest: float, releases: int, bands: int,
-                   parameters: int, apart: int) -> Charge:
-    """The cost of clipped sums of correlated noise, a record being in every `apart`-th.
-
-    Args:
-      z: noise over clip norm, players combined.
-      real: as it is charged; everything but the noise's own rounding is in it.
-      smallest: the smallest multiplier of a player.
-      releases: Q.
-      bands: p.
-      parameters: d.
-      apart: n // b of disjoint batches.
-    """
-    moves = norms(releases, bands, apart).column
-    ratio = charged_correlated(z, real, releases, bands, parameters, smallest=smallest, apart=apart)
-    # mu = 2 ||c|| / z; two bounds may fail for each number of releases a run may stop at
-    return costs.gaussian(1, ratio / moves)._replace(failure=2 * DITHER_FAILURE * releases)
 
 
 def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) -> int:

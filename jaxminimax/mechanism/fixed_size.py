@@ -26,7 +26,7 @@ import scipy
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.tree import materialise
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import sampling, sentences
+from jaxminimax.mechanism import correlated, sampling, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, REPLACE_ONE, Charge, PrivacyLoss, gaussian
 from jaxminimax.mechanism.distinct import CROWDED, arrangement, lost, room_for, scaled, tied
 from jaxminimax.mechanism.sampling import (
@@ -169,9 +169,9 @@ class Disjoint(Sampling):
         """Passes over the data that `times` releases begin."""
         return math.ceil(times / (population // self.batch))
 
-    def apart(self, population: int) -> int:
-        """A pass: rows have the same order in all of them."""
-        return population // self.batch
+    def correlation(self, population: int) -> correlated.Passes:
+        """A record is read once a pass: rows have the same order in all of them."""
+        return correlated.Passes(population // self.batch)
 
     def charge(self, times: int, z: float, population: int) -> Charge:
         """A record is read once a pass."""

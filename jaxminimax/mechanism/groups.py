@@ -15,7 +15,7 @@ from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
 from jaxminimax.mechanism.fixed_size import FixedSize, Full
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
-from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_relation, check_sampling
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampling
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
 from jaxminimax.mechanism.sentences import Words
 
@@ -83,8 +83,8 @@ class GroupGradients(OneRelease):
         if self.groups == "all" and not isinstance(self.sampling, Full):
             raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
                              f"{self.sampling!r}.")
-        for n in (min(self.populations()), max(self.populations())):
-            one = in_group(self, n)
+        places = self.places()
+        for one in (places[0], places[-1]):
             check_sampling(one.sampling, one.population)
             one.check_own()
 
@@ -92,19 +92,11 @@ class GroupGradients(OneRelease):
         """States the facts of clipped sums over the records of groups."""
         return super().facts(repeat)._replace(clip=Saddle(self.clip, None), sizes=self.sizes)
 
-    def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
-        """Returns one charge for each group where the record may be, if costs differ."""
-        limits.replace_one_only(neighbours)
-        check_relation(self.sampling, neighbours)
+    def places(self) -> "tuple[Query, ...]":
+        """Describes releases on one group each, one for each size that samples are drawn from."""
+        sizes = (sum(self.sizes),) if self.groups == "all" else sorted(set(self.sizes))
         # groups of one size cost the same; a record may be in any
-        queries = {(one := in_group(self, n)).population: one for n in self.populations()}
-        return tuple(dict.fromkeys(
-            costs.price(dataclasses.replace(repeat, query=one), neighbours)
-            for one in queries.values()))
-
-    def populations(self) -> tuple[int, ...]:
-        """The numbers of records that a release may read: of each group, or of all of them."""
-        return (sum(self.sizes),) if self.groups == "all" else tuple(sorted(set(self.sizes)))
+        return tuple({(one := in_group(self, n)).population: one for n in sizes}.values())
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
         """True for samples of a fixed size, and where all places have one cost.
@@ -124,7 +116,7 @@ class GroupGradients(OneRelease):
         is one of the places, and the largest epsilon of these is charged.
         """
         return (isinstance(self.sampling, FixedSize)
-                or len(self.charges(repeat, costs.REPLACE_ONE)) == 1)
+                or len(repeat.charges(costs.REPLACE_ONE)) == 1)
 
     def records(self) -> int:
         """The number of records of all groups."""

@@ -16,11 +16,20 @@ def check_noise(query: Any) -> Any:
     Raises:
       ValueError: if they were never set.
     """
-    if query.noise_multiplier is None:
+    return check_set(query.noise_multiplier)
+
+
+def check_set(noise_multiplier: Any) -> Any:
+    """The noise multipliers.
+
+    Raises:
+      ValueError: if they were never set.
+    """
+    if noise_multiplier is None:
         raise ValueError("noise_multiplier is not set: calibrate(algorithm, hyper, epsilon=..., "
                          "delta=...) sets it; 0.0 (for two players Saddle(0.0, 0.0)) runs without "
                          "privacy.")
-    return query.noise_multiplier
+    return noise_multiplier
 
 
 def replace_one_only(neighbours: str) -> None:

@@ -52,19 +52,12 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, limits, sentences
-from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Facts
-from jaxminimax.mechanism.factorisation import cost_of_passes, norms
+from jaxminimax.mechanism import limits, sentences
+from jaxminimax.mechanism.correlated import Bands
+from jaxminimax.mechanism.description import Facts, by_player
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
-from jaxminimax.mechanism.repeat import (
-    OneRelease,
-    Repeat,
-    check_correlated,
-    check_sampled,
-    sampled_words,
-)
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampled, sampled_words
 from jaxminimax.mechanism.sampling import Sampling
 from jaxminimax.mechanism.sentences import Words
 
@@ -134,21 +127,6 @@ class AdaptiveClip:
         return 1 if query.joint else sum(clip is not None for clip in query.clip)
 
 
-def count_multiplier(query: Any) -> jax.Array:
-    """Returns z_b, float32 `[]`; 0 if a player has no noise."""
-    # z_P, in the floats that the release draws with
-    z = [jnp.asarray(x, jnp.float32) for x in query.noise_multiplier if x is not None]
-    smallest = jnp.min(jnp.stack(z))
-    players = smallest
-    if not query.joint:  # scaled, so that squares neither overflow nor underflow
-        players = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
-                                          for x in z))
-    share = jnp.asarray(query.adaptive.share, jnp.float32)
-    counts = query.adaptive.counts(query)
-    # z_b = z_P (k (1 - share) / share)^(1/2)
-    return jnp.where(smallest == 0, 0.0, players * jnp.sqrt(counts * (1 - share) / share))
-
-
 def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
     """The units a of a record, and L, int32 `[]`, for a multiplier and the most rows of a sum.
 
@@ -173,7 +151,8 @@ class Query(OneRelease):
       noise_multiplier: per player, standard deviation of the noise on the clipped sum / clip
         [dimensionless]; None where the clip is. Set by `calibrate`, which keeps the ratio between
         the players. None before calibration: `release` then refuses.
-      sampling: `Full()`, `Poisson(rate=...)`, `FixedSize(batch=...)` or `Disjoint(batch=...)`.
+      sampling: `Full()`, `Poisson(rate=...)`, `CyclicPoisson(rate=..., parts=...)`,
+        `FixedSize(batch=...)` or `Disjoint(batch=...)`.
       population: n, the number of records; public.
       joint: one clip for both players: a record's operator g is scaled so that
         sum_p (||g_p|| / C_p)^2 <= 1, instead of ||g_p|| <= C_p for each p. It costs as much as the
@@ -186,8 +165,9 @@ class Query(OneRelease):
         bits.
       bands: p. Above 1 the noise of the releases is correlated, so that most of it cancels in their
         sum: each one's is a combination of the latest p independent draws, of which
-        `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data
-        only, in the same order in every pass; `planned_bands(times, n // batch)` is a good number.
+        `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data,
+        in the same order in every pass, of which `planned_bands(times, n // batch)` is a good
+        number; and for `CyclicPoisson` samples, where it divides the number of parts.
       adaptive: how clip norms follow a quantile of the records' norms, from `clip` on; for `sgda`.
         None for fixed clip norms.
 
@@ -214,8 +194,7 @@ class Query(OneRelease):
     def check(self, repeat: Repeat) -> None:
         """The sampling, clip norms and noise."""
         check_sampled(self, repeat)
-        self.check_own()
-        check_correlated(repeat)
+        repeat.check_own()
 
     def check_own(self) -> None:
         """Refuses clip norms and noise that no release should start from."""
@@ -253,8 +232,10 @@ class Query(OneRelease):
 
     def facts(self, repeat: Repeat) -> Facts:
         """States the facts of the clipped sums of both players."""
-        counts = None if self.adaptive is None else self.adaptive.counts(self)
-        return super().facts(repeat)._replace(clip=self.clip, joint=self.joint, counts=counts)
+        facts = super().facts(repeat)._replace(clip=self.clip, joint=self.joint)
+        if self.adaptive is None:
+            return facts
+        return facts._replace(counts=self.adaptive.counts(self), share=self.adaptive.share)
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
         """Yes: j records of a sample move both players' sums by at most j times what one does.
@@ -262,24 +243,6 @@ class Query(OneRelease):
         The pairs for k records rest on that alone, whatever else is in the sample.
         """
         return True
-
-    def multiplier(self) -> float:
-        """Returns z_eff: one Gaussian as strong as both players' together, with their counts."""
-        multipliers = map(concrete, jax.tree.leaves(limits.check_noise(self)))
-        players = costs.combined(multipliers, self.joint)
-        if self.adaptive is None:
-            return players
-        # 1 / z_eff^2 = 1 / z_P^2 + k / z_b^2, and the counts have the share of it
-        return players * math.sqrt(1 - concrete(self.adaptive.share))
-
-    def cost(self, times: int, z: float) -> Charge:
-        """Charges by the sampling, unless noise is correlated."""
-        if self.bands == 1 or z == 0:
-            return self.sampling.charge(times, z, self.population)
-        # one Gaussian on all releases; the coarsest player's grid is counted for both
-        smallest = min(map(concrete, jax.tree.leaves(limits.check_noise(self))))
-        return cost_of_passes(self.multiplier(), z, smallest, times, self.bands, self.parameters,
-                              self.sampling.apart(self.population))
 
     def with_noise(self, scale: float) -> Self:
         """Scales every player's noise."""
@@ -293,24 +256,21 @@ class Query(OneRelease):
     def words(self, repeat: Repeat) -> Words:
         """States the number of sums, their samples, and the clip norms of operators."""
         clip = ", one clip for both players together" if self.joint else ""
-        if self.bands > 1:
-            moves = norms(repeat.times, self.bands, self.sampling.apart(self.population)).column
-            clip += (f", with correlated noise by {self.bands} bands of the inverse square root; a "
-                     f"record moves what the noise is made of by {moves:.6g} times itself")
+        correlation, restart = self.correlation(), self.restart()
+        if correlation is not None:
+            moves = correlation.column(Bands(self.bands, repeat.times, self.parameters))
+            anew = "" if restart is None else f", which begins anew every {restart} releases"
+            clip += (f", with correlated noise by {self.bands} bands of the inverse square root"
+                     f"{anew}; a record moves what the noise is made of by {moves:.6g} times "
+                     "itself")
         if self.adaptive is not None:
             clip += (f", each with {self.adaptive.counts(self)} noisy count(s) of the records "
                      "within the clip norms, which start at the stated ones and follow the counts")
         enforced = (sentences.CLIPPED, *(sentences.FOLLOWED,) * (self.adaptive is not None),
                     *(sentences.REGENERATED,) * (self.bands > 1))
         # nothing is assumed: whatever a record contains, what it adds is clipped
-        return Words(f"{sampled_words(repeat)}{clip}.", enforced, clips=_by_player(self.clip))
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """Returns the multipliers by player, and of the counts."""
-        multipliers = _by_player(limits.check_noise(self))
-        if self.adaptive is not None:
-            multipliers["counts"] = concrete(count_multiplier(self))
-        return multipliers
+        return Words(f"{sampled_words(repeat)}{clip}.", enforced,
+                     clips=by_player(self.clip))
 
 
 def _adaptive_clip(adaptive: AdaptiveClip) -> AdaptiveClip:
@@ -318,7 +278,3 @@ def _adaptive_clip(adaptive: AdaptiveClip) -> AdaptiveClip:
         raise ValueError("adaptive must be an AdaptiveClip(quantile=..., rate=..., share=...) or "
                          f"None, got {adaptive!r}.")
     return adaptive
-
-
-def _by_player(numbers: Saddle) -> dict[str, float]:
-    return {name: concrete(x) for name, x in numbers._asdict().items() if x is not None}

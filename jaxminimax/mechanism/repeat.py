@@ -1,7 +1,7 @@
-"""One release on a sample of the data, and that release repeated.
+"""One release on a sample of the data, and that release repeated: a `Leaf` with a sampling.
 
 `OneRelease` is of what a `Repeat` repeats: a class says what it releases (`check`, `words`, and
-where it differs from a clipped sum, `facts` and `cost`); that of its repetition follows.
+where it differs from a clipped sum, `facts`); the charge of its repetition follows.
 """
 
 import abc
@@ -12,10 +12,9 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, description, limits, sentences
+from jaxminimax.mechanism import correlated, costs, description, limits, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
-from jaxminimax.mechanism.factorisation import check_bands
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 from jaxminimax.mechanism.sentences import Words
 
@@ -33,10 +32,12 @@ class OneRelease(abc.ABC):
       wide: whether its release takes numbers of rows beyond 32 bits.
       sum_of_sample: whether a release is a function of the clipped sum of its sample, which the
         proofs for absent records and for parts of the data are for.
+      bands: of the noise; above 1 it is correlated, see `factorisation`.
     """
 
     wide = False
     sum_of_sample = False
+    bands = 1
     sampling: Sampling
     parameters: int
     exact: bool
@@ -62,53 +63,54 @@ class OneRelease(abc.ABC):
             near=times * sampling.compared_pairs, repeats=True,
             records=repeat.parts * self.records(), noise=self.noise_multiplier,
             parameters=self.parameters, exact=self.exact, slack=getattr(self, "slack", None),
-            absent=sampling.compares_absent)
+            absent=sampling.compares_absent, atomic=self.restart() is not None)
+
+    def correlation(self, parts: int = 1) -> correlated.Correlation | None:
+        """How the noise of its releases is correlated; None for independent noise.
+
+        Args:
+          parts: of the data, that a `Repeat` takes in turn.
+
+        Raises:
+          ValueError: for bands where it is not known beforehand which releases may read a record.
+        """
+        checks.count("bands", self.bands)
+        if self.bands == 1:
+            return None
+        correlation = known_sampling(self.sampling).correlation(self.records())
+        if parts > 1 or correlation is None:
+            raise ValueError(f"bands={self.bands}, correlated noise, needs Disjoint batches or "
+                             f"CyclicPoisson samples of the whole data, got {self.sampling!r} and "
+                             f"{parts} part(s): leave bands out.")
+        return correlation
+
+    def restart(self) -> int | None:
+        """After how many releases the noise begins anew; None if it never does."""
+        correlation = self.correlation()
+        return None if correlation is None else correlation.restart(self.bands)
 
     def records(self) -> int:
         """The number of records of one part of the data."""
         return self.population  # type: ignore[attr-defined]
 
-    def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
-        """Charges one place for the differing record, the sample; parts all cost the same.
+    def places(self) -> "tuple[OneRelease, ...]":
+        """The releases that are charged, one for each place where the differing record may be.
 
-        Raises:
-          ValueError: for a relation that the sampling has no proof for, or on parts of the data.
+        Parts of the data all cost the same, so that is this release alone.
         """
-        if repeat.parts > 1 and not self.sum_of_sample:
-            raise ValueError(f"{type(self).__name__} is released on the data as a whole: "
-                             f"parts must be 1, got {repeat.parts}.")
-        # parts of the data, and most samplings, have a proof for replaced records alone
-        proven = known_sampling(self.sampling).relations if self.sum_of_sample else ()
-        if repeat.parts > 1 or neighbours not in proven:
-            limits.replace_one_only(neighbours)
-        check_relation(self.sampling, neighbours)
-        return (costs.price(repeat, neighbours),)
+        return (self,)
 
     def supports_group_privacy(self, repeat: "Repeat") -> bool:
         """The answer of a `Description`, for records in one part of the data; for a proof."""
         return False
 
     def multiplier(self) -> float:
-        """The noise multiplier, players combined.
-
-        Raises:
-          ValueError: if it is not set, or out of range.
-        """
-        z = concrete(limits.check_noise(self))
-        limits.check_multiplier("noise_multiplier", z)
-        return z
-
-    def effective_noise_multiplier(self, neighbours: str) -> float:
-        """The multiplier of a real mechanism that is no more private, rounding included."""
-        return Repeat(query=self, times=1).effective_noise_multiplier(neighbours)
+        """The noise multiplier of one release, players combined."""
+        return Repeat(query=self, times=1).multiplier()
 
     def noise_multipliers(self) -> dict[str, float]:
         """Noise multipliers to print, by player."""
-        return {"": self.multiplier()}
-
-    def cost(self, times: int, z: float) -> Charge:
-        """The cost of `times` releases with noise on real numbers, of that multiplier."""
-        return self.sampling.charge(times, z, self.records())
+        return Repeat(query=self, times=1).noise_multipliers()
 
     def with_noise(self, scale: float) -> Self:
         """Scales the noise multipliers (1 each if not set) by `scale`, as Python floats."""
@@ -165,6 +167,16 @@ class Repeat(Leaf):
         limits.check_times("times (the number of releases)", self.times)
         limits.check_times("times (the number of releases)", self.times * self.parts)
         self.query.check(self)
+        for z in jax.tree.leaves(self.query.noise_multiplier):
+            limits.check_multiplier("noise_multiplier", z)
+
+    def check_own(self) -> None:
+        """Refuses numbers that no release should start from, and noise that has no proof."""
+        self.query.check_own()
+        correlation = self.query.correlation(self.parts)
+        if correlation is not None:
+            correlation.check(correlated.Bands(self.query.bands, self.times,
+                                               self.query.parameters))
 
     def facts(self) -> Facts:
         """Returns the facts of all releases."""
@@ -176,34 +188,47 @@ class Repeat(Leaf):
         order = (sentences.PLACES,) * (self.parts > 1)
         return words._replace(assumed=(*words.assumed, *self.query.sampling.assumed(), *order))
 
-    def releases(self) -> int:
-        """The number of releases on all parts of the data."""
-        return self.times * self.parts
-
     def with_noise(self, scale: float) -> Self:
         """The release with other noise."""
         return dataclasses.replace(self, query=self._query.with_noise(scale))
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
-        """Parts of the data are alternatives that all cost the same."""
-        return self._query.charges(self, neighbours)
+        """One charge for each place where the record may be, if costs differ.
+
+        Raises:
+          ValueError: for a relation that the sampling has no proof for, or on parts of the data.
+        """
+        query, parts = self._query, self.parts
+        if parts > 1 and not query.sum_of_sample:
+            raise ValueError(f"{type(query).__name__} is released on the data as a whole: "
+                             f"parts must be 1, got {parts}.")
+        # parts of the data, and most samplings, have a proof for replaced records alone
+        proven = known_sampling(query.sampling).relations if query.sum_of_sample else ()
+        if parts > 1 or neighbours not in proven:
+            limits.replace_one_only(neighbours)
+        check_relation(query.sampling, neighbours)
+        return tuple(dict.fromkeys(costs.price(dataclasses.replace(self, query=one), neighbours)
+                                   for one in query.places()))
 
     def supports_group_privacy(self) -> bool:
         """The release's answer; records may be in several parts of the data."""
         return self.parts == 1 and self._query.supports_group_privacy(self)
 
-    def multiplier(self) -> float:
-        """The multiplier of one release."""
-        return self._query.multiplier()
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """Returns the multipliers of one release."""
-        return self._query.noise_multipliers()
-
     def cost(self, z: float) -> Charge:
-        """`times` releases on one part of the data."""
+        """`times` releases on one part of the data, by the sampling unless noise is correlated."""
         # a record is in one part of the data: releases on the others do not read it
-        return self._query.cost(self.times, z)
+        query = self._query
+
+        def sampled(z: float) -> Charge:
+            return query.sampling.charge(self.times, z, self.query.population)
+
+        correlation = query.correlation()
+        if correlation is None or z == 0:
+            return sampled(z)
+        # the coarsest player's grid is counted for both
+        smallest = min(map(concrete, jax.tree.leaves(query.noise_multiplier)))
+        return correlation.cost(correlated.Bands(query.bands, self.times, query.parameters),
+                                correlated.Noise(self.multiplier(), z, smallest), sampled)
 
 
 # --- what releases on a sample of the data share ---
@@ -218,23 +243,6 @@ def check_sampled(query: OneRelease, repeat: Repeat) -> None:
         raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
                          "32-bit.")
     check_sampling(query.sampling, n, wide=query.wide and repeat.parts == 1)
-
-
-def check_correlated(repeat: Repeat) -> None:
-    """Refuses correlated noise where it is not known beforehand which releases read a record.
-
-    Raises:
-      ValueError: naming the fix.
-    """
-    query = repeat.query
-    checks.count("bands", query.bands)
-    if query.bands == 1:
-        return
-    if repeat.parts > 1 or known_sampling(query.sampling).apart(query.population) == 0:
-        raise ValueError(f"bands={query.bands}, correlated noise, needs Disjoint batches of the "
-                         f"whole data, got {query.sampling!r} and {repeat.parts} part(s): leave "
-                         "bands out.")
-    check_bands(query.bands, repeat.times, query.parameters)
 
 
 def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:

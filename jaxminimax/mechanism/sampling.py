@@ -23,6 +23,7 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import in_float64
+from jaxminimax.mechanism.correlated import Correlation
 from jaxminimax.mechanism.costs import Charge
 
 __all__ = ["Sampling", "overflow_probability"]
@@ -222,12 +223,16 @@ class Sampling(abc.ABC):
           population: n.
         """
 
-    def apart(self, population: int) -> int:
-        """The number of releases between two that read one record; 0 if it is not fixed.
+    def correlation(self, population: int) -> Correlation | None:
+        """How releases read a record, as far as correlated noise is concerned.
 
-        The noise of releases may be correlated only if it is positive.
+        None, where there is no proof for any: the noise of releases is then independent.
         """
-        return 0
+        return None
+
+    def always(self) -> "Sampling | None":
+        """The same, where a sample holds each record that it may hold; None: all records."""
+        return None
 
     def overflow(self, population: int) -> float:
         """P[a sample does not fit its capacity, or cannot be drawn], for one release, which is NaN.
@@ -284,8 +289,9 @@ def known_sampling(sampling: Any) -> Sampling:
       ValueError: for everything else.
     """
     if not isinstance(sampling, Sampling):
-        raise ValueError("sampling must be Full(), Poisson(rate=...), FixedSize(batch=...) or "
-                         f"Disjoint(batch=...), got {sampling!r}.")
+        raise ValueError("sampling must be Full(), Poisson(rate=...), FixedSize(batch=...), "
+                         "Disjoint(batch=...) or another jaxminimax.mechanism.Sampling, got "
+                         f"{sampling!r}.")
     return sampling
 
 

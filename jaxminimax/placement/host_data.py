@@ -313,7 +313,7 @@ def mark(words: jax.Array, rows: jax.Array, present: jax.Array | None,
     sender of the rows holds the key. It is a sum, so shards add up their parts.
 
     Args:
-      words: `opening.mark_ahead` of the release, uint32 `[2]`.
+      words: `release_keys.Keys.ahead` of the release, uint32 `[2]`.
       rows: int32 `[c]`, in any order.
       present: bool `[c]`; None for all.
       high: int32 `[c]`; None: 0.

@@ -11,7 +11,7 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
-from jaxminimax.releases import opening, operator_rng, reading
+from jaxminimax.releases import opening, reading, release_keys
 from jaxminimax.releases.noisy_sums import noisy_sum
 from jaxminimax.releases.watch import watched
 
@@ -108,7 +108,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
     opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data)
-    operator = operator_rng.operator_of(problem)
+    operator = release_keys.operator_of(problem)
     s, r = shares(jnp.asarray(v, tree.float_dtype(opened.point.w)), query.sizes)
 
     def weighted(z: Saddle, record: tuple[PyTree, jax.Array]) -> Saddle:

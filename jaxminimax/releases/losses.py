@@ -22,7 +22,7 @@ from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.shard_sums import each_record
 from jaxminimax.placement.sharding import Sharded
-from jaxminimax.releases import noisy_sums, opening, operator_rng, reading
+from jaxminimax.releases import noisy_sums, opening, reading, release_keys
 from jaxminimax.releases.opening import Opened, Place
 from jaxminimax.releases.watch import watched
 
@@ -144,7 +144,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data, place)
     record, exists = reading.record_of(opened, place)
-    loss = operator_rng.loss_of(problem)(opened.point, record)
+    loss = release_keys.loss_of(problem)(opened.point, record)
     if jnp.shape(loss) != ():
         raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
     # without a record NaN, which counts as B, and not the loss of the nearest one
@@ -160,13 +160,13 @@ def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:
       ValueError: for a loss of one record that is not one number.
     """
     w, data, key_data = opened.point, opened.data, opened.operator_key_data
-    loss = operator_rng.loss_of(problem)
+    loss = release_keys.loss_of(problem)
     if isinstance(data, Sharded):
-        each = each_record(loss, w, data, operator_rng.with_key_data_in_groups, key_data)
+        each = each_record(loss, w, data, release_keys.with_key_data_in_groups, key_data)
     else:
         # [p, n_max]; the losses of padding are computed too, and masked by `_present`
         each = summation.each_of_groups(
-            loss, w, operator_rng.with_key_data_of_groups(data, key_data))
+            loss, w, release_keys.with_key_data_of_groups(data, key_data))
     if each.ndim != 2:
         raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
     refuse_complex(each, "the loss")

@@ -26,16 +26,10 @@ from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import PARAMETERS
 from jaxminimax.mechanism.grid import MOST_BITS, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
-from jaxminimax.noise.floats import (
-    ROUNDING_MARGIN,
-    gaussian,
-    standard_laplace,
-    standard_normal,
-)
+from jaxminimax.noise.floats import ROUNDING_MARGIN, gaussian, standard_laplace, standard_normal
 from jaxminimax.releases.opening import Opened, nan_if_refused
 from jaxminimax.releases.reading import Rows
-
-_NOISE, _DITHER = 0, 1  # what the key of a release's noise is folded with
+from jaxminimax.releases.release_keys import ADDED, DITHER
 
 
 class GridNoise(NamedTuple):
@@ -83,7 +77,7 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
     """The grid of a release, and which sums it needs.
 
     Args:
-      key: of the release's noise.
+      key: `Keys.dither` of the release.
       scale: of `scales`.
       like: arrays, or their shapes, of both players; None for one that is not released.
       rows: the most that a sum has.
@@ -93,7 +87,7 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
     noiseless = jnp.stack([s.stddev == 0 for s in scale if s is not None])
     # two words if rows of up to 2^(18 + finer bits) units may exceed 2^30 together
     grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
-                dither(fold_in(key, _DITHER), like), wide=rows > SHORT >> finer_bits(parameters))
+                dither(key, like), wide=rows > SHORT >> finer_bits(parameters))
     return Rounding(grid, jnp.any(noiseless))
 
 
@@ -124,14 +118,15 @@ def noisy_sum(opened: Opened, rows: Rows, size: jax.typing.ArrayLike,
       size: m, public: the expected batch size.
       noise: that is correlated with that of other releases; None: independent noise.
     """
-    clipped, query, key = opened.clipped, opened.query, opened.keys.noise
+    clipped, query, keys = opened.clipped, opened.query, opened.keys
     assert clipped is not None
     assert opened.noise_multiplier is not None
     scale = scales(clipped.clip, opened.noise_multiplier, query.parameters)
-    total, fits = rows.added(clipped.sums, rounding(key, scale, opened.like, rows.most,
-                                                    query.parameters))
+    total, fits = rows.added(clipped.sums, rounding(keys.dither(), scale, opened.like,
+                                                    rows.most, query.parameters))
     # (I + X) g / m; a player without a clip norm releases nothing
-    g = (add_noise_and_normalise(key, total, scale, size, query.exact) if noise is None else
+    g = (add_noise_and_normalise(keys.added(), total, scale, size, query.exact)
+         if noise is None else
          added(total, noise(total.floats, scale), scale, query.exact, size))
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
                  for norm, x, a in zip(clipped.clip, opened.point, g, strict=True)))
@@ -144,14 +139,13 @@ def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax
     """Computes (sum + noise) / size; the plain sum over size for a player without noise.
 
     Args:
-      key: that of `rounding`.
+      key: `Keys.added` of the release, another one than that of `rounding`.
       sums: rounded to the grid of `rounding`.
       scale: that of `rounding`.
       size: m.
       exact: whether the noise is made of integers, and added to them.
     """
-    # by another key than the dither of `rounding`
-    noise = (integer_noise if exact else float_noise)(fold_in(key, _NOISE), sums.floats, scale)
+    noise = (integer_noise if exact else float_noise)(key, sums.floats, scale)
     return added(sums, noise, scale, exact, size)
 
 
@@ -224,7 +218,7 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
         return point
     # sigma; the margin is for what float32 descriptions lose
     std = length * z * ROUNDING_MARGIN
-    noise_key = fold_in(key, _NOISE)
+    noise_key = fold_in(key, ADDED)
     if not exact:
         return jax.tree.map(jnp.add, point, gaussian(noise_key, point, std))
     scale = GridNoise(std, jnp.asarray(grid_bits(z, parameters), jnp.int32))
@@ -238,7 +232,7 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
         return jnp.where(std == 0, x, (integer + up + noise.astype(x.dtype) + 0.5) * scale.step)
 
     noise = as_leaves(floored_normal(noise_key, size, scale.log2_steps), point)
-    return jax.tree.map(leaf, point, dither(fold_in(key, _DITHER), point), noise)
+    return jax.tree.map(leaf, point, dither(fold_in(key, DITHER), point), noise)
 
 
 def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: jax.Array,

@@ -11,121 +11,24 @@ closed by `nan_if_refused`.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import arguments, checks, random_bits, tree
-from jaxminimax.base.random_bits import fold_in
+from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
 from jaxminimax.mechanism import Repeat
-from jaxminimax.mechanism.description import Answered, Kind
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.description import Answered
+from jaxminimax.mechanism.limits import check_noise, check_set
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import Sharded
-from jaxminimax.releases import operator_rng, record_isolation
+from jaxminimax.releases import record_isolation, release_keys
 
 Place = tuple[jax.Array, ...]  # an index for each leading axis
-_FIRST = 2**31  # the number that release 0 is folded into a run's key with
-# The number of this way to derive keys and to draw from them: a run that was saved under another
-# one would repeat rounds with other noise.
-SCHEME = 5
-_SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a release is folded with
-
-
-# --- keys ---
-
-
-_KINDS = 2**8
-# second keys of descriptions that have other kinds
-_FURTHER = (Kind.NODE, Kind.INNOVATION, Kind.MEAN_INNOVATION)
-
-
-def stream(mechanism: Answered, further: Kind | None = None) -> int:
-    """The number of the stream of keys that a description's releases use.
-
-        kind + 256 place
-
-    with the description's kind, and its place among those of its kind in a run, see
-    `mechanism.Answered`. Two parts of a `Sequence` or a `Parallel` never share a stream, so neither
-    noise nor samples. A description whose noise has keys of a `further` kind uses them at the same
-    place.
-
-    Raises:
-      ValueError: for a kind or a place out of range.
-    """
-    kind = mechanism.kind
-    if not (isinstance(kind, int) and 0 <= kind < _KINDS and kind not in _FURTHER):
-        raise ValueError(f"kind of {type(mechanism).__name__} must be that of a class of the "
-                         f"library, or a number from 64 to {_KINDS - 1}, got {mechanism.kind!r}.")
-    if not 0 <= mechanism.place < 2**32 // _KINDS:
-        raise ValueError(f"place must be in [0, {2**32 // _KINDS}), got {mechanism.place}: leave "
-                         "it to Sequence and Parallel, which set it.")
-    return int(kind if further is None else further) + _KINDS * mechanism.place
-
-
-class Keys(NamedTuple):
-    """The keys of one release, each for one use.
-
-    Attributes:
-      sample: for the records that it reads.
-      noise: for what is added to them, and for how they are rounded.
-    """
-
-    sample: jax.Array
-    noise: jax.Array
-
-
-def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> Keys:
-    """The keys of release `number` of a stream, functions of these and the run's key alone.
-
-        release's key = threefry_key(stream, 2^31 + number),
-        sample's and noise's = threefry_release's key(0, 0) and (0, 1).
-
-    (`operator_key_data`, `public_key` and `mark_ahead` are made of its (0, 2), (0, 3) and (0, 4).)
-
-    No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
-    twice 32 bits, so that different streams or numbers always have different keys. For i < 2^31,
-    `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` of the run's key differ from them
-    too: they are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these.
-    Keys that descend from different keys are as unlikely to agree as any two of random bits.
-
-    Args:
-      key: of the run.
-      stream: of the release, see `stream`.
-      number: of the release or the node, an integer: below 2^31 - 1 for `Kind.MEAN`
-        (`SampleKeys.of_pass` has that one), below 2^32 for others.
-    """
-    own = _of_release(key, stream, number)
-    return Keys(fold_in(own, _SAMPLE), fold_in(own, _NOISE))
-
-
-def operator_key_data(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """Key data that a release's operators draw from, uint32 `[2]`; see `releases.operator_rng`."""
-    # two words, which are a key of threefry; one of rbg has four
-    return jax.random.key_data(fold_in(_of_release(key, stream, number), _OPERATORS))[:2]
-
-
-def public_key(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """The key of the public term that is added to a release."""
-    key_data = jax.random.key_data(fold_in(_of_release(key, stream, number), _PUBLIC))[:2]
-    return random_bits.threefry_key(key_data)
-
-
-def mark_ahead(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """The words that mark a sample drawn ahead, uint32 `[2]`; see `host_data.mark`."""
-    # by words that serve nothing else, since marks are sent along with the rows
-    return jax.random.key_data(fold_in(_of_release(key, stream, number), _AHEAD))[:2]
-
-
-def _of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    # (stream, 2^31 + number mod 2^32): a different counter for each stream and number
-    counter = jnp.uint32(_FIRST) + jnp.asarray(number).astype(jnp.uint32)
-    return fold_in(key, counter, stream)
 
 
 # --- the end of the budget ---
@@ -165,11 +68,9 @@ class Opened:
     """One release that was checked.
 
     Attributes:
-      run: root key of the run.
-      stream: of keys that it is one of, see `stream`.
       number: of the release in its stream, int32 `[]`.
       mechanism: the description that is charged.
-      keys: of its sample and of its noise.
+      keys: of its sample and of its noise, derived once.
       operator_key_data: what the operators draw from, uint32 `[2]`; None where they draw nothing.
       answered: whether it is within the budget, bool `[]`; later stages may refuse it, too.
       point: arrays.
@@ -178,11 +79,9 @@ class Opened:
       noise_multiplier: by player, of the noise on that sum; None for other releases.
     """
 
-    run: jax.Array
-    stream: int
     number: jax.Array
     mechanism: Any
-    keys: Keys
+    keys: release_keys.Keys
     operator_key_data: jax.Array | None
     answered: jax.Array
     point: PyTree
@@ -230,12 +129,11 @@ def open_release(key: jax.Array, mechanism: Answered, spent: jax.Array, point: P
         threefry's.
     """
     within = within_budget(spent, mechanism.releases())
-    own = stream(mechanism)
+    keys = release_keys.Keys(key, release_keys.stream(mechanism), spent)
     point, data = jax.tree.map(jnp.asarray, point), sharding.arrays(data)
     if sharding.is_spread(data):
         sharding.check_key(key)
-    return Opened(key, own, spent, mechanism, keys_of_release(key, own, spent),
-                  operator_key_data(key, own, spent) if draws else None, within, point, data,
+    return Opened(spent, mechanism, keys, keys.operators() if draws else None, within, point, data,
                   **sums)
 
 
@@ -257,7 +155,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       TypeError: for arguments of another kind.
     """
     facts = mechanism.facts()
-    noise = check_noise(mechanism.query if isinstance(mechanism, Repeat) else mechanism)
+    noise = check_set(facts.noise)
     if isinstance(noise, Saddle):
         for player, clip, z_player in zip(Saddle._fields, facts.clip, noise, strict=True):
             checks.scalars(**{f"clip.{player}": clip, f"noise_multiplier.{player}": z_player})
@@ -274,7 +172,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
             arguments.same_shapes(getattr(value, name), getattr(z, name),
                                   f"The operator's value for {name}", f"z.{name}")
     clipped = dataclasses.replace(
-        clipped_sum(operator_rng.operator_of(problem), facts.clip, joint=facts.joint),
+        clipped_sum(release_keys.operator_of(problem), facts.clip, joint=facts.joint),
         counted=facts.counts is not None)
     # what rounding to the grid costs grows with the number of coordinates
     check_size([x for c, x in zip(facts.clip, z, strict=True) if c is not None], facts.parameters,

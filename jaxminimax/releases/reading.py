@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.summation import Part, Rounding, Sums, rows_from
 from jaxminimax.mechanism import Query, Repeat, Resolvent, rows_read
@@ -22,10 +21,8 @@ from jaxminimax.placement import gather_rows, host_data
 from jaxminimax.placement.host_data import Sent, Window
 from jaxminimax.placement.shard_sums import one_group, sum_over_groups, sum_over_shards
 from jaxminimax.placement.sharding import Sharded, is_spread
-from jaxminimax.releases import opening, operator_rng
-from jaxminimax.releases.opening import Keys, Opened, Place
-
-SLOTS = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noisy_sums`
+from jaxminimax.releases import opening, release_keys
+from jaxminimax.releases.opening import Opened, Place
 
 Total = Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums]  # `ClippedSum.sums`
 
@@ -44,14 +41,14 @@ def _first_row(mechanism: Repeat, number: jax.Array) -> jax.Array:
     return part_of(mechanism, number) * mechanism.query.population
 
 
-def draw_sample(keys: Keys, run: jax.Array, mechanism: Repeat, number: jax.Array) -> Sample:
+def draw_sample(keys: release_keys.Keys, mechanism: Repeat, number: jax.Array) -> Sample:
     """The sample of a release of a `Query` or a `Resolvent`, with rows counted in all of the data.
 
     A function of the run's key and of the release's number alone: it is the same sample on whatever
     device it is drawn.
     """
     assert isinstance(mechanism.query, Query | Resolvent)
-    source = SampleKeys(keys.sample, run, part_of(mechanism, number))
+    source = SampleKeys(keys.sample, keys.run, part_of(mechanism, number))
     sample = draw(source, mechanism.query, number % mechanism.times)
     if mechanism.parts > 1 and sample.rows is not None:
         sample = sample._replace(rows=sample.rows + _first_row(mechanism, number))
@@ -60,8 +57,8 @@ def draw_sample(keys: Keys, run: jax.Array, mechanism: Repeat, number: jax.Array
 
 def sample_of_release(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sample:
     """Draws the sample of release `spent` of a run with this key."""
-    stream = opening.stream(mechanism)
-    return draw_sample(opening.keys_of_release(key, stream, spent), key, mechanism, spent)
+    keys = release_keys.Keys(key, release_keys.stream(mechanism), spent)
+    return draw_sample(keys, mechanism, spent)
 
 
 def described(mechanism: Repeat) -> tuple[Any, ...]:
@@ -77,18 +74,18 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
     Raises:
       ValueError: while tracing, if releases read every record.
     """
-    stream = opening.stream(mechanism)
+    stream = release_keys.stream(mechanism)
 
     def one(number: jax.Array) -> Sent:
-        sample = sample_of_release(key, mechanism, number)
+        keys = release_keys.Keys(key, stream, number)
+        sample = draw_sample(keys, mechanism, number)
         if sample.rows is None:
             raise ValueError(f"{described(mechanism)[0]!r} reads every record in every release, so "
                              "nothing is gained by HostData: use Poisson, FixedSize or Disjoint, "
                              "or give the arrays themselves.")
         fits = jnp.asarray(sample.fits)
-        words = opening.mark_ahead(key, stream, number)
         # the mark covers `fits` too: a sample that does not fit stays refused
-        marked = host_data.mark(words, sample.rows, sample.valid, sample.high) + fits
+        marked = host_data.mark(keys.ahead(), sample.rows, sample.valid, sample.high) + fits
         return Sent(sample.rows, sample.high, sample.valid, fits, marked)
 
     return jax.vmap(one)(spent)
@@ -112,7 +109,7 @@ def _words_sent(opened: Opened) -> jax.Array:
     if opened.data.described != settings:
         raise ValueError(f"The releases read samples of {settings}, but rows were sent "
                          f"for {opened.data.described}: they were sent for another description.")
-    return opening.mark_ahead(opened.run, opened.stream, opened.number)
+    return opened.keys.ahead()
 
 
 def _numbers_of_rows(opened: Opened, sample: Sample) -> jax.Array:
@@ -142,7 +139,7 @@ def sample_on_mesh(opened: Opened) -> tuple[Sample, jax.Array | None]:
     _check_narrow(mechanism, "without a mesh")
     if isinstance(opened.data, Window):
         return Sample(None, None, True), _words_sent(opened)
-    sample = draw_sample(opened.keys, opened.run, mechanism, opened.number)
+    sample = draw_sample(opened.keys, mechanism, opened.number)
     if sample.rows is None and mechanism.parts > 1:
         sample = sample._replace(rows=_numbers_of_rows(opened, sample))
     return sample, None
@@ -160,7 +157,7 @@ def sampled_records(opened: Opened) -> tuple[Sample, PyTree]:
         sample, slots, data = data.read(number, _words_sent(opened))
     else:
         _check_narrow(mechanism, "for fit")
-        sample = draw_sample(opened.keys, opened.run, mechanism, number)
+        sample = draw_sample(opened.keys, mechanism, number)
         slots = sample.rows
     if slots is not None:
         data = jax.tree.map(lambda x: x.at[slots].get(
@@ -198,7 +195,7 @@ def of_population(opened: Opened) -> Rows:
             # the shards' slots have a key apart from those of noise and dither
             sums, same = sum_over_shards(
                 total, z, data, query, sample.rows, sample.valid, rounding,
-                fold_in(opened.keys.noise, SLOTS), operator_rng.with_key_data, key_data,
+                opened.keys.slots(), release_keys.with_key_data, key_data,
                 opened.number, marked)
             # what was sent ahead counts only if it is the release's sample
             return sums, sample.fits if same is None else sample.fits & same
@@ -206,7 +203,7 @@ def of_population(opened: Opened) -> Rows:
         if key_data is not None:
             # keys by the rows' numbers in the data, not by their places in the sample
             rows = _numbers_of_rows(opened, sample)
-            records = operator_rng.with_key_data(records, rows, key_data)
+            records = release_keys.with_key_data(records, rows, key_data)
         return total(z, records, sample.valid, rounding), sample.fits
 
     return Rows(rows_read(query), added)
@@ -222,7 +219,7 @@ def of_group(opened: Opened, group: jax.Array) -> Rows:
       group: i, int32 `[]`, one that there is.
     """
     query, z, data, key_data = opened.query, opened.point, opened.data, opened.operator_key_data
-    sample = draw_in_group(SampleKeys(opened.keys.sample, opened.run), query, group)
+    sample = draw_in_group(SampleKeys(opened.keys.sample, opened.keys.run), query, group)
     most = max(query.sizes) if sample.rows is None else sample.rows.shape[0]
 
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
@@ -231,18 +228,18 @@ def of_group(opened: Opened, group: jax.Array) -> Rows:
             if key_data is not None:
                 records = records.read(0, most) if isinstance(records, Part) else records
                 rows = jnp.arange(most) if sample.rows is None else sample.rows
-                records = operator_rng.with_key_data(records, rows, key_data, group)
+                records = release_keys.with_key_data(records, rows, key_data, group)
             return total(z, records, sample.valid, rounding), sample.fits
         if sample.rows is None:
             sums = sum_over_groups(total, z, data, query.sizes, rounding,
-                                   operator_rng.with_key_data_in_groups, key_data, group)
+                                   release_keys.with_key_data_in_groups, key_data, group)
             return sums, sample.fits
         # whatever group it is, its part in a shard has as many slots as that of any group needs
         each = tuple(in_group(query, size) for size in sorted(set(query.sizes)))
         return sum_over_shards(
             total, z, one_group(data, group), each, sample.rows, sample.valid, rounding,
-            fold_in(opened.keys.noise, SLOTS),
-            lambda x, rows, extra: operator_rng.with_key_data(x, rows, *extra),
+            opened.keys.slots(),
+            lambda x, rows, extra: release_keys.with_key_data(x, rows, *extra),
             None if key_data is None else (key_data, group))[0], sample.fits
 
     return Rows(most, added)
@@ -267,7 +264,7 @@ def of_all_groups(opened: Opened, share: jax.Array) -> Rows:
     def attach(x: PyTree, group: jax.Array, row: jax.Array,
                extra: tuple[Any, ...]) -> tuple[Any, ...]:
         key_data, share = extra
-        x = operator_rng.with_key_data_in_groups(x, group, row, key_data)
+        x = release_keys.with_key_data_in_groups(x, group, row, key_data)
         # (x, r_i) of a record of group i
         return x, jnp.broadcast_to(share[group], row.shape)
 
@@ -335,7 +332,7 @@ def record_of(opened: Opened, place: Place) -> tuple[PyTree, jax.Array]:
     """Reads `record_at` of a release, with its key's data where the problem draws."""
     record, exists = record_at(opened.data, place)
     *group, row = place
-    return operator_rng.with_key_data(record, jnp.asarray(row), opened.operator_key_data,
+    return release_keys.with_key_data(record, jnp.asarray(row), opened.operator_key_data,
                                       *group), exists
 
 

@@ -19,7 +19,7 @@ from jaxminimax.base.tree import any_lane_rule
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import Sharded
-from jaxminimax.releases import operator_rng
+from jaxminimax.releases import release_keys
 
 _TELLING = 16  # an axis as long as the data means something from this length on
 _HOST = ("pure_callback", "io_callback", "ffi_call")
@@ -84,14 +84,14 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
 def check_operator(problem: Problem | GroupProblem, z: Saddle, data: PyTree, axes: int = 1,
                    sizes: tuple[int, ...] = ()) -> PyTree:
     """Checks a problem's operator, with any key where it draws."""
-    return check(_any_key(operator_rng.operator_of(problem), problem.random), z, data, axes,
+    return check(_any_key(release_keys.operator_of(problem), problem.random), z, data, axes,
                  sizes)
 
 
 def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,
                sizes: tuple[int, ...] = ()) -> PyTree:
     """Checks a problem's loss, with any key where it draws."""
-    return check(_any_key(operator_rng.loss_of(problem), problem.random), w, data, axes, sizes)
+    return check(_any_key(release_keys.loss_of(problem), problem.random), w, data, axes, sizes)
 
 
 def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ factorisation, each number of which is drawn anew from the key.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jaxminimax.mechanism import CorrelatedSums, TreeSums
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, PrefixSums, coefficients
 from jaxminimax.noise import floored_normal, gaussian
-from jaxminimax.releases import noisy_sums, opening, reading
+from jaxminimax.releases import noisy_sums, opening, reading, release_keys
 from jaxminimax.releases.opening import Opened, Place
 from jaxminimax.releases.watch import watched
 
@@ -105,7 +106,7 @@ def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum
     different one for each.
     """
     number = (2 * index.astype(jnp.uint32) - 1) << level.astype(jnp.uint32)
-    keys = opening.keys_of_release(key, opening.stream(mechanism, Kind.NODE), number)
+    keys = release_keys.Keys(key, release_keys.stream(mechanism, Kind.NODE), number)
     return (noisy_sums.integer_noise if mechanism.exact else noisy_sums.float_noise)(
         keys.noise, z, Saddle(scale, scale))
 
@@ -127,15 +128,16 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
 # --- combinations of the latest independent numbers ---
 
 
-def correlated_noise_of(opened: Opened, kind: Kind) -> noisy_sums.Noise:
+def correlated_noise_of(opened: Opened, kind: Kind,
+                        restart: int | None = None) -> noisy_sums.Noise:
     """Computes `correlated_noise` of a release, of the bands that it describes."""
-    query, stream = opened.query, opening.stream(opened.mechanism, kind)
-    return lambda like, scale: correlated_noise(opened.run, stream, opened.number, query.bands,
-                                                like, scale, query.exact)
+    query, stream = opened.query, release_keys.stream(opened.mechanism, kind)
+    return lambda like, scale: correlated_noise(opened.keys.run, stream, opened.number, query.bands,
+                                                like, scale, query.exact, restart)
 
 
 def correlated_noise(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
-          scale: Saddle, exact: bool) -> Saddle:
+                     scale: Saddle, exact: bool, restart: int | None = None) -> Saddle:
     """Draws the noise of release `spent` = 0, 1, ..., in units of the grid if `exact`.
 
         X_t = zeta_t + floor((U_t + sum over 0 < k < p of a_k zeta_{t-k}) / 2^17),
@@ -155,38 +157,55 @@ def correlated_noise(key: jax.Array, stream: int, spent: jax.Array, bands: int, 
       like: arrays of both players.
       scale: of the independent numbers.
       exact: whether they are integers.
+      restart: after how many releases the noise begins anew, of no earlier numbers; None: never.
     """
-    window = _integers if exact else _floats
-    return window(key, stream, jnp.asarray(spent, jnp.int32), bands, like, scale)
+    spent = jnp.asarray(spent, jnp.int32)
+    last = Latest(spent, bands, spent if restart is None else spent % restart)
+    return (_integers if exact else _floats)(key, stream, last, like, scale)
 
 
-def _over_window(spent: jax.Array, bands: int, start: PyTree,
-                 add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
-    """Applies `add(total, block, lag)` over all blocks with one of the last p releases.
+class Latest(NamedTuple):
+    """The releases whose independent numbers the noise of a release is made of.
 
-    `lag` is how long ago each release of a block was, `[releases]`: negative for those to come.
+    Attributes:
+      spent: its number, int32 `[]`.
+      bands: p, the most of them.
+      before: how many releases before it count, int32 `[]`: fewer than p - 1 at a beginning.
     """
-    size = min(TOGETHER, bands)
-    # the first block with one of the releases spent - p + 1, ..., spent
-    first = jnp.maximum(spent - (bands - 1), 0) // size
 
-    def one(block: jax.Array, total: PyTree) -> PyTree:
-        return add(total, block, spent - block * size - jnp.arange(size, dtype=jnp.int32))
+    spent: jax.Array
+    bands: int
+    before: jax.Array
 
-    return jax.lax.fori_loop(first, spent // size + 1, one, start)
+    @property
+    def reach(self) -> jax.Array:
+        """How long ago the first of them was."""
+        return jnp.clip(self.before, 0, self.bands - 1)
+
+    def over(self, start: PyTree,
+             add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
+        """Applies `add(total, block, lag)` over all blocks of numbers with one of them.
+
+        `lag` is how long ago each release of a block was, `[releases]`: negative for those to come.
+        """
+        size = min(TOGETHER, self.bands)
+        first = jnp.maximum(self.spent - self.reach, 0) // size
+
+        def one(block: jax.Array, total: PyTree) -> PyTree:
+            return add(total, block, self.spent - block * size - jnp.arange(size, dtype=jnp.int32))
+
+        return jax.lax.fori_loop(first, self.spent // size + 1, one, start)
+
+    def weights(self, lag: jax.Array, table: jax.Array) -> jax.Array:
+        """The coefficients of releases; 0 of those that do not count."""
+        inside = (lag >= 0) & (lag <= self.reach)
+        return jnp.where(inside, table[jnp.clip(lag, 0, self.bands - 1)], 0)
 
 
-def _weights(lag: jax.Array, table: jax.Array) -> jax.Array:
-    """A release's coefficient; 0 outside of the bands."""
-    inside = (lag >= 0) & (lag < table.shape[0])
-    return jnp.where(inside, table[jnp.clip(lag, 0, table.shape[0] - 1)], 0)
-
-
-def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
-              scale: Saddle) -> Saddle:
-    size, rows = sum(x.size for x in jax.tree.leaves(like)), min(TOGETHER, bands)
+def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Saddle) -> Saddle:
+    size, rows = sum(x.size for x in jax.tree.leaves(like)), min(TOGETHER, last.bands)
     most = noisy_sums.finest(scale)
-    weights = coefficients(bands)
+    weights = coefficients(last.bands)
     # a_0 is left out: zeta_t is added outside of the floor
     table = jnp.asarray(weights).at[0].set(0)
     # by how many bits a player's L is below the largest, for every number, [size]
@@ -196,40 +215,39 @@ def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: S
     def add(total: PyTree, block: jax.Array, lag: jax.Array) -> PyTree:
         now, high, low = total
         # zeta of the releases of a block, [releases, size], each number on its own grid
-        zeta = floored_normal(opening.keys_of_release(key, stream, block).noise,
+        zeta = floored_normal(release_keys.Keys(key, stream, block).noise,
                               rows * size, most).reshape(rows, size) >> shift[None]
-        a = _weights(lag, table)[:, None]
+        a = last.weights(lag, table)[:, None]
         # zeta_t, and sum_k a_k zeta_{t-k} = 2^13 high + low
         return (now + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),
                 high + jnp.sum(a * (zeta >> _HALF), 0, dtype=jnp.int32),
                 low + jnp.sum(a * (zeta & (2**_HALF - 1)), 0, dtype=jnp.int32))
 
     zero = jnp.zeros(size, jnp.int32)
-    now, high, low = _over_window(spent, bands, (zero, zero, zero), add)
+    now, high, low = last.over((zero, zero, zero), add)
     # the stream draws no samples: the key of one is free for U_t
-    uniform = random_words(opening.keys_of_release(key, stream, spent).sample, (size,))
+    uniform = random_words(release_keys.Keys(key, stream, last.spent).sample, (size,))
     uniform = (uniform >> (32 - FRACTION)).astype(jnp.int32)
     # half of the sum of the coefficients in use: the means of zeta are -1/2
     halves = jnp.asarray((weights.cumsum() - weights[0]) >> 1, jnp.int32)
-    # before release p - 1 fewer coefficients are in use
-    half = halves[jnp.clip(spent, 0, bands - 1)]
+    # at a beginning fewer coefficients are in use
+    half = halves[last.reach]
     # floors of floors nest
     mixed = (high + ((low + uniform + half) >> _HALF)) >> (FRACTION - _HALF)
     return noisy_sums.as_leaves(now + mixed, like)
 
 
-def _floats(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
-            scale: Saddle) -> Saddle:
-    rows = min(TOGETHER, bands)
+def _floats(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Saddle) -> Saddle:
+    rows = min(TOGETHER, last.bands)
     # r_k = a_k / 2^17
-    table = jnp.asarray(coefficients(bands) * 2.0**-FRACTION, jnp.float32)
+    table = jnp.asarray(coefficients(last.bands) * 2.0**-FRACTION, jnp.float32)
     std = Saddle(*(None if s is None else s.stddev for s in scale))
     several = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), like)
 
     def add(total: Saddle, block: jax.Array, lag: jax.Array) -> Saddle:
-        drawn = gaussian(opening.keys_of_release(key, stream, block).noise, several, std)
-        weights = _weights(lag, table)
+        drawn = gaussian(release_keys.Keys(key, stream, block).noise, several, std)
+        weights = last.weights(lag, table)
         return jax.tree.map(lambda sum_, x: sum_ + jnp.tensordot(
             weights.astype(x.dtype), x, 1, precision="highest"), total, drawn)
 
-    return _over_window(spent, bands, jax.tree.map(jnp.zeros_like, like), add)
+    return last.over(jax.tree.map(jnp.zeros_like, like), add)

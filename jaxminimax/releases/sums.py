@@ -10,17 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import arguments, checks, tree
-from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
+from jaxminimax.mechanism import Query, Repeat, batch_size, costs, rows_read
 from jaxminimax.mechanism.description import Answered, Kind
-from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
-from jaxminimax.mechanism.repeat import check_correlated
+from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.query import REACH, count_grid
 from jaxminimax.noise import floored_normal
-from jaxminimax.releases import noisy_sums, opening, reading, stream
+from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
 from jaxminimax.releases.watch import watched, watched_pair
-
-_COUNTS = 3  # what a release's noise key is folded with, besides what noise and slots are
 
 
 @watched
@@ -111,8 +108,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     arguments.problem(problem)
     arguments.players("z", z, "the parameters of both players")
     arguments.records(data)
-    query.check_own()
-    check_correlated(mechanism)
+    mechanism.check_own()
     # noise is in units of the clip norm, so one from a state is checked
     if query.adaptive is not None:
         clip = check_clip(query, clip)
@@ -121,11 +117,12 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
     opened = opening.open_sum(key, mechanism, spent, problem, z, data)
-    noise = stream.correlated_noise_of(opened, Kind.MEAN_INNOVATION) if query.bands > 1 else None
+    noise = None if query.bands == 1 else stream.correlated_noise_of(
+        opened, Kind.MEAN_INNOVATION, query.restart())
     noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
     if noisy.num_unclipped is None or clip is None:
         return noisy.value, None
-    following = next_clip(opened.keys.noise, query, clip, noisy.num_unclipped)
+    following = next_clip(opened.keys.counts(), query, clip, noisy.num_unclipped)
     return noisy.value, opening.nan_if_refused(noisy.answered, following)
 
 
@@ -180,8 +177,8 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered
     if not problem.random:
         return problem.public(z)
     # a key apart from those of sample, noise and operators
-    own = opening.stream(mechanism)
-    return problem.public(z, opening.public_key(key, own, number))
+    keys = release_keys.Keys(key, release_keys.stream(mechanism), number)
+    return problem.public(z, keys.public())
 
 
 # --- clip norms that follow a quantile ---
@@ -222,7 +219,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     """The clip norms after a release.
 
     Args:
-      key: of the release's noise.
+      key: of the noise on the counts.
       query: the description.
       clip: norms of this release.
       num_unclipped: per player, records within the norm less longer ones, int32 `[]`; not released.
@@ -232,11 +229,12 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     """
     adaptive = query.adaptive
     assert adaptive is not None
-    z = count_multiplier(query)
+    z = costs.count_multiplier(check_noise(query), query.joint, adaptive.counts(query),
+                               adaptive.share)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
     number = adaptive.counts(query)
-    drawn = floored_normal(fold_in(key, _COUNTS), number, bits)
+    drawn = floored_normal(key, number, bits)
 
     def one(start: jax.Array, norm: jax.Array, quantile: jax.Array, count: jax.Array,
             noise: jax.Array) -> jax.Array:

@@ -4,8 +4,8 @@ Drivers compute a round by `update`, which refuses an algorithm whose releases a
 `mechanism(hyper)`. It looks at the program once, when it is traced, and adds nothing to it.
 Releases inside a user's own `jax.jit` that was traced before are not seen again, and several
 releases by `jax.vmap` over points look like one; keys that differ by the place of a description
-(`opening.stream`) need no such look. `numbered` counts releases while rounds run, those of a vmap
-too.
+(`release_keys.stream`) need no such look. `numbered` counts releases while rounds run, those of a
+vmap too.
 """
 
 import contextlib

@@ -5,17 +5,20 @@ that lie outside. So row i of what comes out is a function of row i of the table
 of public words.
 """
 
+import contextlib
 import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxminimax.base.identity import LONGEST, absent, exact
 
+_NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
+             "declare Number(low, high) to encode them here.")
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
@@ -24,7 +27,11 @@ def as_numbers(cells: Any) -> np.ndarray:
     array = np.asarray(cells)
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
-    return np.array(list(map(_number, array.astype(object).tolist())), np.float64)
+    listed = array.astype(object).tolist()
+    if set(map(type, listed)) == {str}:
+        with contextlib.suppress(ValueError):  # of a cell that is no number
+            return np.array(list(map(float, listed)))
+    return np.array(list(map(_number, listed)), np.float64)
 
 
 def _number(cell: Any) -> float:
@@ -85,7 +92,8 @@ def word(cell: Any) -> str:
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
 # |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
-# `[n]` cells as `[n, width]` numbers in [-1, 1]; and `declared`, what was declared, as a record.
+# `[n]` cells as `[n, width]` numbers in [-1, 1]; `declared`, what was declared, as a record; and
+# `described`, how another program makes each of these numbers.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +154,23 @@ class Number:
         x = np.clip(np.where(absent, self.low, x), self.low, self.high)
         x = np.log1p(x) if self.log else x
         x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))
-        return np.stack([x, absent] if self.missing else [x], 1).astype(np.float32)
+        return np.stack([x, absent] if self.missing else [x], 1)
+
+    def odd(self, cells: Any) -> dict[str, np.ndarray]:
+        """Returns which cells are missing or no number, and which are clipped, each `[n]`."""
+        x = as_numbers(cells)
+        return {"missing": np.isnan(x), "clipped": (x < self.low) | (x > self.high)}
 
     def declared(self) -> dict[str, Any]:
         """Returns `range`, and the options that differ from the default."""
         more = {name: True for name in ("log", "missing") if getattr(self, name)}
         return {"range": [self.low, self.high], **more}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns how each of the numbers is read, and what its name adds to the column's."""
+        flag = [{"name": " is missing", "read": "missing"}] if self.missing else []
+        return [{"name": "", "read": "number", "range": [self.low, self.high], "log": self.log},
+                *flag]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,12 +215,19 @@ class Charged:
         Raises:
           ValueError: always.
         """
-        raise ValueError("the range of a charged column is released by train(...), which encodes "
-                         "its cells: declare Number(low, high) to encode them here.")
+        raise ValueError(_NO_RANGE)
+
+    def odd(self, cells: Any) -> dict[str, np.ndarray]:
+        """Returns which cells are missing or no number, `[n]`."""
+        return {"missing": np.isnan(as_numbers(cells))}
 
     def declared(self) -> dict[str, Any]:
         """Returns `range = "charged"`, and `missing` if it is set."""
         return {"range": "charged", **({"missing": True} if self.missing else {})}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Refuses as `encode` does."""
+        raise ValueError(_NO_RANGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,9 +274,60 @@ class Category:
         """Encodes `[n]` cells as `[n, width]` zeros and ones."""
         return (places(cells, self.values)[:, None] == np.arange(self.width)).astype(np.float32)
 
+    def odd(self, cells: Any) -> dict[str, np.ndarray]:
+        """Returns which cells are missing, and which have no declared value, each `[n]`."""
+        place = places(cells, (*self.values, *({""} - set(self.values))))
+        return {"missing": place == self.width, "unseen": place > self.width}
+
     def declared(self) -> dict[str, Any]:
         """Returns `categories`."""
         return {"categories": list(self.values)}
 
+    def described(self) -> list[dict[str, Any]]:
+        """Returns how each of the numbers is read, and what its name adds to the column's."""
+        return [{"name": f" = {x}", "read": "category", "value": x} for x in self.values]
+
 
 Column = Number | Charged | Category
+_WORDS = {"range", "log", "missing", "categories"}
+
+
+def check_names(where: str, record: Any, words: set[str]) -> None:
+    """Refuses a record that is no table of names, or has others than `words`.
+
+    Raises:
+      ValueError: naming the unknown ones.
+    """
+    if not isinstance(record, Mapping):
+        raise ValueError(f"{where} must be a table of names and values, got {record!r}.")
+    unknown = sorted(set(map(str, record)) - words)
+    if unknown:
+        raise ValueError(f"{where} has unknown entries {unknown}; there are {sorted(words)}.")
+
+
+def of_record(name: str, record: Any) -> Column:
+    """Makes a column of what `declared` returns.
+
+    Raises:
+      ValueError: naming the column, and what is missing or wrong.
+    """
+    check_names(f"[columns.{name}]", record, _WORDS)
+    try:
+        if "categories" in record:
+            if set(record) != {"categories"}:
+                raise ValueError(f"categories stand alone, got {sorted(record)}.")
+            return Category(tuple(record["categories"]))
+        if "range" not in record:
+            raise ValueError('range = [low, high], range = "charged" or categories = [...] is '
+                             "missing.")
+        ends = record["range"]
+        if ends == "charged":
+            if record.get("log", False):
+                raise ValueError("log = true needs a range of its own: range = [low, high].")
+            return Charged(bool(record.get("missing", False)))
+        if not isinstance(ends, list | tuple) or len(ends) != 2:
+            raise ValueError(f"range must be [low, high] or \"charged\", got {ends!r}.")
+        return Number(ends[0], ends[1], log=bool(record.get("log", False)),
+                      missing=bool(record.get("missing", False)))
+    except ValueError as error:
+        raise ValueError(f"[columns.{name}]: {error}") from None

@@ -6,19 +6,23 @@ of rows, are public.
 
 import argparse
 import contextlib
+import datetime
+import importlib.metadata
 import json
 import pathlib
+import platform
 import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
-from jaxminimax.accounting import epsilon
-from jaxminimax.base import checks, own_files
+from jaxminimax.accounting import Ledger, epsilon
+from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import files, report, statistics, training
+from jaxminimax.tables import files, report, scores, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
@@ -166,7 +170,7 @@ def doubts(schema: Schema, rows: int) -> list[str]:
 def rare_label(scorer: Any) -> list[str]:
     """Returns a note on a rare label, from the released share of positives; already paid for."""
     rare = scorer.moments.prior
-    if 0.02 < rare < 0.98:
+    if scorer.schema.target is not None or 0.02 < rare < 0.98:
         return []
     schema = scorer.schema
     few = "few rows, or none, have" if rare < 0.5 else "nearly all rows, or all, have"
@@ -224,6 +228,15 @@ def add(commands: Any) -> None:
                                   "it can remove the noise. Default: the system's entropy")
     flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
     flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
+    flag("--ledger", metavar="FILE",
+         help="ledger that is charged for all of it before anything is released, and that refuses "
+              "what its budget does not cover; `jaxminimax ledger FILE --epsilon E --delta D` "
+              "opens one")
+    flag("--name", help="of this training in the ledger (default: run 1 and so on)")
+    flag("--unit", help="what one record is, for the statement and the ledger (default: one row, "
+                        "or one person)")
+    flag("--purpose", help="what the model is for, printed in the report")
+    flag("--by", help="who runs the training, printed in the report")
     flag("--out", metavar="FOLDER", help="where model.json, report.json and report.html go")
     flag("--json", action="store_true", help="print JSON only")
     flag("--quiet", action="store_true", help="no progress bar")
@@ -236,6 +249,11 @@ def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise ValueError("--curve is of the AUC on rows held out: say --test-fraction too.")
     for one in args.curve:
         checks.number("--curve", one, low=0.0)
+    if args.curve and args.ledger is not None:
+        raise ValueError("--curve trains further models, and --ledger charges one: leave one of "
+                         "them out.")
+    if args.name is not None and args.ledger is None:
+        raise ValueError(f"--name {args.name} is that of a run in a ledger: say --ledger FILE too.")
     with _held(folder):
         return _trained_in(folder, args)
 
@@ -244,19 +262,22 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
-    frame = files.read(args.table, schema.numeric)
-    test = None
+    rows, held = files.Frames(args.table, schema.numeric, schema.names), None
+    count = rows.most
     if args.test_fraction is not None:
+        frame = files.read(args.table, schema.numeric)
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-    rows = frame if test is None else frame[~test]
-    for note in doubts(schema, len(rows)):
+        rows, held, count = frame[~test], frame[test], int(np.sum(~test))
+    for note in doubts(schema, count):
         warnings.warn(note, UserWarning, stacklevel=2)
+    if args.curve and schema.target is not None:
+        raise ValueError("--curve draws the AUC of a label with a positive value: leave it out, or "
+                         "train at each epsilon by itself.")
     if folder is not None and (folder / MODEL).exists() and not any(
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    held = None if test is None else frame[test]
     scorer, record = _trained(args, rows, held, schema, folder)
     if folder is not None:
         scorer.save(folder / MODEL)
@@ -274,37 +295,53 @@ def _public(frame: Any) -> tuple[list[str], int]:
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
              folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
     """Returns the scorer, the scorers of the curve, and their record."""
-    scorers = []
+    scorers, ledger = [], None if args.ledger is None else Ledger(args.ledger)
     for k, target in enumerate((args.epsilon, *args.curve)):
         key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
         if key is not None and k:
             key = jax.random.fold_in(key, k + 1)
         scorers.append(training.train(rows, schema, epsilon=target, delta=args.delta, key=key,
-                             progress=not (args.quiet or args.json),
+                             progress=not (args.quiet or args.json), ledger=ledger,
+                             name=args.name, unit=args.unit,
                              folder=None if folder is None else folder / UNFINISHED / str(k)))
     scorer = scorers[0]
     record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if held is not None:
-        record = report.aucs(scorer, rows, held)
+        record = scores.held_out(scorer, rows, held)
+    measured = list(record)
     notes = (*scorer.notes, *rare_label(scorer), *constant(scorer))
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=2)
     record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
-               "seed": args.seed, "group_losses": scorer.group_losses,
-               "released_share_of_positives": scorer.moments.prior,
+               "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
+               "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+               "versions": {"jaxminimax": VERSION, "Python": platform.python_version(), **{
+                   name: importlib.metadata.version(name) for name in ("jax", "numpy")}},
+               "ledger": None if ledger is None else _books(ledger), "seed": args.seed,
+               "group_losses": scorer.group_losses,
+               **report.released(scorer),
                "schema": scorer.schema.to_dict(), "notes": list(notes),
-               "outside_the_guarantee": ["auc", "auc_standard_error", "auc_reference", "curve"],
+               "outside_the_guarantee": [*measured, "curve"],
                "statement": scorer.statement.to_json()}
     if len(scorers) > 1:
         labels = schema.labels(held)
         record["curve"] = []
         for one in scorers[1:] if record["auc"] is not None else ():
-            auc, error = report.area(one.decision_function(held), labels)
+            auc, error = scores.area(one.decision_function(held), labels)
             record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
                                     "auc_standard_error": error})
         record["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
             one.described for one in scorers if one.described is not None)), args.delta)
     return scorer, record
+
+
+def _books(ledger: Ledger) -> dict[str, Any]:
+    """Returns what a ledger has spent and what remains, as a record."""
+    stated = ledger.statement()
+    return {"epsilon": stated.epsilon, "delta": stated.delta, "unit": stated.unit,
+            "epsilon_so_far": stated.epsilon_if_stopped_by_looking,
+            "share_left": ledger.remaining().share,
+            "runs": [one["name"] for one in stated.runs]}
 
 
 def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: int) -> list[str]:
@@ -313,8 +350,13 @@ def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: 
     if scorer.group_losses is not None:
         each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
         lines.append(f"Mean losses of the groups, with noise, released: {each}.")
-    lines.append(f"Released share of positive labels: {scorer.moments.prior:.3f}.")
-    if held:
+    lines += [f"{what[0].upper()}{what[1:]}: {number}." for what, number in
+              report.released_words(scorer).items()]
+    if held and scorer.schema.target is not None:
+        each = ", ".join(f"{name} {out[key]:.4g} (without privacy {out[f'{key}_reference']:.4g})"
+                         for key, name in report.SCORES.items() if out.get(key) is not None)
+        lines.append(f"{held} rows held out, outside of the guarantee: {each}.")
+    elif held:
         of = "of one label only" if out["auc"] is None else report.with_error(
             out["auc"], out["auc_standard_error"])
         best = ("of one label only" if out["auc_reference"] is None
@@ -327,6 +369,10 @@ def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: 
     if "epsilon_with_curve" in out:
         lines.append(f"With the runs of the curve everything together has epsilon = "
                      f"{out['epsilon_with_curve']:.4g} at delta = {args.delta:g}.")
+    if out["ledger"] is not None:
+        lines.append(f"Ledger: {100 * out['ledger']['share_left']:.3g} % of its budget is left, "
+                     f"epsilon = {out['ledger']['epsilon']:g} at delta = "
+                     f"{out['ledger']['delta']:g} for {', '.join(out['ledger']['runs'])}.")
     if args.seed is not None:
         lines.append("The noise is of a seed: for experiments, not for release.")
     return lines
@@ -343,6 +389,7 @@ def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
             own_files.check_parent(folder)
             held.enter_context(own_files.locked(folder / MODEL))
             held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
+            held.callback(_drop_empty, folder / UNFINISHED)
             for name in (REPORT, PAGE, UNFINISHED):
                 own_files.sweep(folder / name)
         except OSError as error:
@@ -350,3 +397,9 @@ def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
         if (folder / UNFINISHED).exists():
             own_files.check(folder / UNFINISHED)
         return held.pop_all()
+
+
+def _drop_empty(folder: pathlib.Path) -> None:
+    """Removes the folder of runs if it holds none, as after a refusal."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -32,7 +32,7 @@ from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
 from jaxminimax.tables import statistics
 from jaxminimax.tables.records import Records
-from jaxminimax.tables.rule import CLIP, HEAVY_BALL, Defaults, defaults
+from jaxminimax.tables.rule import HEAVY_BALL, Defaults, defaults
 from jaxminimax.tables.scaling import scaled
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
@@ -123,10 +123,10 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     shares = statistics.one_release(population, math.sqrt(1 - 1 / (labels * groups)),
                                     z / math.sqrt(SHARE))
     plain = defaults(population, schema, epsilon=epsilon, delta=delta,
-                     alongside=(*alongside, shares))
+                     alongside=(*alongside, shares), preconditioned=False)
     rounds = max(plain.hyper.iterations, ROUNDS)
     hyper = sgda.Hyper(
-        query=Query(clip=Saddle(CLIP, LENGTH * labels * math.sqrt(groups - 1)),
+        query=Query(clip=Saddle(plain.label.clip, LENGTH * labels * math.sqrt(groups - 1)),
                     noise_multiplier=budget_split(w=OF_SCORER), population=population),
         step=Saddle(min(0.1 * plain.time / rounds, 2.0), STEP), iterations=rounds, averaging=TAIL,
         optimiser=Saddle(HEAVY_BALL, optax.sgd))
@@ -165,7 +165,7 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
     first, second, third = jax.random.split(key, 3)
     plain, kind, k = chosen.plain, chosen.kind, chosen.groups
     by = statistics.release_moments(first, plain.moments, rows.x, rows.y, rows.weight,
-                                    schema if plain.standardise else None)
+                                    schema, plain.standardise)
     floor = plain.floor if plain.standardise else None
     y = np.asarray(rows.y, np.int32)
     inside = (groups >= 0) & (groups < k)

@@ -19,8 +19,8 @@ class Records(NamedTuple):
 
     Attributes:
       x: features in [-1, 1], `[n, rows, d]`.
-      y: labels in {0, 1}, `[n, rows]`.
-      weight: `[n, rows]`, 0 where a person has no further row.
+      y: labels, `[n, rows]`: in {0, 1}, or in [-1, 1] of numbers; of K classes `[n, rows, K]`.
+      weight: `[n, rows]`, 0 where a person has no further row, or the label is a missing number.
     """
 
     x: np.ndarray
@@ -51,17 +51,20 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
 
     Args:
       x: `[rows, d]`.
-      y: `[rows]`.
+      y: `[rows]` or `[rows, K]`; NaN where the label is missing, and counts with weight 0.
       owners: whose each row is; None: every row is a person's only one.
       most: rows of a person that are read.
     """
+    labelled = ~np.isnan(y).reshape(len(y), -1).any(1)
+    y = np.nan_to_num(y)
     if owners is None:
-        return Records(x[:, None], y[:, None], np.ones((len(x), 1), np.float32))
+        return Records(x[:, None], y[:, None], labelled[:, None].astype(np.float32))
     index = by_person(len(x), owners, most)
     present = index >= 0
-    weight = present / np.maximum(np.sum(present, 1, keepdims=True), 1)
+    weight = present * labelled[index] / np.maximum(np.sum(present, 1, keepdims=True), 1)
     # where there is no row, no other person's may stand, not even with weight 0
-    return Records(np.where(present[:, :, None], x[index], 0), np.where(present, y[index], 0),
+    return Records(np.where(present[:, :, None], x[index], 0),
+                   np.where(present.reshape(*index.shape, *[1] * (y.ndim - 1)), y[index], 0),
                    weight.astype(np.float32))
 
 

@@ -9,10 +9,19 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.identity import exact
-from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
+from jaxminimax.tables.columns import (
+    Category,
+    Charged,
+    Column,
+    Number,
+    as_numbers,
+    check_names,
+    of_record,
+    places,
+    word,
+)
 
-_COLUMN = {"range", "log", "missing", "categories"}
-_TABLES = {"label": {"name", "positive"}, "owner": {"name", "most"},
+_TABLES = {"label": {"name", "positive", "values", "range"}, "owner": {"name", "most"},
            "groups": {"name", "values", "by_label"}}
 
 
@@ -47,18 +56,24 @@ class Schema:
         values = ["Female", "Male"]
         by_label = true           # each is cut by the label, so labels are public too
 
+    In place of `positive`, a label of several classes has `values = ["low", "middle", "high"]`, and
+    a label that is a number has `range = [0, 120]`. A row whose label is none of the values counts
+    and teaches nothing, and so does one whose number is missing; numbers outside are clipped.
+
     Columns of the table that are not declared are not read. Whatever is declared must be known
     without these data: from a codebook, a form, a law of nature.
 
     Attributes:
       columns: name -> `Number`, `Category` or `Charged`.
       label: name of the label's column.
-      positive: the value that counts as positive, every other one as negative.
+      positive: the value that counts as positive, every other one as negative; None for a `target`.
       owner: name of the column that says whose row it is; None: every row is a record of its own.
       most: rows of one owner that are read.
       groups: name of the column with the group; None: no groups.
       group_values: the groups.
       by_label: whether each group is cut by the label; then every record's label is public.
+      target: `Category` of a label of three classes or more, `Number` of one that is a number; None
+        for a label with a positive value.
 
     Examples:
         >>> schema = jmm.tables.Schema.from_dict({
@@ -71,12 +86,13 @@ class Schema:
 
     columns: Mapping[str, Column]
     label: str
-    positive: str
+    positive: str | None = None
     owner: str | None = None
     most: int = 1
     groups: str | None = None
     group_values: tuple[str, ...] = ()
     by_label: bool = False
+    target: Category | Number | None = None
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -97,12 +113,39 @@ class Schema:
         if not isinstance(self.by_label, bool) or (self.by_label and self.groups is None):
             raise ValueError(f"by_label must be true or false, of groups, got {self.by_label!r}: "
                              "[groups] name, values = [...], by_label = true.")
-        object.__setattr__(self, "positive", word(self.positive))
+        self._check_target()
+        if self.positive is not None:
+            object.__setattr__(self, "positive", word(self.positive))
+
+    def _check_target(self) -> None:
+        """Refuses a label of no kind, or of two."""
+        if (self.positive is None) == (self.target is None):
+            raise ValueError("label must have one of positive = ..., values = [...] and range = "
+                             "[low, high]: its positive value, its classes, or its range if it is "
+                             "a number.")
+        if self.target is None:
+            return
+        if not isinstance(self.target, Category | Number):
+            raise ValueError(f"target must be a Category or a Number, got {self.target!r}.")
+        if isinstance(self.target, Category) and self.target.width < 3:
+            raise ValueError(f"label values must be three at least, got {self.target.values}: for "
+                             "two classes give the positive one, positive = ....")
+        if isinstance(self.target, Number) and (self.target.log or self.target.missing):
+            raise ValueError("a label's range takes no log and no missing: Number(low, high).")
+        if self.groups is not None:
+            raise ValueError("groups need a label with a positive value: take out [groups], or say "
+                             "positive = ....")
 
     @property
     def width(self) -> int:
         """Returns d, the count of numbers that a row becomes."""
         return sum(column.width for column in self.columns.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the columns of a table that are read."""
+        return tuple(dict.fromkeys(name for name in (
+            *self.columns, self.label, self.owner, self.groups) if name is not None))
 
     @property
     def numeric(self) -> tuple[str, ...]:
@@ -137,13 +180,12 @@ class Schema:
         Raises:
           ValueError: naming the entry that is missing, unknown or wrong.
         """
-        _check_names("schema", record, {"columns", *_TABLES})
+        check_names("schema", record, {"columns", *_TABLES})
         for name, words in _TABLES.items():
-            _check_names(f"[{name}]", record.get(name, {}), words)
+            check_names(f"[{name}]", record.get(name, {}), words)
         label, owner, groups = (record.get(name, {}) for name in _TABLES)
-        for name in ("name", "positive"):
-            if name not in label:
-                raise ValueError(f"schema needs [label] {name} = ...")
+        if "name" not in label:
+            raise ValueError("schema needs [label] name = ...")
         for where, table in (("owner", owner), ("groups", groups)):
             if table and "name" not in table:
                 raise ValueError(f"schema needs [{where}] name = ...")
@@ -152,10 +194,11 @@ class Schema:
             if "categories" not in kind:
                 raise ValueError("schema needs [groups] values = [...]: groups are public.")
             groups = {**groups, "values": kind["categories"]}
-        return cls({name: _column(name, one) for name, one in record.get("columns", {}).items()},
-                   str(label["name"]), label["positive"], owner.get("name"),
+        return cls({name: of_record(name, one) for name, one in record.get("columns", {}).items()},
+                   str(label["name"]), label.get("positive"), owner.get("name"),
                    owner.get("most", 1 if not owner else 5), groups.get("name"),
-                   tuple(map(word, groups.get("values", ()))), groups.get("by_label", False))
+                   tuple(map(word, groups.get("values", ()))), groups.get("by_label", False),
+                   _target(label))
 
     @classmethod
     def from_codebook(cls, rows: Any, *, label: str, positive: Any, owner: str | None = None,
@@ -181,14 +224,14 @@ class Schema:
             values = [v for v in map(word, str(one.get("values") or "").split("|"))
                       if v and v != "nan"]
             ends = {k: one.get(k) for k in ("low", "high")}
-            columns[name] = _column(name, {"categories": values} if values else
+            columns[name] = of_record(name, {"categories": values} if values else
                                     {"range": [ends["low"], ends["high"]]})
         return cls(columns, label, positive, owner, most)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record, as `from_dict` takes it."""
         record: dict[str, Any] = {
-            "label": {"name": self.label, "positive": self.positive},
+            "label": self.declared_label(),
             "columns": {name: column.declared() for name, column in self.columns.items()}}
         if self.owner is not None:
             record["owner"] = {"name": self.owner, "most": self.most}
@@ -196,6 +239,21 @@ class Schema:
             record["groups"] = {"name": self.groups, "values": list(self.group_values),
                                 "by_label": self.by_label}
         return record
+
+    @property
+    def kind(self) -> str:
+        """Returns the kind of label: "binary", "classes" or "number"."""
+        if self.target is None:
+            return "binary"
+        return "classes" if isinstance(self.target, Category) else "number"
+
+    def declared_label(self) -> dict[str, Any]:
+        """Returns what [label] says, as a record."""
+        if self.target is None:
+            return {"name": self.label, "positive": self.positive}
+        if isinstance(self.target, Category):
+            return {"name": self.label, "values": list(self.target.values)}
+        return {"name": self.label, **self.target.declared()}
 
     def without(self, names: tuple[str, ...]) -> "Schema":
         """Returns the schema without some columns.
@@ -219,25 +277,60 @@ class Schema:
                       "0.3.", DeprecationWarning, stacklevel=2)
         return self.without_charged()
 
+    def described(self) -> list[dict[str, Any]]:
+        """Returns for each of the `width` numbers its name, its column and how it is read."""
+        return [{"column": name, **one, "name": f"{name}{one['name']}"}
+                for name, column in self.columns.items() for one in column.described()]
+
+    def read(self, frame: Any) -> dict[str, Any]:
+        """Returns the declared columns of a table by name, those of numbers as float64 `[n]`.
+
+        Raises:
+          ValueError: for a table without one of them, or with columns of several lengths.
+        """
+        cells = {name: self.cells(frame, name) for name in self.columns}
+        cells |= {name: as_numbers(cells[name]) for name in self.numeric}
+        lengths = {name: len(column) for name, column in cells.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns must have one length, got {lengths}.")
+        return cells
+
     def features(self, frame: Any) -> np.ndarray:
         """Encodes every row by itself: `[n, width]` float32 in [-1, 1].
 
         Raises:
-          ValueError: for a table without a declared column.
+          ValueError: as `read`.
         """
-        cells = {name: self.cells(frame, name) for name in self.columns}
-        lengths = {name: len(column) for name, column in cells.items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"columns must have one length, got {lengths}.")
-        x, first = np.empty((next(iter(lengths.values())), self.width), np.float32), 0
+        cells = self.read(frame)
+        x, first = np.empty((len(next(iter(cells.values()))), self.width), np.float32), 0
         for name, column in self.columns.items():
             x[:, first: first + column.width] = column.encode(cells[name])
             first += column.width
         return x
 
+    def odd(self, frame: Any) -> dict[str, dict[str, np.ndarray]]:
+        """Returns for each column which cells are missing, unseen or clipped, each `[n]`.
+
+        Raises:
+          ValueError: as `read`.
+        """
+        return {name: self.columns[name].odd(cells) for name, cells in self.read(frame).items()}
+
     def labels(self, frame: Any) -> np.ndarray:
-        """Returns 1 for the positive value of the label and 0 for others, `[n]` float32."""
-        return (places(self.cells(frame, self.label), (self.positive,)) == 0).astype(np.float32)
+        """Returns the label of every row, float32.
+
+        With a positive value `[n]`, 1 for it and 0 for others. Of K classes `[n, K]`, a 1 in the
+        place of the class, and zeros for none of them. Of a number `[n]` in [-1, 1], by its range,
+        and NaN where it is missing.
+        """
+        cells = self.cells(frame, self.label)
+        if self.target is None:
+            assert self.positive is not None
+            return (places(cells, (self.positive,)) == 0).astype(np.float32)
+        y = self.target.encode(cells).astype(np.float32)
+        if isinstance(self.target, Category):
+            return y
+        return np.where(np.isnan(as_numbers(cells)), np.float32(np.nan), y[:, 0])
 
     def group_of(self, frame: Any) -> np.ndarray:
         """Returns the number of each row's group, `[n]`; the count of groups for a row in none."""
@@ -273,32 +366,17 @@ class Schema:
         return exact(column) if isinstance(column, list | tuple) else column
 
 
-def _check_names(where: str, record: Any, words: set[str]) -> None:
-    if not isinstance(record, Mapping):
-        raise ValueError(f"{where} must be a table of names and values, got {record!r}.")
-    unknown = sorted(set(map(str, record)) - words)
-    if unknown:
-        raise ValueError(f"{where} has unknown entries {unknown}; there are {sorted(words)}.")
-
-
-def _column(name: str, record: Any) -> Column:
-    _check_names(f"[columns.{name}]", record, _COLUMN)
-    try:
-        if "categories" in record:
-            if set(record) != {"categories"}:
-                raise ValueError(f"categories stand alone, got {sorted(record)}.")
-            return Category(tuple(record["categories"]))
-        if "range" not in record:
-            raise ValueError('range = [low, high], range = "charged" or categories = [...] is '
-                             "missing.")
-        ends = record["range"]
-        if ends == "charged":
-            if record.get("log", False):
-                raise ValueError("log = true needs a range of its own: range = [low, high].")
-            return Charged(bool(record.get("missing", False)))
-        if not isinstance(ends, list | tuple) or len(ends) != 2:
-            raise ValueError(f"range must be [low, high] or \"charged\", got {ends!r}.")
-        return Number(ends[0], ends[1], log=bool(record.get("log", False)),
-                      missing=bool(record.get("missing", False)))
-    except ValueError as error:
-        raise ValueError(f"[columns.{name}]: {error}") from None
+def _target(label: Mapping[str, Any]) -> Category | Number | None:
+    """Returns what [label] says of classes or of a range; None for a positive value."""
+    kinds = [kind for kind in ("positive", "values", "range") if kind in label]
+    if len(kinds) != 1:
+        raise ValueError("schema needs one of [label] positive = ..., values = [...] and range = "
+                         f"[low, high], got {' and '.join(kinds) or 'none'}.")
+    if "values" in label:
+        return Category(tuple(label["values"]))
+    if "range" not in label:
+        return None
+    column = of_record(str(label["name"]), {"range": label["range"]})
+    if not isinstance(column, Number):
+        raise ValueError("[label] range must be [low, high]: a label's range is public.")
+    return column

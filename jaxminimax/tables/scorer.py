@@ -2,21 +2,29 @@
 
 import dataclasses
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from jaxminimax.base import own_files
-from jaxminimax.tables.scaling import Moments, scaled
+from jaxminimax.tables.columns import Category
+from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
     from jaxminimax.accounting import Statement
     from jaxminimax.mechanism.description import Mechanism
 
-FORMAT = 1
+FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
+FORMULA = ("x_j = (value_j - centre_j) / scale_j; "
+           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); ")
+FORMULAS = {  # by the kind of label
+    "binary": FORMULA + "probability = 1 / (1 + exp(-score))",
+    "classes": FORMULA + "probability_k = exp(score_k) / sum_l exp(score_l)",
+    "number": FORMULA + "prediction = min(max(score, low), high)"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +33,8 @@ class Scorer:
 
     Attributes:
       schema: of the table.
-      weights: of the scaled features, and last the intercept's, `[d + 1]`.
+      weights: of the scaled features, and last the intercept's, `[d + 1]`; of K classes
+        `[d + 1, K]`; of a number in its units.
       moments: what the features are scaled by.
       floor: least variance that a feature is divided by; None: features are not scaled.
       stated: what training cost, `statement.to_json()`.
@@ -64,21 +73,118 @@ class Scorer:
         return Statement.from_json(self.stated)
 
     def decision_function(self, frame: Any) -> np.ndarray:
-        """Returns the log-odds of the positive label, `[n]`, for every row of a table."""
-        rows = scaled(self.schema.features(frame), self.moments, self.floor)
-        return rows.astype(np.float64) @ self.weights
+        """Returns the score of every row of a table.
+
+        With a positive label it is its log-odds, `[n]`; of K classes their logits, `[n, K]`; of a
+        number its value before it is clipped to the range, `[n]`.
+        """
+        cells, (centre, scale) = self.schema.read(frame), spread(self.moments, self.floor)
+        total, squares, first = np.float64(0), np.float64(0), 0
+        for name, column in self.schema.columns.items():  # one by one: no matrix of all features
+            own = slice(first, first := first + column.width)
+            x = (column.encode(cells[name]) - centre[own]) / scale[own]
+            total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
+        return self.weights[-1] + (total.T / np.sqrt(np.maximum(squares, 1.0))).T
+
+    def predict(self, frame: Any) -> np.ndarray:
+        """Returns `prediction` for every row of a table, `[n]`."""
+        return self.prediction(self.decision_function(frame))
+
+    def prediction(self, scores: np.ndarray) -> np.ndarray:
+        """Returns the likeliest label for each score, `[n]`.
+
+        With a positive label it is whether that is the likelier one; of classes it is the value; of
+        a number it is the score, clipped to the range.
+        """
+        target = self.schema.target
+        if target is None:
+            return scores > 0
+        if isinstance(target, Category):
+            return np.array(target.values)[np.argmax(scores, 1)]
+        return np.clip(scores, target.low, target.high)
+
+    def predict_proba(self, frame: Any) -> np.ndarray:
+        """Returns the probabilities of another label and of the positive one, `[n, 2]`.
+
+        Of K classes it returns those of all of them, `[n, K]`.
+        """
+        shares = self.probability(self.decision_function(frame))
+        return shares if shares.ndim == 2 else np.stack([1 - shares, shares], 1)
+
+    def probability(self, scores: np.ndarray) -> np.ndarray:
+        """Returns 1 / (1 + e^-s), the probability of the positive label, for each score s.
+
+        Of K classes it returns e^s_k / sum_l e^s_l for logits `[n, K]`.
+
+        Raises:
+          ValueError: for a label that is a number.
+        """
+        if self.schema.kind == "number":
+            raise ValueError(f"{self.schema.label} is a number, which has no probability: use "
+                             "predict.")
+        if self.schema.kind == "classes":
+            shares = np.exp(scores - scores.max(1, keepdims=True))
+            return shares / shares.sum(1, keepdims=True)
+        return (1 + np.tanh(scores / 2)) / 2
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record of a model file, as the page on serving describes it."""
+        centre, scale = spread(self.moments, self.floor)
+        kind = self.schema.kind
+        *weights, intercepts = self.weights.reshape(len(self.weights), -1).tolist()
+        features = [one | {"centre": a, "scale": b, "weights": w} for one, a, b, w in zip(
+            self.schema.described(), centre.tolist(), scale.tolist(), weights, strict=True)]
+        return {"format": FORMAT, "label": {"kind": kind, **self.schema.declared_label()},
+                "formula": FORMULAS[kind], "features": features, "intercepts": intercepts,
+                "schema": self.schema.to_dict(),
+                "released": {**self.moments.to_json(), "floor": self.floor},
+                "group_losses": self.group_losses, "statement": self.stated}
+
+    def linear(self) -> tuple[np.ndarray, Any]:
+        """Returns coefficients `[d]` in the units of the columns, and the intercept.
+
+        Of K classes it returns `[d, K]`, and an intercept for each.
+
+        For columns c inside their ranges the values are slope_j c_j + offset_j, so with centres and
+        scales as in the model's file and b the last weight the score is
+
+            b + (coefficients . c + intercept - b) / max(1, |x|)
+
+        with x_j = (value_j - centre_j) / scale_j. For rows with |x| <= 1 this is coefficients . c +
+        intercept. A column with `log` counts by log(1 + c), a value of a category by 0 or 1.
+        """
+        slope, offset = np.array(list(map(_line, self.schema.described()))).T
+        centre, scale = spread(self.moments, self.floor)
+        w = self.weights[:-1].T / scale
+        return (w * slope).T, self.weights[-1] + w @ (offset - centre)
+
+    def sql(self, table: str | None = None, output: int = 0) -> str:
+        """Returns the score as an expression in SQL, for one row of a table.
+
+        It needs SQRT, POWER and, for columns with a logarithm, LN. Columns of numbers must have a
+        type of numbers with NULL for missing ones, and columns of categories must be text with the
+        declared values. Names are in double quotes, as in the standard.
+
+        Args:
+          table: its name, for columns `"table"."column"`; None for `"column"`.
+          output: the number of the score, where the label has several.
+        """
+        record, before = self.to_json(), "" if table is None else f"{_quoted(table)}."
+        x = [f"({_sql_value(one, before + _quoted(one['column']))} - {one['centre']!r}) / "
+             f"{one['scale']!r}" for one in record["features"]]
+        total = " + ".join(f"{one['weights'][output]!r} * {each}" for one, each in zip(
+            record["features"], x, strict=True))
+        squares = " + ".join(f"POWER({each}, 2)" for each in x)
+        return (f"{record['intercepts'][output]!r} + ({total}) / "
+                f"CASE WHEN {squares} > 1 THEN SQRT({squares}) ELSE 1.0 END")
 
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
-        record = {"format": FORMAT, "schema": self.schema.to_dict(),
-                  "weights": self.weights.tolist(), **self.moments.to_json(),
-                  "floor": self.floor, "statement": self.stated,
-                  "group_losses": self.group_losses}
-        own_files.write(path, json.dumps(record, indent=1))
+        own_files.write(path, json.dumps(self.to_json(), indent=1))
 
     @classmethod
     def load(cls, path: Any) -> Self:
-        """Reads what `save` wrote.
+        """Reads what `save` wrote, in this version or in the one before.
 
         Args:
           path: of the file, or of a folder that `python -m jaxminimax train --out` wrote.
@@ -91,11 +197,52 @@ class Scorer:
             raise ValueError(f"{path}: there is no saved scorer; train --out FOLDER writes one.")
         with open(path, encoding="utf-8") as file:
             try:
-                record = json.load(file)
+                return cls._of(json.load(file))
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path} is no saved scorer: {error}.") from None
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"{path} is no saved scorer of format {FORMAT}.")
-        return cls(Schema.from_dict(record["schema"]), np.array(record["weights"]),
-                   Moments.from_json(record), record["floor"],
-                   record["statement"], group_losses=record.get("group_losses"))
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"{path} is no saved scorer of format {FORMAT} or 1: {error}"
+                                 ".") from None
+
+    @classmethod
+    def _of(cls, record: Any) -> Self:
+        """Makes the scorer of a record, of format 1 if it says so."""
+        if record["format"] == 1:  # had the scaling's numbers at the top, and weights without names
+            released, weights = record, record["weights"]
+        elif record["format"] == FORMAT and record["label"]["kind"] in FORMULAS:
+            released = record["released"]
+            weights = [*(one["weights"] for one in record["features"]), record["intercepts"]]
+            if record["label"]["kind"] != "classes":  # one output
+                weights = [w for (w,) in weights]
+        else:
+            raise KeyError("format")
+        return cls(Schema.from_dict(record["schema"]), np.array(weights),
+                   Moments.from_json(released), released["floor"], record["statement"],
+                   group_losses=record.get("group_losses"))
+
+
+def _line(feature: dict[str, Any]) -> tuple[float, float]:
+    """Returns slope and offset of a feature's value in the unit of its column."""
+    if feature["read"] != "number":
+        return 1.0, 0.0
+    low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
+    return 2 / (high - low), -(high + low) / (high - low)
+
+
+def _quoted(name: str, mark: str = '"') -> str:
+    return mark + name.replace(mark, 2 * mark) + mark
+
+
+def _sql_value(feature: dict[str, Any], cell: str) -> str:
+    """Returns the value of a feature as an expression of its cell."""
+    if feature["read"] == "category":
+        mark = "'"
+        return f"CASE WHEN TRIM({cell}) = {_quoted(feature['value'], mark)} THEN 1.0 ELSE 0.0 END"
+    if feature["read"] == "missing":
+        return f"CASE WHEN {cell} IS NULL THEN 1.0 ELSE 0.0 END"
+    (low, high), x = map(float, feature["range"]), cell
+    ends = f"WHEN {cell} <= {low!r} THEN -1.0 WHEN {cell} >= {high!r} THEN 1.0"
+    if feature["log"]:
+        low, high, x = math.log1p(low), math.log1p(high), f"LN(1 + {cell})"
+    return (f"CASE WHEN {cell} IS NULL THEN 0.0 {ends} "
+            f"ELSE 2 * ({x} - {low!r}) / {high - low!r} - 1 END")

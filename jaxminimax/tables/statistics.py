@@ -10,13 +10,13 @@ after the release is post-processing.
 
 **Moments.** One release of means and second moments puts features on one scale. psi of a row: x_j
 and x_j^2 - 1/2 for a number in [-1, 1]; x_j - 1/2 for what is 0 or 1; the places of a category;
-y - 1/2 for the label. For a number
+y - 1/2 for a label of two values, and what `labels` says for other ones. For a number
 
     x^2 + (x^2 - 1/2)^2 = x^4 + 1/4 <= 5/4,
 
-so |psi|^2 <= c^2 = 5/4 numbers + 1/4 flags + categories + 1/4, the clip never binds, and the mean
-of psi over persons moves by at most 2 c / n when one of them is replaced. (Of a person with several
-rows it is their mean, which is no longer.)
+so |psi|^2 <= c^2 = 5/4 numbers + 1/4 flags + categories + the label's length (1/4 of two values),
+the clip never binds, and the mean of psi over persons moves by at most 2 c / n when one of them is
+replaced. (Of a person with several rows it is their mean, which is no longer.)
 """
 
 import dataclasses
@@ -35,6 +35,7 @@ from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.releases.sums import release
+from jaxminimax.tables import labels
 from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
 from jaxminimax.tables.scaling import Moments
 from jaxminimax.tables.schema import Schema
@@ -49,7 +50,6 @@ CELLS = len(EDGES) + 2  # beyond either end, and what is missing
 _FALSE = 0.01  # chance that an empty cell of any column counts
 _TAIL = 0.01  # share of the values that are left outside at either end
 _LARGEST = 10**9  # numbers that the release of ranges holds at once
-_LABEL = 0.25  # (y - 1/2)^2
 
 
 def one_release(population: int, clip: float, noise_multiplier: float | None = None) -> Repeat:
@@ -165,10 +165,10 @@ def _range(shares: np.ndarray, least: float) -> Number:
 # --- moments ---
 
 
-def psi_length(schema: Schema | None) -> float:
-    """Returns c, the longest psi of a row; of the label alone without a schema."""
-    columns = () if schema is None else schema.columns.values()
-    return math.sqrt(sum(column.length for column in columns) + _LABEL)
+def psi_length(schema: Schema, features: bool = True) -> float:
+    """Returns c, the longest psi of a row; of the label alone without the features."""
+    columns = schema.columns.values() if features else ()
+    return math.sqrt(sum(column.length for column in columns) + labels.of(schema).length)
 
 
 def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
@@ -180,41 +180,43 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 
 
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
-                    weight: np.ndarray, schema: Schema | None) -> Moments:
+                    weight: np.ndarray, schema: Schema, features: bool = True) -> Moments:
     """Releases the noisy means of features, of their squares and of labels.
 
     Args:
       key: a key of its own, not the run's.
       described: `one_release` of vectors of `psi_length`.
       x: features in [-1, 1], `[n, rows, d]`.
-      y: labels in {0, 1}, `[n, rows]`.
-      weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
-      schema: of the features; None: the prior alone, features stay as they are.
+      y: labels as the schema reads them, `[n, rows, ...]`.
+      weight: of a person's rows, `[n, rows]`; they add up to 1 at most.
+      schema: of the features and the label.
+      features: whether they are released too; without them they stay as they are.
     """
-    width = x.shape[-1]
-    shift, squared = (np.zeros(0), np.zeros(0, bool)) if schema is None else _layout(schema)
+    width, kind = x.shape[-1], labels.of(schema)
+    shift, squared = _layout(schema)
     places = np.flatnonzero(squared)
-    problem = _psi(None if schema is None else tuple(shift.tolist()), tuple(places.tolist()))
-    numbers = 1 + (width + len(places) if schema is not None else 0)
-    start = Saddle(np.zeros(numbers, jnp.result_type(float)), ())
+    problem = _psi(kind, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
+    start = Saddle(np.zeros(kind.numbers + features * (width + len(places)),
+                            jnp.result_type(float)), ())
     answer = np.asarray(_release(key, described, np.int32(0), problem, start,
                                 (x, y, weight)).w, np.float64)
-    prior = float(np.clip(answer[0] + 0.5, 0.02, 0.98))
-    if schema is None:
+    of_label, answer = np.split(answer, [kind.numbers])
+    prior = kind.prior(of_label)
+    if not features:
         return Moments(np.zeros(width), np.ones(width), prior)
-    mean = answer[1: 1 + width] + shift
+    mean = answer[:width] + shift
     second = mean.copy()  # of 0 and 1
-    second[places] = answer[1 + width:] + 0.5
+    second[places] = answer[width:] + 0.5
     return Moments(mean, second, prior)
 
 
 @functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
-def _psi(shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
+def _psi(kind: labels.Label, shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
     """Makes psi an operator: of the label alone, or with the features less `shift` and squares."""
 
     def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
         x, y, weight = record
-        parts = [y[:, None] - 0.5]
+        parts = kind.psi(y)
         if shift is not None:
             parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 0.5]
         return Saddle(weight @ jnp.concatenate(parts, 1), None)

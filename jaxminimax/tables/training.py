@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxminimax.accounting import statement
-from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.accounting import Ledger, statement
+from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
+from jaxminimax.tables import curvature, encoding, labels, statistics
 from jaxminimax.tables import records as recording
-from jaxminimax.tables import statistics
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
@@ -20,15 +20,6 @@ from jaxminimax.tables.scaling import Moments, scaled
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 from jaxminimax.tables.unfinished import Unfinished
-
-
-def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-    """Returns a person's mean gradient: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
-    x, y, weight = record
-    return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
-
-
-LOGISTIC = Problem(operator=_gradient)
 
 
 def refuse_ledger(driver: Mapping[str, Any]) -> None:
@@ -46,6 +37,7 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), progress: bool = False,
+                  room: np.ndarray | None = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -59,6 +51,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       unit: what one record is, for the statement.
       assumed: for the statement.
       progress: whether to show a bar.
+      room: where the scaled features go, which may be where `rows.x` lie; None: new memory.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       **driver: for `fit`, but no ledger.
 
@@ -68,20 +61,27 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     refuse_ledger(driver)
     first, second = jax.random.split(key)
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
-        first, chosen.moments, rows.x, rows.y, rows.weight,
-        schema if chosen.standardise else None).to_json()))
+        first, chosen.moments, rows.x, rows.y, rows.weight, schema, chosen.standardise).to_json()))
     floor = chosen.floor if chosen.standardise else None
-    data: PyTree = (scaled(rows.x, by, floor), rows.y, rows.weight.astype(np.float32))
-    start = np.zeros(rows.x.shape[-1] + 1, np.float32)
-    problem: Any = LOGISTIC
-    own = data
-    if chosen.method == "average":
-        start[-1] = np.log(by.prior / (1 - by.prior))
-    else:
+    kind = labels.of(schema)
+    data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
+                    rows.weight.astype(np.float32))
+    problem: Any = kind.problem
+    start, own = kind.start(rows.x.shape[-1], by), data
+    if chosen.method != "average":
         assert groups is not None
+        start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside = chosen.extra()
-    done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
+    alongside, hyper = chosen.extra(), chosen.hyper
+    if chosen.matrix is not None:
+        described = chosen.matrix
+        # P is saved, as another machine's M may have other eigenvectors in the last digits
+        matrix = once("preconditioner", lambda: curvature.preconditioner(
+            curvature.release_second_moments(jax.random.fold_in(first, 2), described, data[0],
+                                             data[2]), chosen.ridge, kind.curvature).tolist())
+        hyper = dataclasses.replace(hyper, preconditioner=Saddle(
+            np.array(matrix, np.float32), None))
+    done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     released = None
@@ -93,6 +93,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
+    w = kind.finished(w, by, chosen.floor)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
                   chosen.notes())
 
@@ -106,7 +107,8 @@ _PUBLIC = ("Ranges, categories and values of the schema are public: they were no
 
 def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
-          folder: Any = None, **driver: Any) -> Scorer:
+          folder: Any = None, ledger: Ledger | None = None, name: str | None = None,
+          unit: str | None = None, **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -119,8 +121,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     twice. The folder holds the key of the run, a secret, until it is deleted: with it the noise can
     be subtracted. Called once more after its end, the same run returns the same scorer.
 
+    With `ledger`, everything that training releases is charged before any of it is released, or the
+    run is refused. A run that goes on in its folder is charged once. A run that was stopped stays
+    charged.
+
     Args:
-      frame: a data frame of pandas, polars or pyarrow, or a dictionary of columns.
+      frame: a data frame of pandas, polars or pyarrow, a dictionary of columns, or `files.Frames`.
       schema: what is public about it.
       epsilon: of everything that is released, replace-one; of a row, or of a person where the
         schema has an owner.
@@ -130,12 +136,17 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       method: "average", of all records; "balanced", every group has the same weight; "minimax",
         balanced at first, then the largest loss of a group is made small. None: as `defaults`.
       folder: for a run that may be stopped, one for each run; None: nothing is saved.
-      **driver: for `fit`, such as `callback`, but no ledger.
+      ledger: the budget of everything that is released about this table. Its unit must be "one
+        record" if rows are records, "one person" if the schema has an owner, or `unit`.
+      name: of the run in the ledger; None for "run 1" and so on.
+      unit: what one record is, for the statement: your claim about the table. None for "one row",
+        or for the person whose rows they are.
+      **driver: for `fit`, such as `callback`.
 
     Raises:
       ValueError: for numbers out of range, a table without a declared column, a group without rows,
         a method that is unknown or needs groups, a folder of another run, one that another user
-        owns or may write to or that another process has, or a ledger.
+        owns or may write to or that another process has, or a ledger that refuses the run.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -146,34 +157,32 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)
     """
-    refuse_ledger(driver)
-    owners = schema.owners(frame)
-    labels = schema.labels(frame)
-    index = recording.by_person(len(labels), owners, schema.most)
+    table = encoding.encoded(frame, schema)
+    index = recording.by_person(len(table.labels), table.owners, schema.most)
     groups = None
-    if schema.groups is not None:
-        groups = Groups(schema.group_of(frame), schema.group_values)
+    if table.groups is not None:
+        groups = Groups(table.groups, schema.group_values)
         if schema.by_label:
-            groups = groups.cut(labels)
+            groups = groups.cut(table.labels)
         groups = dataclasses.replace(
             groups, number=recording.group_of_persons(groups.number, index))
     paid = statistics.ranges_query(len(index), schema, epsilon, delta)
     chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
                       alongside=paid)
-    declared = schema.without_charged()
-    features = None if declared is None else declared.features(frame)
     values: PyTree = None
-    if paid:
-        values = recording.records(statistics.charged_cells(schema, frame), labels, owners,
-                                   schema.most)
+    if table.charged is not None:
+        values = recording.records(table.charged, table.labels, table.owners, schema.most)
     with Unfinished(folder, key) as job:
-        job.promise((features, labels, index.astype(np.int32),
+        job.promise((table.x, table.labels, index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
                      None if values is None else values.x.view(np.uint32)),
                     _settings(chosen, driver.get("mesh")),
                     schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
+        entry = None if ledger is None else job.reserve(
+            ledger, chosen.mechanism(), name=name, unit=_in_ledger(ledger, schema, unit),
+            delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
         root, saved = job.key, [_PUBLIC]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
@@ -181,15 +190,29 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             root = jax.random.fold_in(job.key, 0)
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
                 jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
-            schema = statistics.with_ranges(schema, [Number(*one) for one in ends])
-            features = schema.features(frame)
-        assert features is not None
-        rows = recording.records(features, labels, owners, schema.most)
-        unit = "one row" if schema.owner is None else (
-            f"one person, the first {schema.most} rows of whom are read")
-        return train_records(root, rows, schema, chosen, groups=groups, unit=unit,
-                             assumed=tuple(saved), progress=progress, once=job.once,
-                             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
+            released = statistics.with_ranges(schema, [Number(*one) for one in ends])
+            table, schema = encoding.with_charged(table, schema, released), released
+        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
+        scorer = train_records(
+            root, rows, schema, chosen, groups=groups, unit=unit or _unit(schema),
+            assumed=tuple(saved), progress=progress, once=job.once,
+            room=table.x[:, None] if table.owners is None else None,
+            **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
+        if entry is not None:
+            entry.close()
+        return scorer
+
+
+def _unit(schema: Schema) -> str:
+    """Returns what one record is, where the caller does not say."""
+    return "one row" if schema.owner is None else (
+        f"one person, the first {schema.most} rows of whom are read")
+
+
+def _in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
+    """Returns the unit by which a ledger compares a run with its own."""
+    same = "one record" if schema.owner is None else "one person"
+    return ledger.unit if unit is None and ledger.unit == same else unit or _unit(schema)
 
 
 def _settings(chosen: Defaults, mesh: Any) -> str:

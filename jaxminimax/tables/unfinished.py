@@ -31,11 +31,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax.accounting import Ledger
+from jaxminimax.accounting.books import Entry, RunMark
 from jaxminimax.base import own_files
 from jaxminimax.base.types import PyTree
 from jaxminimax.drivers import fingerprint
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.noise import secret_key
-from jaxminimax.releases import opening
+from jaxminimax.releases import release_keys
 
 _KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
@@ -65,7 +68,7 @@ class Unfinished:
     def __init__(self, folder: Any, key: jax.Array | None = None) -> None:
         self._folder = None if folder is None else pathlib.Path(folder)
         self._place: int | None = None  # the folder, open, whatever its name leads to later
-        self.going_on = False
+        self.going_on, self._promised = False, b""
         with contextlib.ExitStack() as held:
             if self._folder is not None:
                 try:
@@ -109,11 +112,12 @@ class Unfinished:
         device = jax.devices()[0]
         promised = json.loads(json.dumps(given | {
             "version of a package, or device": [
-                *map(importlib.metadata.version, _PACKAGES), opening.SCHEME, device.platform,
+                *map(importlib.metadata.version, _PACKAGES), release_keys.SCHEME, device.platform,
                 device.device_kind, jnp.result_type(float).name],
             "table, or order of its rows": fingerprint.of_rows(
                 fingerprint.secret(self.key), rows),
             "setting": settings}))
+        self._promised = json.dumps(promised).encode()
         if self.going_on:
             saved = self._read(_PROMISE)
             for name in promised | saved:
@@ -127,6 +131,35 @@ class Unfinished:
             if not (own_files.is_at(self._place, self._folder)
                     and _KEY in os.listdir(self._place)):
                 self._refuse_as("was replaced by another folder before anything was released")
+
+    def reserve(self, ledger: Ledger, described: Mechanism, **how: Any) -> Entry:
+        """Charges a ledger for the run, after `promise` and before anything is released.
+
+        A run that goes on is charged once. If a new run is refused, its folder is removed, because
+        it has released nothing.
+
+        Args:
+          ledger: for the data that the run reads.
+          described: all that the run releases.
+          **how: `name`, `delta` and `unit` of `Ledger.reserve`.
+
+        Raises:
+          ValueError: if the ledger refuses it, or where several processes run.
+        """
+        if jax.process_count() > 1:
+            raise ValueError("Several processes would each charge the run: reserve it in one of "
+                             "them before, by ledger.reserve(defaults(...).mechanism(), name=...), "
+                             "and leave out the ledger here.")
+        own = fingerprint.secret(self.key)
+        try:
+            return ledger.reserve(described, **how, run=RunMark(
+                key=fingerprint.mark(own, fingerprint.KEY),
+                run=fingerprint.mark(own, fingerprint.RUN, self._promised),
+                resumable=self._folder is not None))
+        except ValueError:
+            if self._folder is not None and not self.going_on:
+                own_files.remove(self._folder)
+            raise
 
     def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
         """Returns the release of `make`, as numbers and lists; a resumed run returns the saved one.

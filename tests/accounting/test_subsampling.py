@@ -308,5 +308,5 @@ def test_the_samplers_own_errors_are_charged_and_tiny():
     for replacement in (False, True):
         query = jmm.Query(clip=Saddle(1.0, None), population=60_000,
                           sampling=jmm.FixedSize(batch=64, replacement=replacement))
-        assert 0 < query.cost(1, 1.0).failure < 1e-26
+        assert 0 < jmm.Repeat(query=query, times=1).cost(1.0).failure < 1e-26
         assert overflow_probability(query) <= 1e-16

@@ -15,7 +15,7 @@ from benchmarks.utility.variance import auc as variance_auc
 from benchmarks.utility.variance import tables as variance_tables
 from jaxminimax import Saddle, sgda, spider
 from jaxminimax.mechanism.description import Kind
-from jaxminimax.releases import opening, operator_rng
+from jaxminimax.releases import release_keys
 from jaxminimax.releases.differences import distance, release_difference, release_in_window
 from jaxminimax.releases.reading import sample_of_release
 from tests.helpers.words import one_line
@@ -155,8 +155,8 @@ def test_both_points_share_the_key_of_a_record():
         described = difference(0.5, sampling=sampling)
         chex.assert_trees_all_close(released(described, problem=random), released(described),
                                     rtol=1e-9, atol=1e-9)
-    words = operator_rng.with_key_data((), jnp.arange(N), opening.operator_key_data(
-        KEY, Kind.MEAN, 0))[1]
+    words = release_keys.with_key_data((), jnp.arange(N), release_keys.Keys(
+        KEY, Kind.MEAN, 0).operators())[1]
     assert len(np.unique(np.asarray(words), axis=0)) == N
 
 

@@ -165,8 +165,8 @@ def test_large_integers_are_persons_each_wherever_owners_are_read():
             raise ZeroDivisionError  # nothing but the number of records is looked at
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("jaxminimax.estimators.defaults", chosen)
-            patch.setattr("jaxminimax.estimators.fair_defaults", chosen)
+            patch.setattr("jaxminimax.tables.rule.defaults", chosen)
+            patch.setattr("jaxminimax.tables.fair.fair_defaults", chosen)
             with pytest.raises(ZeroDivisionError):
                 kind(**how).fit(x, y, owners=ids, **more)
         assert seen == [400]

@@ -20,7 +20,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.base import own_files
-from jaxminimax.tables import Number, Schema, train, unfinished
+from jaxminimax.tables import Number, Schema, Scorer, train, unfinished
 from jaxminimax.tables.unfinished import Unfinished
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -439,7 +439,7 @@ def test_the_locks_of_a_killed_process_are_free(tmp_path, capsys):
     key = (folder / "unfinished" / "0" / "key").read_text()
     assert not (folder / "model.json").exists()
     assert main.main(command(folder)) == 0
-    weights = json.loads((folder / "model.json").read_text())["weights"]
+    weights = Scorer.load(folder).weights.tolist()
     assert weights == trained_with(json.loads(key), tmp_path)
     assert sorted(x.name for x in folder.iterdir()) == RESULTS
     capsys.readouterr()
@@ -470,7 +470,7 @@ def test_a_full_disk_on_the_way_releases_nothing_twice(tmp_path, capsys, monkeyp
     assert len(keys) == (full not in ("promise.json", "key"))
     assert main.main(command(folder)) == 0
     assert sorted(x.name for x in folder.iterdir()) == RESULTS
-    weights = json.loads((folder / "model.json").read_text())["weights"]
+    weights = Scorer.load(folder).weights.tolist()
     if keys:
         assert weights == trained_with(keys[0], tmp_path)
     capsys.readouterr()

@@ -19,7 +19,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.releases import opening
+from jaxminimax.releases import release_keys
 
 N, D = 24, 3
 KEY, OWN = jax.random.key(3), b"a secret"
@@ -330,7 +330,7 @@ def test_a_sampling_of_ones_own_is_told_from_another_by_its_code(tmp_path):
 
 
 def test_other_draws_from_the_same_key_are_refused(folder, monkeypatch):
-    monkeypatch.setattr(opening, "SCHEME", opening.SCHEME + 1)
+    monkeypatch.setattr(release_keys, "SCHEME", release_keys.SCHEME + 1)
     with pytest.raises(ValueError, match="another key scheme"):
         gone_on(folder)
 

@@ -33,7 +33,7 @@ import jaxminimax as jmm
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply, _draw
 from jaxminimax.placement.host_shards import HostShards, on_mesh
-from jaxminimax.releases import opening
+from jaxminimax.releases import release_keys
 
 
 class Records:
@@ -102,7 +102,7 @@ def planted(found, mesh, silent_in_memory):
         more = ahead(silent, held, mesh)
         found["host passes"] = apart(silent_in_memory, answers(silent, more))
     # were samples not marked by their release and key, another's rows would be released
-    with mock.patch.object(opening, "mark_ahead", return_value=jnp.zeros(2, jnp.uint32)):
+    with mock.patch.object(release_keys.Keys, "ahead", return_value=jnp.zeros(2, jnp.uint32)):
         forget()
         _draw.clear_cache()
         window = ahead(settings, held, mesh)

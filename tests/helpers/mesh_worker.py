@@ -58,7 +58,7 @@ from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.placement import shard_sums
-from jaxminimax.releases import noisy_sums, operator_rng, reading
+from jaxminimax.releases import noisy_sums, reading, release_keys
 
 # --- one process ---
 
@@ -186,8 +186,8 @@ def keys_of_rows(found):
     with rows_at_once(2):
         found["drawn in passes"] = apart(one, answers(settings, rows, problem))
     # were keys those of places in a shard of 26 rows, it would show
-    attach = operator_rng.with_key_data
-    with mock.patch.object(operator_rng, "with_key_data",
+    attach = release_keys.with_key_data
+    with mock.patch.object(release_keys, "with_key_data",
                            lambda x, rows, words: attach(x, rows % 26, words)):
         forget()
         found["bug keys of places"] = apart(one, answers(settings, rows, problem))

@@ -16,6 +16,7 @@ from jaxminimax import Saddle
 from jaxminimax.drivers.runs import whole_run
 from jaxminimax.mechanism import composed
 from jaxminimax.mechanism.description import Kind
+from jaxminimax.releases import release_keys
 
 N, KEY = 40, jax.random.key(5)
 QUERY = jmm.Query(clip=Saddle(1.0, None), population=N, noise_multiplier=Saddle(4.0, None))
@@ -98,15 +99,14 @@ def test_a_place_that_would_be_another_one_is_refused(place):
 
 
 def test_streams_of_all_kinds_and_places_differ():
-    from jaxminimax.releases import opening
 
-    found = [opening.stream(dataclasses.replace(repeat(), place=place), kind)
+    found = [release_keys.stream(dataclasses.replace(repeat(), place=place), kind)
              for kind in Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
     assert len(set(found)) == len(found)
     assert max(found) < 2**32
     assert found[0] == 0
     for kind in Kind:  # as before there were places
-        assert opening.stream(repeat(), kind) == int(kind)
+        assert release_keys.stream(repeat(), kind) == int(kind)
 
 
 @pytest.mark.parametrize("several", [jmm.Sequence, jmm.Parallel])

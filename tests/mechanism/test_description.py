@@ -23,6 +23,7 @@ from jaxminimax.mechanism.description import Facts, Kind
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
 from jaxminimax.mechanism.sentences import Words
+from jaxminimax.releases import release_keys
 from tests.helpers.words import one_line
 
 ROOT = pathlib.Path(jmm.__file__).parent
@@ -450,21 +451,19 @@ class OtherCounts(ClipCounts):
 
 
 def test_two_classes_of_one_kind_have_different_keys():
-    from jaxminimax.releases import opening
 
     other = OtherCounts(population=1000, times=100)
     for several in (jmm.Sequence, jmm.Parallel):
         parts = several(parts=(COUNTS, other, GRADIENTS)).parts
-        assert len({opening.stream(part) for part in parts}) == 3
+        assert len({release_keys.stream(part) for part in parts}) == 3
 
 
 @pytest.mark.parametrize("kind", [-1, 256, 64.5, None, Kind.NODE, Kind.INNOVATION])
 def test_a_kind_of_other_keys_is_refused(kind):
-    from jaxminimax.releases import opening
 
     own = type("Own", (ClipCounts,), {"kind": kind})
     with pytest.raises(ValueError, match="kind of Own must be"):
-        opening.stream(own(population=10, times=1))
+        release_keys.stream(own(population=10, times=1))
 
 
 def test_a_new_leaf_is_calibrated_and_told():
@@ -479,7 +478,7 @@ def test_a_new_leaf_is_calibrated_and_told():
 
 
 def test_a_new_leaf_without_noise_or_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="noise_multiplier of ClipCounts is not set"):
+    with pytest.raises(ValueError, match="noise_multiplier is not set"):
         jmm.epsilon(dataclasses.replace(COUNTS, noise_multiplier=None), 1e-5)
     with pytest.raises(ValueError, match="times must be positive"):
         jmm.epsilon(jmm.Sequence(parts=(GRADIENTS, dataclasses.replace(COUNTS, times=0))), 1e-5)

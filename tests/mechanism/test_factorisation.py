@@ -20,7 +20,7 @@ from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients, norms, sums_for
 from jaxminimax.mechanism.grid import grid_bits
 from jaxminimax.noise import floored_normal
-from jaxminimax.releases import noisy_sums, opening, stream
+from jaxminimax.releases import noisy_sums, release_keys, stream
 from jaxminimax.releases.stream import release_leaf
 from tests.helpers.words import one_line
 
@@ -116,7 +116,7 @@ def test_integers_are_what_the_argument_says(bands):
     noise, _ = increments(releases, bands, size, z)
     rows, a = min(TOGETHER, bands), coefficients(bands).astype(np.int64)
     def keys(j):
-        return opening.keys_of_release(KEY, Kind.INNOVATION, j)
+        return release_keys.Keys(KEY, Kind.INNOVATION, j)
 
     draw = jax.jit(lambda j: floored_normal(keys(j).noise, rows * size, grid_bits(z, size)))
     zeta = np.concatenate([np.asarray(draw(jnp.uint32(j))).reshape(rows, size)

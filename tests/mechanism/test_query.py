@@ -15,7 +15,7 @@ from benchmarks.privacy.attacks import adaptive as adaptive_attack
 from benchmarks.utility import adaptive
 from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
 from jaxminimax.gradients import weights
-from jaxminimax.mechanism.query import count_grid, count_multiplier
+from jaxminimax.mechanism.query import count_grid
 from jaxminimax.releases import sums
 from tests.helpers.words import one_line
 
@@ -115,7 +115,7 @@ def test_units_of_a_count_are_exact_and_no_finer_than_its_noise(rows):
 def test_clip_norms_have_the_noise_that_is_described(sampling):
     """Log C moves by -rate (1/2 + (I + z_b G) / (2 m) - quantile), G normal and of one player."""
     described = query(sampling=sampling)
-    m, z = jmm.mechanism.batch_size(described), float(count_multiplier(described))
+    m, z = jmm.mechanism.batch_size(described), described.noise_multipliers()["counts"]
     keys = jax.random.split(jax.random.key(1), 4000)
     actual = jax.jit(lambda: jax.lax.map(lambda k: sums.next_clip(
         k, described, CLIP, Saddle(jnp.int32(20), jnp.int32(-8))), keys))()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxminimax import Disjoint, FixedSize, Full, Poisson, Query, Saddle
+from jaxminimax import Disjoint, FixedSize, Full, Poisson, Query, Repeat, Saddle
 from jaxminimax.mechanism import (
     distinct,
     fixed_size,
@@ -547,7 +547,8 @@ def test_disjoint_passes_read_each_row_once_a_pass_and_leftover_rows_never(popul
             read += np.asarray(sample.rows).tolist()
         assert read == list(range(releases * batch))
     assert (rows_read(q), overflow_probability(q)) == (batch, 0.0)
-    assert (q.cost(3, 1.0).failure, q.cost(3, 1.0).departure(people=2)) == (0.0, 0.0)
+    cost = Repeat(query=q, times=3).cost(1.0)
+    assert (cost.failure, cost.departure(people=2)) == (0.0, 0.0)
 
 
 def test_a_full_batch_is_all_rows_in_their_order():

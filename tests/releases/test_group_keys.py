@@ -14,7 +14,7 @@ from jaxminimax.base.random_bits import threefry, threefry_key
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys, draw_in_group
 from jaxminimax.problems import ball, worst_group
-from jaxminimax.releases import opening, operator_rng
+from jaxminimax.releases import release_keys
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
 
@@ -38,7 +38,7 @@ def of(loss, strategy="vmap", **values):
 @jax.jit
 def words_of(kind):
     """Of every record, `[p, n_max, 2]`, by the definition."""
-    base = opening.operator_key_data(KEY, kind, SPENT)
+    base = release_keys.Keys(KEY, kind, SPENT).operators()
     return jnp.stack([jnp.stack(threefry(base, jnp.full(9, i, jnp.uint32), jnp.arange(
         9, dtype=jnp.uint32)), -1) for i in range(2)])
 
@@ -68,7 +68,8 @@ def losses(z=0.0, **more):
 
 
 def test_every_record_of_every_group_has_a_key_of_its_own():
-    every = operator_rng.with_key_data_of_groups(DATA, opening.operator_key_data(KEY, 1, SPENT))[1]
+    data = release_keys.Keys(KEY, 1, SPENT).operators()
+    every = release_keys.with_key_data_of_groups(DATA, data)[1]
     np.testing.assert_array_equal(every, words_of(1))
     assert len({tuple(x) for x in np.asarray(every).reshape(-1, 2)}) == 18
 
@@ -79,7 +80,7 @@ def test_every_record_of_every_group_has_a_key_of_its_own():
 def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
     each, _ = values(Kind.ONE_GROUP)
     made = gradients(sampling)
-    own = opening.keys_of_release(KEY, Kind.ONE_GROUP, SPENT)
+    own = release_keys.Keys(KEY, Kind.ONE_GROUP, SPENT)
     sample = jax.jit(lambda: draw_in_group(SampleKeys(own.sample, KEY), made.query, jnp.int32(1)))()
     rows = np.arange(9) if sample.rows is None else np.asarray(sample.rows)
     rows = rows if sample.valid is None else rows[np.asarray(sample.valid)]
@@ -110,11 +111,11 @@ def test_the_other_doors_of_groups_have_the_same_keys():
 
 
 def test_releases_of_every_kind_have_keys_of_their_own():
-    words = [np.asarray(opening.operator_key_data(KEY, kind, number)) for kind in Kind
+    words = [np.asarray(release_keys.Keys(KEY, kind, number).operators()) for kind in Kind
              for number in range(3)]
     others = [np.asarray(jax.random.key_data(k)) for kind in Kind for number in range(3)
-              for k in (*opening.keys_of_release(KEY, kind, number),
-                        opening.public_key(KEY, kind, number))]
+              for own in (release_keys.Keys(KEY, kind, number),)
+              for k in (own.sample, own.noise, own.public())]
     assert len({tuple(x) for x in (*words, *others)}) == len(words) + len(others)
 
 

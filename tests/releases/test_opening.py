@@ -15,7 +15,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.mechanism.description import Kind
-from jaxminimax.releases import opening, reading
+from jaxminimax.releases import reading, release_keys
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
 from jaxminimax.releases.solutions import release_group_solution, release_resolvent
@@ -60,6 +60,8 @@ class Case(NamedTuple):
 def release_cases():
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
     half = dataclasses.replace(query, population=N // 2)
+    in_turn = dataclasses.replace(query, bands=2,
+                                  sampling=jmm.mechanism.CyclicPoisson(rate=1.0, parts=4))
     point = jmm.proximal.certified(jmm.mechanism.Resolvent(
         bound=4.0, prox=8.0, lipschitz=4.0, diameter=10.0, population=N, noise_multiplier=1.0,
         assumes="lipschitz"))
@@ -77,6 +79,9 @@ def release_cases():
         "sum of a part": Case(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
                               jmm.Repeat(query=half, times=2, parts=2), 4, ROWS,
                               f"2 parts of {N // 2} records"),
+        "sum of parts in turn": Case(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
+                                     jmm.Repeat(query=in_turn, times=5), 5, ROWS,
+                                     f"population={N}"),
         "proximal point": Case(lambda key, m, k, x: release_resolvent(key, m, k, SINGLE, Z, x).w,
                                jmm.Repeat(query=point, times=2), 2, ROWS, f"population={N}"),
         "group gradient": Case(
@@ -179,8 +184,8 @@ def streams_of(function, *args):
         actual.append(stream)
         return made(key, stream, number)
 
-    made = opening._of_release
-    with mock.patch.object(opening, "_of_release", noted):
+    made = release_keys.Keys
+    with mock.patch.object(release_keys, "Keys", noted):
         jax.eval_shape(function, *args)
     return actual
 
@@ -199,7 +204,7 @@ def test_what_operators_and_public_terms_draw_is_of_a_place_too():
                           random=True, public=lambda z, key: z)
     described = dataclasses.replace(RELEASES["sum"].mechanism, place=3)
     actual = streams_of(lambda x: noisy_operator(KEY, described, ZERO, problem, Z, x), ROWS)
-    assert len(actual) == 3
+    assert len(actual) == 2
     assert {stream // 256 for stream in actual} == {3}
 
 
@@ -235,12 +240,16 @@ def test_no_two_uses_of_a_runs_key_have_the_same_key(generator):
     made += words(jax.vmap(lambda i: jax.random.fold_in(key, i))(
         jnp.asarray([*range(300, 400), 0x6D6763, 0x647261, 2**31 - 1], jnp.uint32)))
     for kind in Kind:
-        keys = jax.vmap(lambda k, kind=kind: opening.keys_of_release(key, kind, k))(numbers)
+        def pair(k, kind=kind):
+            keys = release_keys.Keys(key, kind, k)
+            return keys.sample, keys.noise
+
+        sample, noise = jax.vmap(pair)(numbers)
         of_release = jax.vmap(lambda k, kind=kind: fold_in(
             key, k + jnp.uint32(2**31), kind))(numbers)
-        made += words(of_release) + words(keys.sample) + words(keys.noise)
+        made += words(of_release) + words(sample) + words(noise)
         for i in range(4):
-            made += words(jax.vmap(lambda k, i=i: fold_in(k, i))(keys.noise))
+            made += words(jax.vmap(lambda k, i=i: fold_in(k, i))(noise))
     assert len(set(made)) == len(made) > 5000
 
 
@@ -249,8 +258,8 @@ def test_a_release_of_the_first_kind_has_the_keys_that_fold_in_makes():
     for number, generator in itertools.product((0, 5, 2**31 - 1), ("threefry2x32", "rbg")):
         key = jax.random.key(7, impl=generator)
         own = jax.random.fold_in(key, jnp.uint32(2**31 + number))
-        actual = opening.keys_of_release(key, Kind.MEAN, jnp.int32(number))
-        assert words(jnp.stack(list(actual))) == words(
+        actual = release_keys.Keys(key, Kind.MEAN, jnp.int32(number))
+        assert words(jnp.stack([actual.sample, actual.noise])) == words(
             jnp.stack([jax.random.fold_in(own, i) for i in (0, 1)]))
 
 

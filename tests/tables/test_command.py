@@ -32,8 +32,10 @@ from jaxminimax.tables import (
     scorer,
     statistics,
     train,
+    training,
     unfinished,
 )
+from jaxminimax.tables import scores as scores_of_tables
 
 SCHEMA = Schema({"a": Charged(), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1)
 
@@ -230,11 +232,11 @@ def test_areas_and_their_errors_have_their_law():
     for _ in range(400):
         y = np.arange(90) < 30
         scores = np.round(rng.normal(y * 0.8, 1.0), 1)  # with ties
-        actual.append(report.area(scores, y))
+        actual.append(scores_of_tables.area(scores, y))
     auc, error = np.array(actual, float).T
     assert auc[-1] == pytest.approx(roc_auc_score(y, scores))
     assert np.mean(error**2) == pytest.approx(np.var(auc), rel=0.15)
-    assert report.area([0.0, 1.0], [0, 1]) == (1.0, None)
+    assert scores_of_tables.area([0.0, 1.0], [0, 1]) == (1.0, None)
 
 
 # --- charged ranges, and runs that go on ---
@@ -253,6 +255,33 @@ def test_charged_ranges_are_paid_from_the_same_epsilon():
         SCHEMA.features(made(5))
 
 
+@pytest.mark.parametrize(("words", "message"), [
+    (("--name", "first"), "--ledger FILE"),
+    (("--ledger", "l", "--curve", "1", "--test-fraction", "0.5"), "leave one of them out"),
+    (("--ledger", "nowhere.json"), "no ledger at")])
+def test_what_a_ledger_cannot_count_is_refused(tmp_path, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    made(40).to_csv("t.csv", index=False)
+    assert main.main(["train", "t.csv", "--label", "y", "--positive", "1", "--numeric", "b=0:1",
+                      "--epsilon", "1", "--delta", "1e-3", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("unit", "owner", "claim", "refused"), [
+    ("one record", None, None, False), ("one person", "who", None, False),
+    ("one record", "who", None, True), ("one person", None, None, True),
+    ("one visit", None, None, True), ("one visit", None, "one visit", False)])
+def test_a_ledger_takes_runs_of_its_own_unit(tmp_path, unit, owner, claim, refused):
+    schema = Schema({"b": Number(0, 1)}, "y", 1, owner, 1 if owner is None else 5)
+    ledger = jmm.accounting.Ledger(tmp_path / "l.json", epsilon=3.0, delta=1e-3, unit=unit)
+    stated = training._in_ledger(ledger, schema, claim)
+    if refused:
+        with pytest.raises(ValueError, match="they cannot be added"):
+            ledger.check_same("The run", unit=stated)
+    else:
+        ledger.check_same("The run", unit=stated)
+
+
 class StoppedError(Exception):
     """Ends a run on the way."""
 
@@ -264,7 +293,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
     target = {"epsilon": 2.0, "delta": 1e-6}
 
     def stop(state):
-        if int(state.spent) >= 30:
+        if int(state.spent) >= 10:
             raise StoppedError
 
     with pytest.raises(StoppedError):
@@ -281,14 +310,14 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
         patched.setattr(statistics, "_release", again)
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
-    assert seen[0] > 30
+    assert seen[0] > 10
     full = train(table, SCHEMA, key=key, **target)
     assert np.array_equal(one.weights, full.weights)
     assert one.schema == full.schema
     assert not one.schema.charged
     assert one.statement == full.statement
     assert 0.9999 * 2 < one.statement.epsilon <= 2
-    assert len(one.statement.sampling) == 3
+    assert len(one.statement.sampling) == 4
     for other, message in ((made(seed=1), "table"), (table[::-1], "table")):
         with pytest.raises(ValueError, match=f"another {message}"):
             train(other, SCHEMA, folder=folder, **target)
@@ -332,7 +361,7 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     assert [x["epsilon"] <= 1 for x in stated["curve"]] == [True]
     assert 0 < stated["auc_standard_error"] < 0.1
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
-    for part in ("Assumptions and their owners", "Settings", "<li>Operator: The key is secret",
+    for part in ("Assumptions, each with the person", "Settings", "<li>Operator: The key is secret",
                  "trust model", "DeLong", f"{stated['epsilon_with_curve']:.4g}"):
         assert part in page
 

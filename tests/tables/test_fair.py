@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, estimators
+from jaxminimax import Saddle
 from jaxminimax.accounting import epsilon
 from jaxminimax.estimators import PrivateFairClassifier
 from jaxminimax.tables import Number, Schema, fair_defaults
@@ -78,16 +78,16 @@ def test_every_fit_is_charged_for_all_that_it_releases_and_so_are_copies(tmp_pat
     ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-4, filter="basic")
     seen = []
 
-    def stub(key, rows, groups, schema, chosen, **said):
+    def stub(key, rows, groups, schema, chosen, **stated):
         """Instead of training, which releases what is in `chosen`."""
         assert ledger.remaining().epsilon < 1.2  # paid before
-        seen.append((chosen, schema, groups, said["assumed"]))
+        seen.append((chosen, schema, groups, stated["assumed"]))
         return scorer_of(schema)
 
     def scorer_of(schema):
         return type("Scorer", (), {"statement": None, "schema": schema})()
 
-    monkeypatch.setattr(estimators, "train_fair", stub)
+    monkeypatch.setattr("jaxminimax.tables.fair.train_fair", stub)
     one = PrivateFairClassifier(1.0, 1e-6, bounds=bounds, ledger=ledger, random_state=0)
     clone(one).fit(x, y, groups=group)  # as a cross-validation does
     (chosen, schema, numbers, assumed), = seen

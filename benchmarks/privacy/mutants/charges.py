@@ -33,15 +33,16 @@ def players_apart(one: Any) -> Any:
 
 
 def dearer_player_alone(_: Any) -> Any:
-    def changed(query: Any) -> Any:
-        return min(concrete(z) for z in check_noise(query) if z is not None)
+    def changed(leaf: Any) -> Any:
+        return min(concrete(z) for z in check_noise(leaf.query) if z is not None)
 
     return changed
 
 
 def counts_free(multiplier: Any) -> Any:
     """The sums alone are charged."""
-    return lambda query: multiplier(dataclasses.replace(query, adaptive=None))
+    return lambda leaf: multiplier(dataclasses.replace(leaf, query=dataclasses.replace(
+        leaf.query, adaptive=None)))
 
 
 def one_release_free(one: Any) -> Any:

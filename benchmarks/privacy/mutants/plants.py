@@ -24,7 +24,7 @@ from jaxminimax.gradients.ghost import convolution, factors
 from jaxminimax.gradients.ghost import sums as ghost_sums
 from jaxminimax.mechanism import (
     Poisson,
-    Query,
+    Repeat,
     Windows,
     costs,
     distinct,
@@ -35,6 +35,7 @@ from jaxminimax.mechanism import (
     rows_read,
     sampling,
 )
+from jaxminimax.mechanism import solutions as lengths
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
@@ -44,14 +45,14 @@ from jaxminimax.releases import (
     groups,
     losses,
     noisy_sums,
-    opening,
     reading,
+    release_keys,
     solutions,
     stream,
     sums,
 )
 from jaxminimax.releases.watch import watched_pair
-from jaxminimax.tables import files
+from jaxminimax.tables import curvature, files, rule
 from jaxminimax.tables import records as table_records
 
 AIMS: dict[str, tuple[Any, str]] = {
@@ -68,10 +69,10 @@ AIMS: dict[str, tuple[Any, str]] = {
     "noise on a sum": (noisy_sums, "add_noise_and_normalise"),
     "node": (stream, "_node"),
     "what correlated noise is made of": (stream, "floored_normal"),
-    "keys of a release": (opening, "keys_of_release"),
+    "keys of a release": (release_keys, "Keys"),
     "key and sample": (reading, "draw_sample"),
-    "words of operators": (opening, "operator_key_data"),
-    "stream of keys": (opening, "stream"),
+    "words of operators": (release_keys.Keys, "operators"),
+    "stream of keys": (release_keys, "stream"),
     "numbers of a round": (mutant_places.Twice, "number"),
     "parts of a round": (mutant_places.Two, "parts"),
     # samples
@@ -82,11 +83,13 @@ AIMS: dict[str, tuple[Any, str]] = {
     "new rows": (distinct, "firsts"),
     "part": (reading, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
-    "words of samples sent ahead": (opening, "mark_ahead"),
+    "words of samples sent ahead": (release_keys.Keys, "ahead"),
     # tables
     "name of a person": (identity, "_name"),
     "rows of persons": (table_records, "rows_of_people"),
     "held-out rows": (files, "held_out"),
+    "extra releases": (rule.Defaults, "extra"),
+    "second moments": (curvature, "release_second_moments"),
     # sums
     "weight": (weights, "weight"),
     "norm": (weights, "norm"),
@@ -103,7 +106,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "clipped scores": (losses, "_clipped_parts"),
     "product with a record": (_vi, "product_with"),
     "noise unit": (solutions, "noise_unit"),
-    "length of a solution": (solutions, "solution_length"),
+    "length of a solution": (lengths, "solution_length"),
     # algorithms
     "update": (sgda, "update"),
     "release": (sums, "release_and_clip"),
@@ -114,7 +117,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "rounding of a distance": (grid, "_rounding"),
     "length of columns": (factorisation, "norms"),
     "stopped windows": (Windows, "truncated"),
-    "multiplier": (Query, "multiplier"),
+    "multiplier": (Repeat, "multiplier"),
     "shift": (curve, "shift"),
     "delta": (curve, "named_epsilon"),
 }
@@ -289,8 +292,8 @@ def of_number_0(keys: Any) -> Any:
 
 def of_the_noises_words(_: Any) -> Any:
     """The sample's size is drawn from the words that the noise is made of."""
-    def changed(keys: Any, run: Any, mechanism: Any, spent: Any) -> Any:
-        source = SampleKeys(fold_in(keys.noise, noisy_sums._NOISE), run)
+    def changed(keys: Any, mechanism: Any, spent: Any) -> Any:
+        source = SampleKeys(keys.added(), keys.run)
         with mock.patch.object(poisson, "fold_in", lambda key, number: (
                 key if number == poisson._SIZE else fold_in(key, number))):
             return sampling.draw(source, mechanism.query, spent % mechanism.times)
@@ -300,8 +303,12 @@ def of_the_noises_words(_: Any) -> Any:
 
 def of_the_noises_key(_: Any) -> Any:
     """Operators draw from the words that the noise is made of."""
-    return lambda key, kind, number: jax.random.key_data(
-        opening.keys_of_release(key, kind, number).noise)[:2]
+    return lambda keys: jax.random.key_data(keys.noise)[:2]
+
+
+def of_first_mark(ahead: Any) -> Any:
+    """All samples that are sent ahead have one mark."""
+    return lambda keys: ahead(release_keys.Keys(keys.run, int(Kind.MEAN), 0))
 
 
 def loss_of_round_0(release_loss: Any) -> Any:

@@ -11,7 +11,7 @@ from jaxminimax import Saddle
 from jaxminimax.base.random_bits import threefry_key
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism.description import Kind
-from jaxminimax.releases import opening, operator_rng
+from jaxminimax.releases import release_keys
 from jaxminimax.releases.reading import sample_of_release
 from jaxminimax.releases.solutions import release_resolvent
 from jaxminimax.releases.stream import release_leaf
@@ -49,8 +49,8 @@ def of(loss, strategy="vmap", **values):
 
 
 def words(rows=np.arange(N), release=0, key=KEY, group=0):
-    base = opening.operator_key_data(key, Kind.MEAN, release)
-    return operator_rng.with_key_data((), jnp.asarray(rows), base, group)[1]
+    base = release_keys.Keys(key, Kind.MEAN, release).operators()
+    return release_keys.with_key_data((), jnp.asarray(rows), base, group)[1]
 
 
 # --- keys ---
@@ -60,8 +60,8 @@ def test_every_row_of_every_release_and_group_has_a_key_of_its_own():
     every = [words(release=k, group=i) for k in range(3) for i in range(2)]
     actual = {tuple(x) for x in np.concatenate(every)}
     others = [jax.random.key_data(k) for r in range(3)
-              for k in (*opening.keys_of_release(KEY, Kind.MEAN, r),
-                        opening.public_key(KEY, Kind.MEAN, r))]
+              for own in (release_keys.Keys(KEY, Kind.MEAN, r),)
+              for k in (own.sample, own.noise, own.public())]
     assert len(actual) == 6 * N
     assert not actual & {tuple(np.asarray(x)) for x in others}
 
@@ -71,7 +71,7 @@ def test_a_key_belongs_to_the_row_and_not_to_its_place():
 
 
 def test_words_are_the_keys_that_folding_gives():
-    base = threefry_key(opening.operator_key_data(KEY, Kind.MEAN, 0))
+    base = threefry_key(release_keys.Keys(KEY, Kind.MEAN, 0).operators())
     np.testing.assert_array_equal(words([9])[0], jax.random.key_data(jax.random.fold_in(base, 9)))
 
 
@@ -125,7 +125,7 @@ def test_the_norm_of_an_operator_that_draws_its_norm_is_clipped_in_every_strateg
     pairs, clip = (DATA, words()), Saddle(2.0, 1.0)
     sums = []
     for strategy in STRATEGIES:
-        total = clipped_sum(operator_rng.operator_of(of(noisy_operator, strategy)), clip)
+        total = clipped_sum(release_keys.operator_of(of(noisy_operator, strategy)), clip)
         one = jax.jit(lambda x, total=total: jax.lax.map(
             lambda i: total(z, jax.tree.map(lambda a: a[i][None], x)), jnp.arange(N)))(pairs)
         for bound, g in zip(clip, one, strict=True):
@@ -177,12 +177,12 @@ def test_runs_from_the_host_and_resumed_ones_draw_the_same(tmp_path):
 @pytest.mark.slow
 def test_a_stream_draws_for_the_record_that_it_reads():
     sums = jmm.mechanism.TreeSums(clip=2.0, leaves=4, noise_multiplier=0.0)
-    base = opening.operator_key_data(KEY, Kind.LEAF, 1)
+    base = release_keys.Keys(KEY, Kind.LEAF, 1).operators()
     for place in ((5,), (2, 3)):  # of all records, and of a group
         data = DATA if len(place) == 1 else jax.tree.map(
             lambda x: x.reshape(4, 10, *x.shape[1:]), DATA)
         g = release_leaf(KEY, sums, 1, of(signs), START, data, tuple(map(jnp.int32, place)))
-        key = operator_rng.with_key_data((), jnp.array(place[-1:]), base, *place[:-1])[1][0]
+        key = release_keys.with_key_data((), jnp.array(place[-1:]), base, *place[:-1])[1][0]
         drawn = jax.random.rademacher(jax.random.wrap_key_data(key), (2 * D,), float) / 8
         np.testing.assert_allclose(np.concatenate([g.w, -g.v]), drawn, rtol=1e-12)
 
@@ -196,7 +196,7 @@ def test_a_public_term_has_a_key_of_its_own_in_every_round():
         points = jmm.run(KEY, START, DATA, hyper(), jmm.sgda, p, lambda state: state.z.w)[1]
         moves.append(np.diff(np.concatenate([START.w[None], points]), axis=0))
     for release, gap in enumerate((moves[1] - moves[0]) / 0.1):
-        key = opening.public_key(KEY, Kind.MEAN, release)
+        key = release_keys.Keys(KEY, Kind.MEAN, release).public()
         np.testing.assert_allclose(gap, jax.random.normal(key, (D,)), rtol=1e-6)
 
 

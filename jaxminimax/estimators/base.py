@@ -1,0 +1,177 @@
+"""The base of all estimators: parameters, reading of tables, one way to charge and to train."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from jaxminimax.noise import secret_key
+from jaxminimax.tables import records, rule, statistics
+from jaxminimax.tables.columns import Charged, Column, Number
+from jaxminimax.tables.schema import Schema
+
+_LABEL = "label of the records"  # no column of a table that a schema could declare
+_NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
+               "release, so a record of weight 2 cannot count twice. Leave the weights out.")
+
+
+class PrivateEstimator(BaseEstimator):
+    """Base of the estimators: a private linear model with the settings of `tables.rule`.
+
+    A subclass has `_target`, which turns labels into numbers, and `_trained`, and may have
+    `_groups` and `_chosen`.
+    """
+
+    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
+                 bounds: Any = None, most: int = 1, ledger: Any = None,
+                 random_state: Any = None) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.schema = schema
+        self.bounds = bounds
+        self.most = most
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # a missing value is the middle of its range
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+    def fit(self, X: Any, y: Any, groups: Any = None, owners: Any = None, **refused: Any) -> Self:
+        """Trains on all rows.
+
+        Args:
+          X: numbers `[n, d]`, or a data frame with the columns of `schema`.
+          y: what is predicted, `[n]`; which classes there are is public.
+          groups: of every row, `[n]`; the classifiers of groups need them. Those of the worst group
+            are public, those to be fair to as private as the row.
+          owners: whose each row is, `[n]`: a record is a person, of whom `most` rows are read.
+          **refused: `sample_weight`, for which there is none.
+
+        Raises:
+          ValueError: for values that `y` may not have, for numbers out of range, or where the
+            ledger cannot pay.
+          TypeError: for a sample weight, or another argument that there is not.
+        """
+        if refused:
+            raise TypeError(_NO_WEIGHTS if "sample_weight" in refused else
+                            f"fit has no argument {', '.join(sorted(refused))}.")
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        table, y = self._table(X, y)
+        target = self._target(y)
+        key = self._key()
+        most = 1 if owners is None else self.most
+        index = records.by_person(len(y), owners, most)
+        kept = self._groups(groups, target, index)
+        columns, how = self._columns(table)
+        schema = Schema(columns, _LABEL, "1")
+        paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
+        chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
+                              alongside=paid)
+        if self.ledger is not None:  # charged before anything is released, or refused
+            self.ledger.reserve(chosen.mechanism())
+        for described in paid:
+            cells = records.records(statistics.charged_cells(schema, table), target, owners, most)
+            schema = statistics.with_ranges(schema, statistics.release_ranges(
+                jax.random.fold_in(key, 1), described, cells.x, cells.weight))
+        rows = records.records(schema.features(table), target, owners, most)
+        self.scorer_ = self._trained(
+            jax.random.fold_in(key, 0), rows, kept, schema, chosen,
+            unit="one row" if owners is None else f"one person, {self.most} rows of whom are read",
+            assumed=(how, "Which classes there are is public."))
+        self.statement_ = self.scorer_.statement
+        return self
+
+    @property
+    def epsilon_spent_(self) -> float:
+        """Returns the epsilon of everything that `fit` released, at `delta`."""
+        return float(self.statement_.epsilon)
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """Returns the coefficients in the units of the columns, `[1, d]`.
+
+        Rows more than one standard unit from the released means are cut to that length. So with b
+        the score at the means, and |x| the length in these units, a row c has the score
+
+            b + (c . coef_ + intercept_ - b) / max(1, |x|).
+
+        `Scorer.linear` derives it. With a `schema` there is one coefficient for each number that a
+        row becomes, in the order of `Schema.described`, which names them.
+        """
+        return self.scorer_.linear()[0][None]
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """Returns the intercept that goes with `coef_`, `[1]`."""
+        return np.array([self.scorer_.linear()[1]])
+
+    def _key(self) -> jax.Array:
+        """Draws a secret key, or for experiments one from `random_state`."""
+        if self.random_state is None:
+            return secret_key()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return jax.random.key(seed, impl="threefry2x32")
+
+    def _table(self, X: Any, y: Any) -> tuple[Mapping[str, Any] | Any, Any]:
+        """Returns columns by name, and checked labels."""
+        if self.schema is not None:
+            if y is not None:
+                y = np.asarray(y)
+                names = list(self._declared())
+                rows = len(X[names[0]]) if names[0] in X else len(y)  # a missing one is named later
+                if len(y) != rows:
+                    raise ValueError(f"X has {rows} rows and y {len(y)}: they must be equal.")
+                self.n_features_in_ = len(names)
+                self.feature_names_in_ = np.array(names, dtype=object)
+            return X, y
+        # infinity is clipped like any number: that a cell is refused would tell of it
+        how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
+        if y is None:
+            X = validate_data(self, X, reset=False, **how)
+        else:
+            X, y = validate_data(self, X, y, ensure_min_samples=2, **how)
+        return {f"x{k}": X[:, k] for k in range(X.shape[1])}, y
+
+    def _declared(self) -> Mapping[str, Column]:
+        return self.schema.columns if isinstance(self.schema, Schema) else self.schema
+
+    def _columns(self, table: Any) -> tuple[Mapping[str, Column], str]:
+        """Returns the columns as declared or with ranges to be released, and a sentence."""
+        charged = "Ranges of {} were released, for a tenth of the budget."
+        if self.schema is not None:
+            columns = self._declared()
+            asked = [name for name, kind in columns.items() if isinstance(kind, Charged)]
+            return columns, " ".join(("The schema is public: it was not read off these records.",
+                                      *([charged.format(", ".join(asked))] if asked else ())))
+        if self.bounds is not None:
+            low, high = (np.broadcast_to(b, len(table)) for b in self.bounds)
+            return ({name: Number(float(a), float(b))
+                     for name, a, b in zip(table, low, high, strict=True)},
+                    "The bounds are public: they were not read off these records.")
+        return dict.fromkeys(table, Charged()), charged.format("the columns")
+
+    def _target(self, y: Any) -> np.ndarray:
+        """Returns what is predicted as numbers, `[n]` float32, and keeps what is public of it."""
+        raise TypeError(f"{type(self).__name__} is a base: use one of its subclasses.")
+
+    def _groups(self, groups: Any, target: np.ndarray, index: np.ndarray) -> Any:
+        """Returns the records' groups, for a classifier that uses them."""
+        return None
+
+    def _chosen(self, population: int, schema: Schema, kept: Any, **numbers: Any) -> Any:
+        """Chooses the settings from public numbers."""
+        how = {} if kept is None else {"sizes": kept.sizes, "by_label": kept.by_label}
+        return rule.defaults(population, schema, **how, **numbers)
+
+    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
+                 chosen: Any, assumed: tuple[str, ...], unit: str) -> Any:
+        """Returns what was trained, with a `statement`."""
+        raise TypeError(f"{type(self).__name__} is a base: use one of its subclasses.")

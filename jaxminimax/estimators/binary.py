@@ -1,0 +1,105 @@
+"""The private scorer of two classes."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import roc_auc_score
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted
+
+from jaxminimax.base import checks
+from jaxminimax.estimators.base import PrivateEstimator
+from jaxminimax.tables import records, training
+from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Scorer
+
+
+class PrivateScorer(ClassifierMixin, PrivateEstimator):
+    """Base of the classifiers of two classes: scores, probabilities, decisions."""
+
+    scorer_: Scorer
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Returns the log-odds of the second class, `[n]`."""
+        check_is_fitted(self)
+        table, _ = self._table(X, None)
+        return self.scorer_.decision_function(table)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Returns the probabilities of both classes, `[n, 2]`, see `Scorer.predict_proba`."""
+        check_is_fitted(self)
+        table, _ = self._table(X, None)
+        return self.scorer_.predict_proba(table)
+
+    def predict(self, X: Any, threshold: float = 0.5) -> np.ndarray:
+        """Returns the second class for rows whose probability of it is above a threshold, `[n]`.
+
+        Args:
+          X: as for `fit`.
+          threshold: in (0, 1); public, chosen before any look at these records. One that was
+            chosen by errors on records of the training is not covered by the statement.
+
+        Raises:
+          ValueError: for a threshold out of range.
+        """
+        checks.number("threshold", threshold, low=0.0, high=1.0)
+        above = self.decision_function(X) > np.log(threshold / (1 - threshold))
+        return self.classes_[above.astype(int)]
+
+    def _target(self, y: Any) -> np.ndarray:
+        check_classification_targets(y)
+        kind = type_of_target(y, input_name="y", raise_unknown=True)
+        if kind != "binary":
+            raise ValueError("Only binary classification is supported. The type of the target "
+                             f"is {kind}.")
+        self.classes_ = np.unique(y)
+        if len(self.classes_) < 2:
+            raise ValueError("Classifier can't train when only one class is present.")
+        return (y == self.classes_[1]).astype(np.float32)
+
+    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
+                 chosen: Any, assumed: tuple[str, ...], unit: str) -> Scorer:
+        return training.train_records(key, rows, schema, chosen, groups=kept, assumed=assumed,
+                                      unit=unit)
+
+
+class PrivateAUCClassifier(PrivateScorer):
+    """A private linear scorer of two classes, trained for the area under the ROC curve.
+
+    Args:
+      epsilon: epsilon of everything that `fit` releases, replace-one.
+      delta: delta, in (0, 1), below 1/n.
+      schema: `Schema`, or columns by name; public. None if X are numbers.
+      bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
+        released, and charged.
+      most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
+        the seed can remove the noise.
+
+    Attributes:
+      statement_: the privacy statement of `fit`.
+      scorer_: the `Scorer`.
+      classes_: the two classes.
+
+    Examples:
+        >>> from jaxminimax.estimators import PrivateAUCClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(-1, 1, (300, 2))
+        >>> y = X[:, 0] + 0.1 * rng.normal(size=300) > 0
+        >>> model = PrivateAUCClassifier(epsilon=4.0, delta=1e-4, bounds=(-1.0, 1.0)).fit(X, y)
+        >>> model.decision_function(X).shape, model.statement_.epsilon <= 4
+        ((300,), True)
+    """
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Returns the AUC; it is not private, and for records that were not used to train."""
+        return float(roc_auc_score(np.asarray(y) == self.classes_[1], self.decision_function(X),
+                                   sample_weight=sample_weight))

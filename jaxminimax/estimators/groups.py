@@ -1,0 +1,160 @@
+"""Private classifiers for groups: the worst of public ones, and fairness to private ones."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from jaxminimax.base.identity import exact
+from jaxminimax.estimators.binary import PrivateScorer
+from jaxminimax.tables import fair, records
+from jaxminimax.tables.columns import as_words, places, word
+from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Scorer
+
+
+class PrivateWorstGroupClassifier(PrivateScorer):
+    """A private classifier for the worst of several groups.
+
+    With `by_label` each group is cut by the label, so that the worst one is the worst share of
+    errors of one label in one group. Every group has the same weight at first, then weights move
+    towards the groups of the largest noisy losses (`balanced_groups`). Labels are then public like
+    groups: the guarantee is about the rest of a record.
+
+    Without `by_label` the model is that of the average record. Groups with all labels in them
+    differ in how hard they are, and more weight does not make the hardest one easier. Their mean
+    losses under the model are released, `group_losses_`.
+
+    Args:
+      epsilon: epsilon of everything that `fit` releases, replace-one.
+      delta: delta, in (0, 1), below 1/n.
+      by_label: whether groups are cut by the label.
+      schema: `Schema`, or columns by name; public. None if X are numbers.
+      bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
+        released, and charged.
+      most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
+        the seed can remove the noise.
+
+    Attributes:
+      statement_: the privacy statement of `fit`.
+      scorer_: the `Scorer`.
+      classes_: the two classes.
+      group_losses_: noisy mean losses of the groups by name, without `by_label`; else None.
+
+    Examples:
+        >>> from jaxminimax.estimators import PrivateWorstGroupClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> X, group = rng.uniform(-1, 1, (300, 2)), np.arange(300) % 3
+        >>> y = X[:, 0] + 0.1 * rng.normal(size=300) > 0
+        >>> model = PrivateWorstGroupClassifier(epsilon=4.0, delta=1e-4, bounds=(-1.0, 1.0))
+        >>> model.fit(X, y, groups=group).statement_.epsilon <= 4
+        True
+    """
+
+    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, by_label: bool = False,
+                 schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
+                 random_state: Any = None) -> None:
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
+                         random_state=random_state)
+        self.by_label = by_label
+
+    @property
+    def group_losses_(self) -> dict[str, float] | None:
+        """Returns the groups' losses that `fit` released."""
+        check_is_fitted(self)
+        return self.scorer_.group_losses
+
+    def _groups(self, groups: Any, target: np.ndarray, index: np.ndarray) -> records.Groups:
+        if groups is None:
+            raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
+        names, number = np.unique(exact(groups).astype(str), return_inverse=True)
+        if number.shape != target.shape:
+            raise ValueError(f"groups has shape {number.shape} and y {target.shape}: one for "
+                             "every row.")
+        cells = records.Groups(number, tuple(map(str, names)))
+        if self.by_label:
+            cells = cells.cut(target)
+        return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
+
+
+class PrivateFairClassifier(PrivateScorer):
+    """A private classifier whose predictions depend little on a group that is private too.
+
+    Args:
+      epsilon: epsilon of everything that `fit` releases, replace-one.
+      delta: delta, in (0, 1), below 1/n.
+      weight: the weight of the chi-square information between prediction and group, next to the
+        logistic loss: a larger one is fairer and less accurate; public.
+      kind: "parity", predictions independent of the group, or "odds", independent among the records
+        of each class.
+      group_values: the groups; public. None for those that occur, which is then public. A row with
+        another value is in no group.
+      schema: `Schema`, or columns by name; public. None if X are numbers.
+      bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
+        released, and charged.
+      most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
+        the seed can remove the noise.
+
+    Attributes:
+      statement_: the privacy statement of `fit`.
+      scorer_: the `Scorer`.
+      classes_: the two classes.
+      groups_: the groups.
+
+    Examples:
+        >>> from jaxminimax.estimators import PrivateFairClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> X, group = rng.uniform(-1, 1, (300, 2)), np.arange(300) % 2
+        >>> y = X[:, 0] + 0.1 * rng.normal(size=300) > 0
+        >>> model = PrivateFairClassifier(epsilon=4.0, delta=1e-4, bounds=(-1.0, 1.0))
+        >>> model.fit(X, y, groups=group).statement_.epsilon <= 4
+        True
+    """
+
+    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, weight: float = 4.0,
+                 kind: str = "parity", group_values: Any = None, schema: Any = None,
+                 bounds: Any = None, most: int = 1, ledger: Any = None,
+                 random_state: Any = None) -> None:
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
+                         random_state=random_state)
+        self.weight = weight
+        self.kind = kind
+        self.group_values = group_values
+
+    def _groups(self, groups: Any, target: np.ndarray, index: np.ndarray) -> np.ndarray:
+        number, self.groups_ = _numbered(groups, self.group_values, len(target))
+        # where a person has no further row, no other person's group may stand
+        return np.where(index >= 0, number[index], -1)
+
+    def _chosen(self, population: int, schema: Schema, kept: Any,
+                **numbers: Any) -> fair.FairDefaults:
+        return fair.fair_defaults(population, schema, len(self.groups_), weight=self.weight,
+                                  kind=self.kind, **numbers)
+
+    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
+                 chosen: Any, assumed: tuple[str, ...], unit: str) -> Scorer:
+        which = ": these are those that occur." if self.group_values is None else "."
+        return fair.train_fair(key, rows, kept, schema, chosen, unit=unit, assumed=(
+            *assumed, "Which groups there are is public" + which))
+
+
+def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns every row's group by number, -1 for a row in none of them, and the groups."""
+    if groups is None:
+        raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
+    words = as_words(groups)
+    if words.shape != (rows,):
+        raise ValueError(f"groups must be one for every row, got shape {words.shape} for {rows} "
+                         "rows.")
+    names = tuple(np.unique(words.astype(str)) if values is None else dict.fromkeys(
+        map(word, values)))
+    if len(names) < 2:
+        raise ValueError(f"groups must be two at least, got {list(names)}.")
+    number = places(words, names)
+    return np.where(number < len(names), number, -1).astype(np.int32), names

@@ -1,0 +1,227 @@
+"""The keys of a release, each for one use, and those of operators that draw.
+
+All of them are derived from the run's key here. Samplers, noise and operators take theirs from
+`Opened.keys`.
+
+Operators that draw: latent points, dropout, augmentations, random starts.
+
+The operator of a problem with `random=True` is `(z, record, key) -> g`, its public term
+`(z, key) -> g`, and the loss of a `GroupProblem` `(w, record, key) -> []`. A record's key is
+
+    threefry_{key of the release's operators}(group, row),      group = 0 where there are none,
+
+a function of the run's key, of the release and of the row's number in the data: not of the row's
+place in a sample, a slice, a shard or what was sent ahead. So a record's value is the same in every
+pass over it (norm and sum are of one function), under every strategy, on every mesh, and after a
+run was resumed. The words of the key travel as a part of the record.
+
+Why that costs nothing. Let rho be all keys of operators of a run. Their law does not depend on the
+data, and they are independent of samples and of noise: no two uses share a key (see
+`Keys`). Given rho the run is the described mechanism with the operators g_rho(.; record
+of row i): each is clipped whatever rho is, and a record that is replaced keeps its row, so that
+neighbours have the same operators but for that record's. Hence for each rho the two outputs are
+(epsilon, delta)-close, and so are their mixtures over rho: the divergence
+sup_S P(S) - e^epsilon Q(S) is jointly convex, D(E P_rho, E Q_rho) <= E D(P_rho, Q_rho)
+<= delta. It would hold if rho were published, too. It would not if a key of an operator served
+noise or samples as well, or if two passes over a record had different keys: the norm would then be
+of another function than the sum.
+
+Nothing of this is about means over all records. Gradients of groups, weighted or of a drawn one,
+are clipped record by record whatever rho is, and so are losses, to [0, B]: those that are released,
+those that an index is drawn from (a pass over all records moves one score by what one record's
+clipped loss moves), and single ones. A record that is replaced keeps its group and its row, both
+public, hence its key. Refused are proximal points and solutions: they clip nothing, so that rho
+would have to be such that every operator has the constants which the sensitivity rests on, and a
+certificate is of the operators that are minimised, not of their mean over rho.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.random_bits import fold_in, threefry, threefry_key
+from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle, SaddleOperator
+from jaxminimax.gradients.clipping import ClippedOperator
+from jaxminimax.mechanism.description import Answered, Kind
+
+# The number of this way to derive keys and to draw from them: a run that was saved under another
+# one would repeat rounds with other noise.
+SCHEME = 5
+_FIRST = 2**31  # the number that release 0 is folded into a run's key with
+_SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a release is folded with
+ADDED, DITHER, _SLOTS, _COUNTS = range(4)  # what the noise key of a sum is folded with
+_KINDS = 2**8
+# second keys of descriptions that have other kinds
+_FURTHER = (Kind.NODE, Kind.INNOVATION, Kind.MEAN_INNOVATION)
+
+
+def stream(mechanism: Answered, further: Kind | None = None) -> int:
+    """The number of the stream of keys that a description's releases use.
+
+        kind + 256 place
+
+    with the description's kind, and its place among those of its kind in a run, see
+    `mechanism.Answered`. Two parts of a `Sequence` or a `Parallel` never share a stream, so neither
+    noise nor samples. A description whose noise has keys of a `further` kind uses them at the same
+    place.
+
+    Raises:
+      ValueError: for a kind or a place out of range.
+    """
+    kind = mechanism.kind
+    if not (isinstance(kind, int) and 0 <= kind < _KINDS and kind not in _FURTHER):
+        raise ValueError(f"kind of {type(mechanism).__name__} must be that of a class of the "
+                         f"library, or a number from 64 to {_KINDS - 1}, got {mechanism.kind!r}.")
+    if not 0 <= mechanism.place < 2**32 // _KINDS:
+        raise ValueError(f"place must be in [0, {2**32 // _KINDS}), got {mechanism.place}: leave "
+                         "it to Sequence and Parallel, which set it.")
+    return int(kind if further is None else further) + _KINDS * mechanism.place
+
+
+class Keys:
+    """The keys of release `number` of a stream, functions of these and the run's key alone.
+
+        release's key = threefry_key(stream, 2^31 + number),
+        that of use u = threefry_release's key(0, u),
+
+    u = 0 for its sample, 1 for its noise, 2 for its operators, 3 for its public term and 4 for the
+    mark of a sample drawn ahead.
+
+    No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
+    twice 32 bits, so that different streams or numbers always have different keys. For i < 2^31,
+    `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` of the run's key differ from them
+    too: they are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these.
+    Keys that descend from different keys are as unlikely to agree as any two of random bits.
+
+    Attributes:
+      run: the run's key; for what several releases share, such as the order of a pass.
+      sample: for the records that the release reads.
+      noise: for what is added to them, and for how they are rounded; sums use `added`, `dither`,
+        `slots` and `counts`, which are made of it.
+    """
+
+    def __init__(self, run: jax.Array, stream: int, number: jax.typing.ArrayLike) -> None:
+        """Derives the keys.
+
+        Args:
+          run: the run's key.
+          stream: of the release, see `stream`.
+          number: of the release or the node, an integer: below 2^31 - 1 for `Kind.MEAN`
+            (`SampleKeys.of_pass` has that one), below 2^32 for others.
+        """
+        # (stream, 2^31 + number mod 2^32): a different counter for each stream and number
+        counter = jnp.uint32(_FIRST) + jnp.asarray(number).astype(jnp.uint32)
+        self.run, self._own = run, fold_in(run, counter, stream)
+        self.sample, self.noise = (fold_in(self._own, use) for use in (_SAMPLE, _NOISE))
+
+    def operators(self) -> jax.Array:
+        """Key data that the operators draw from, uint32 `[2]`, of every record; see above."""
+        return self._data(_OPERATORS)
+
+    def public(self) -> jax.Array:
+        """The key of the public term that is added to a release."""
+        return threefry_key(self._data(_PUBLIC))
+
+    def ahead(self) -> jax.Array:
+        """The words that mark a sample drawn ahead, uint32 `[2]`; see `host_data.mark`."""
+        # by words that serve nothing else, since marks are sent along with the rows
+        return self._data(_AHEAD)
+
+    def _data(self, use: int) -> jax.Array:
+        # two words, which are a key of threefry; one of rbg has four
+        return jax.random.key_data(fold_in(self._own, use))[:2]
+
+    def added(self) -> jax.Array:
+        """The key of the independent noise on a sum."""
+        return fold_in(self.noise, ADDED)
+
+    def dither(self) -> jax.Array:
+        """The key of the public thresholds that a sum is rounded by."""
+        return fold_in(self.noise, DITHER)
+
+    def slots(self) -> jax.Array:
+        """The key of the slots that a shard's rows are put in."""
+        return fold_in(self.noise, _SLOTS)
+
+    def counts(self) -> jax.Array:
+        """The key of the noise on counts of records within the clip norms."""
+        return fold_in(self.noise, _COUNTS)
+
+
+# --- operators that draw ---
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithKey:
+    """A function of `(*point, record, key)`, as one of `(*point, (record, words))`."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        # (z, (record, words)), or (w, v, (record, words)) for a loss of both players
+        *point, (record, words) = arguments
+        return self.function(*point, record, threefry_key(words))
+
+
+def operator_of(problem: Problem | GroupProblem) -> Callable[[Saddle, PyTree], Saddle]:
+    """The operator of one record, or of a pair of a record and its words if the problem draws."""
+    return _keyed(problem.operator) if problem.random else problem.operator
+
+
+def loss_of(problem: GroupProblem) -> Callable[[PyTree, PyTree], jax.Array]:
+    """The loss of one record, or of a pair of a record and its words if the problem draws."""
+    return _WithKey(problem.loss) if problem.random else problem.loss
+
+
+def _keyed(operator: Callable[..., Any]) -> Callable[[Saddle, PyTree], Saddle]:
+    if type(operator) is SaddleOperator:
+        # the key goes to the loss, so that ghost clipping may still trace it
+        return dataclasses.replace(operator, loss=_WithKey(operator.loss))
+    if isinstance(operator, OwnOperator | ClippedOperator):
+        return dataclasses.replace(operator, operator=_keyed(operator.operator))  # type: ignore[arg-type]
+    return _WithKey(operator)
+
+
+def with_key_data(examples: PyTree, rows: jax.Array, key_data: jax.Array | None,
+                  group: jax.typing.ArrayLike = 0) -> PyTree:
+    """Pairs of a record and the data of its key; the records themselves where nothing is drawn.
+
+    Args:
+      examples: leaves `[b, ...]`.
+      rows: their numbers in the data, or in their group, int32 `[b]`; of any shape.
+      key_data: of the release, `Keys.operators`; None for a problem that draws nothing.
+      group: that they are in; one for all, or of the shape of `rows`.
+    """
+    if key_data is None:
+        return examples
+    # threefry_{key of the operators}(group, row), [..., 2]
+    group = jnp.broadcast_to(jnp.asarray(group).astype(jnp.uint32), rows.shape)
+    return examples, jnp.stack(threefry(key_data, group, rows.astype(jnp.uint32)), -1)
+
+
+def with_key_data_in_groups(examples: PyTree, group: jax.Array, rows: jax.Array,
+                            key_data: jax.Array | None) -> PyTree:
+    """Calls `with_key_data`, with the arguments in the order of `shard_sums.GroupAttach`."""
+    return with_key_data(examples, rows, key_data, group)
+
+
+def with_key_data_of_groups(data: PyTree, key_data: jax.Array | None) -> PyTree:
+    """The same of all records of all groups, leaves `[p, n_max, ...]`."""
+    # [p, 1] and [1, n_max]: numbers in the data, not places in a sample
+    group, row = jnp.indices(jax.tree.leaves(data)[0].shape[:2], sparse=True)
+    return with_key_data(data, jnp.broadcast_to(row, (group.size, row.size)), key_data, group)
+
+
+def refuse(problem: Problem | GroupProblem, by: str) -> None:
+    """Refuses a problem that draws.
+
+    Raises:
+      ValueError: naming who asks for an operator without a key.
+    """
+    if problem.random:
+        raise ValueError(f"{by} needs one operator for a record, and with random=True the problem "
+                         "draws another one in every release: give a problem whose operator takes "
+                         "no key.")
