@@ -17,8 +17,8 @@ from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.plans import plan
-from jaxminimax.tables import command as tables
 from jaxminimax.tables import check, predict
+from jaxminimax.tables import command as tables
 
 
 def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
