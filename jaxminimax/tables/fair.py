@@ -128,7 +128,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     shares = statistics.one_release(population, math.sqrt(1 - 1 / (labels * groups)),
                                     z / math.sqrt(SHARE))
     plain = defaults(population, schema, epsilon=epsilon, delta=delta,
-                     alongside=(*alongside, shares))
+                     alongside=(*alongside, shares), preconditioned=False)
     rounds = max(plain.hyper.iterations, ROUNDS)
     hyper = sgda.Hyper(
         query=Query(clip=Saddle(plain.label.clip, LENGTH * labels * math.sqrt(groups - 1)),

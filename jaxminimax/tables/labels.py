@@ -67,8 +67,9 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
 
 
 # Each kind of label answers: `loss` and `released`, in words; `problem`; `clip` and `longest`, the
-# clip norm and the time that a round may stand for; `haste`, by which the time of the gradient flow
-# is divided; `psi`, its part of the moments, of `numbers` of a row with |psi|^2 at most `length`;
+# clip norm and the time that a round may stand for; `curvature`, h of a preconditioner, 0 where
+# steps have none; `haste`, by which the time of the gradient flow is divided; `psi`, its
+# part of the moments, of `numbers` of a row with |psi|^2 at most `length`;
 # `prior`, what is kept of their released mean; `target`, what is trained on; `start`, weights
 # `[d + 1, ...]`; and `finished`, weights whose scores are in the label's own units.
 
@@ -81,6 +82,7 @@ class TwoValues:
     released = "share of positives"
     problem = Problem(_two)
     clip = math.sqrt(0.5)
+    curvature = 0.125
     longest = 20.0
     haste = 1.0
     numbers = 1
@@ -119,6 +121,7 @@ class Several:
 
     count: int
     problem = Problem(_several)
+    curvature = 0.0
     longest = 10.0
     haste = math.sqrt(2.0)
 
@@ -186,6 +189,7 @@ class Amount:
     released = "mean of the label"
     problem = Problem(_number)
     clip = math.sqrt(2.0) * BEND
+    curvature = 0.0
     longest = 5.0
     haste = 1.0
     numbers = 2

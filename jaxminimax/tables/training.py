@@ -11,7 +11,7 @@ import numpy as np
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.tables import encoding, labels, notes, statistics
+from jaxminimax.tables import curvature, encoding, labels, notes, statistics
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.notes import Note
@@ -74,8 +74,16 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         assert groups is not None
         start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside = chosen.extra()
-    done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
+    alongside, hyper = chosen.extra(), chosen.hyper
+    if chosen.matrix is not None:
+        described = chosen.matrix
+        # P is saved, as another machine's M may have other eigenvectors in the last digits
+        matrix = once("preconditioner", lambda: curvature.preconditioner(
+            curvature.release_second_moments(jax.random.fold_in(first, 2), described, data[0],
+                                             data[2]), chosen.ridge, kind.curvature).tolist())
+        hyper = dataclasses.replace(hyper, preconditioner=Saddle(
+            np.array(matrix, np.float32), None))
+    done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     released = None

@@ -274,7 +274,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
     target = {"epsilon": 2.0, "delta": 1e-6}
 
     def stop(state):
-        if int(state.spent) >= 30:
+        if int(state.spent) >= 10:
             raise StoppedError
 
     with pytest.raises(StoppedError):
@@ -291,14 +291,14 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
         patched.setattr(statistics, "_release", again)
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
-    assert seen[0] > 30
+    assert seen[0] > 10
     full = train(table, SCHEMA, key=key, **target)
     assert np.array_equal(one.weights, full.weights)
     assert one.schema == full.schema
     assert not one.schema.charged
     assert one.statement == full.statement
     assert 0.9999 * 2 < one.statement.epsilon <= 2
-    assert len(one.statement.sampling) == 3
+    assert len(one.statement.sampling) == 4
     for other, message in ((made(seed=1), "table"), (table[::-1], "table")):
         with pytest.raises(ValueError, match=f"another {message}"):
             train(other, SCHEMA, folder=folder, **target)
