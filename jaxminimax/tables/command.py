@@ -28,8 +28,11 @@ from jaxminimax.tables.scorer import MODEL, Scorer
 # --- options that stand for a schema, and what is missing ---
 
 
-def _add_schema(flag: Any) -> None:
+def add_schema(flag: Any) -> None:
     """Adds the options that stand for a schema to a command."""
+    flag("--schema", help="TOML file: label, ranges and categories of the columns, owner, groups")
+    flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
+    flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
     flag("--label", metavar="NAME", help="the label's column, in place of --schema")
     flag("--positive", metavar="VALUE", help="its positive value; every other one is negative")
     flag("--numeric", nargs="+", default=[], metavar="NAME[=LOW:HIGH]",
@@ -150,8 +153,7 @@ def add(commands: Any) -> None:
         "--out a command that was stopped goes on where it was, if it is given again."))
     flag = command.add_argument
     flag("table", help="CSV file with a header line, or Parquet file")
-    flag("--schema", help="TOML file: label, ranges and categories of the columns, owner, groups")
-    _add_schema(flag)
+    add_schema(flag)
     flag("--epsilon", type=float, required=True, help="of everything that training releases")
     flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n, "
          "as publishing one record in n at random has delta = 1/n")
@@ -164,8 +166,6 @@ def add(commands: Any) -> None:
               "epsilon; needs --test-fraction")
     flag("--seed", type=int, help="of the split and of the noise, for experiments: anyone who has "
                                   "it can remove the noise. Default: the system's entropy")
-    flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
-    flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
     flag("--ledger", metavar="FILE",
          help="ledger that is charged for all of it before anything is released, and that refuses "
               "what its budget does not cover; `jaxminimax ledger FILE --epsilon E --delta D` "

@@ -106,7 +106,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
 # --- from a table ---
 
 
-_PUBLIC = ("Ranges, categories and values of the schema are public: they were not read off this "
+PUBLIC = ("Ranges, categories and values of the schema are public: they were not read off this "
            "table.")
 
 
@@ -191,9 +191,9 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                     schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
         entry = None if ledger is None else job.reserve(
-            ledger, chosen.mechanism(), name=name, unit=_in_ledger(ledger, schema, unit),
+            ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit),
             delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
-        root, saved = job.key, [_PUBLIC]
+        root, saved = job.key, [PUBLIC]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
                          "budget.")
@@ -204,7 +204,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             table, schema = encoding.with_charged(table, schema, released), released
         rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
         scorer = train_records(
-            root, rows, schema, chosen, groups=groups, unit=unit or _unit(schema),
+            root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema),
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
             room=table.x[:, None] if table.owners is None else None,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
@@ -213,16 +213,16 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         return scorer
 
 
-def _unit(schema: Schema) -> str:
+def unit_of(schema: Schema) -> str:
     """Returns what one record is, where the caller does not say."""
     return "one row" if schema.owner is None else (
         f"one person, the first {schema.most} rows of whom are read")
 
 
-def _in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
+def in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
     """Returns the unit by which a ledger compares a run with its own."""
     same = "one record" if schema.owner is None else "one person"
-    return ledger.unit if unit is None and ledger.unit == same else unit or _unit(schema)
+    return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema)
 
 
 def _settings(chosen: Defaults, mesh: Any) -> str:
