@@ -84,7 +84,7 @@ def test_what_is_released_is_what_is_charged(monkeypatch):
     scorer = train(table, SCHEMA, epsilon=2.0, delta=1e-5, key=jax.random.key(0))
     (line, scores, *_, prior, (shift, slope)), = seen
     assert line == chosen.line
-    assert len(scorer.statement.sampling) == 3
+    assert len(scorer.statement.sampling) == 4
     np.testing.assert_allclose(scorer.decision_function(table), shift + slope * scores[:, 0],
                                atol=1e-4)
     assert prior == scorer.moments.prior
