@@ -26,7 +26,7 @@ records far off count no more than others. The curvature is at most |x|^2 = 2.
 
 **Moments.** Labels are in the one release of means, centred: y - 1/2 of two values, of squared
 length 1/4; e_y - 1/K of several, of squared length 1 - 1/K, or 1/K for a row with none of them; y
-and y^2 - 1/2 of a number, at most 5/4 together.
+and y^2 - 1 of a number, at most 1 together, as `statistics` shows.
 """
 
 import dataclasses
@@ -193,15 +193,15 @@ class Amount:
     longest = 5.0
     haste = 1.0
     numbers = 2
-    length = 1.25
+    length = 1.0
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
-        """Returns y and y^2 - 1/2, `[rows, 1]` each."""
-        return [y[:, None], y[:, None] ** 2 - 0.5]
+        """Returns y and y^2 - 1, `[rows, 1]` each."""
+        return [y[:, None], y[:, None] ** 2 - 1]
 
     def prior(self, mean: np.ndarray) -> np.ndarray:
         """Returns the mean of y and that of its square."""
-        return np.clip(mean + np.array([0.0, 0.5]), [-1.0, 0.0], 1.0)
+        return np.clip(mean + np.array([0.0, 1.0]), [-1.0, 0.0], 1.0)
 
     def _spread(self, by: Moments, floor: float) -> tuple[float, float]:
         """Returns the label's mean and standard deviation, both noisy."""

@@ -47,6 +47,7 @@ from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.tables import curvature, labels, statistics
+from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
 SHARE = 0.1  # of mu^2, for the release of moments
@@ -172,18 +173,26 @@ class Defaults:
             f"Optimiser: heavy-ball gradient steps of {how}, over a time of "
             f"{self.time:.4g}, from weights 0{prior}",
             "Averaging: the scorer is the mean of the last half of the points"]
-        return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *self.notes()))
+        return ". ".join(lines) + "." + self.of_groups() + " ".join(
+            ("", *map(str, self.notes())))
 
-    def notes(self) -> tuple[str, ...]:
-        """Returns notes to read before relying on it: too few data, a delta near 1/n."""
-        notes = [] if self.strength >= FEW else [
-            f"The data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
-            f"{FEW:.0f}: expect little of the score, or ask for a larger epsilon."]
-        others = other_deltas(self.mechanism(), self.population, self.delta)
+    def notes(self, described: Mechanism | None = None) -> tuple[Note, ...]:
+        """Returns notes to read before relying on it: too few data, a delta near 1/n.
+
+        Args:
+          described: all that is released; None: `mechanism()`.
+        """
+        notes = [] if self.strength >= FEW else [Note(
+            None, f"the data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
+            f"{FEW:.0f}, so expect little of the score",
+            "ask for a larger epsilon, or leave columns out")]
+        others = other_deltas(described or self.mechanism(), self.population, self.delta)
         if others:
             each = ", ".join(f"{e:.4g} at delta = {x}" for x, e in others.items())
-            notes.append(f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
-                         f"makes epsilon look small: the same noise has epsilon = {each}.")
+            notes.append(Note(
+                None, f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
+                f"makes epsilon look small: the same noise has epsilon = {each}",
+                "quote epsilon at a delta of 1e-6 or less"))
         return tuple(notes)
 
     def of_groups(self) -> str:
