@@ -161,9 +161,9 @@ def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_state
             train(table, SCHEMA, **how)
     (first, alongside), (second, _) = seen
     assert np.array_equal(first.preconditioner.w, second.preconditioner.w)
-    assert len(alongside) == 2
+    assert len(alongside) == 3
     one = train(table, SCHEMA, **how)
-    assert len(one.statement.sampling) == 3
+    assert len(one.statement.sampling) == 4
     assert 0.9999 * 4 < one.statement.epsilon <= 4
 
 
