@@ -62,8 +62,9 @@ def measure(table: Table, seed: int) -> dict[str, Any]:
         own, held = (scaled(a, scorer.moments, scorer.floor) for a in (rows.x, z))
         scores = held @ scorer.weights
         spread = rule.GATHERED**2 * np.sum(held**2, 1)
+        assert chosen.line is not None
         shift, slope = calibration.release_line(last, chosen.line, own @ scorer.weights, rows.y,
-                                                rows.weight, scorer.moments.prior)
+                                                rows.weight, float(scorer.moments.prior))
         probabilities = {"sigmoid": scores, "shrunk": scores / np.sqrt(1 + np.pi * spread / 8),
                          "calibrated": shift + slope * scores}
         result[f"{epsilon:g}"] = {way: _scored(expit(s), truth) for way, s in probabilities.items()}

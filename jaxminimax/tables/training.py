@@ -89,7 +89,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     if chosen.line is not None:
         line, scores = chosen.line, data[0] @ np.float32(w)
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], by.prior))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(by.prior)))
         w *= tilt
         w[-1] += shift
     released = None
