@@ -374,7 +374,7 @@ def excess(algorithm, n, runs, rounds=None):
     return np.mean(risk) - demo_games.group_means_optimum(means, spreads)[2], average, hyper, error
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_excess_risk_of_weighted_groups_falls_like_one_over_n():
     ns = (125, 400)
     actual = [excess(group_sgd, n, 16) for n in ns]

@@ -638,7 +638,7 @@ def test_an_algorithm_that_no_attack_knows_is_named(monkeypatch):
         benchmark.modules()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_quick_benchmark_passes_on_sound_code(monkeypatch, capsys):
     """One algorithm of `--quick --only claims`, with fewer runs; every night runs all of them."""
     sgda_alone = {"sgda": benchmark.modules()["sgda"]}
@@ -649,7 +649,7 @@ def test_the_quick_benchmark_passes_on_sound_code(monkeypatch, capsys):
     assert capsys.readouterr().out.count("replace_one") == len(cases)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_writes_rows_and_statements(few, tmp_path, capsys):
     table = tmp_path / "audit.md"
     assert benchmark.main(["--runs", "2000", "--json", str(tmp_path / "audit.json"),
