@@ -392,7 +392,7 @@ def test_the_excess_risk_of_weighted_groups_falls_like_one_over_n():
     np.testing.assert_allclose(np.mean(actual[1][1].v, 0), 0.2, atol=0.03)  # by symmetry
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_active_group_is_a_baseline():
     value, average, *_ = excess(active_groups, 1000, 12, rounds=100)
     assert value < 0.045  # what the start, which is not trained, has
