@@ -10,9 +10,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import records, rule, statistics
+from jaxminimax.tables import notes, records, rule, statistics
 from jaxminimax.tables.columns import Charged, Column, Number
-from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.schema import Schema, columns_of
 
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
@@ -28,13 +28,14 @@ class PrivateEstimator(BaseEstimator):
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.schema = schema
         self.bounds = bounds
         self.most = most
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
@@ -72,9 +73,12 @@ class PrivateEstimator(BaseEstimator):
         kept = self._groups(groups, target, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, "1")
+        notes.check_delta(self.delta, len(index), self.allow_large_delta)
         paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid)
+        noted = (*notes.before(schema, len(index), columns_of(table)), *chosen.notes())
+        notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.reserve(chosen.mechanism())
         for described in paid:
@@ -85,7 +89,7 @@ class PrivateEstimator(BaseEstimator):
         self.scorer_ = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None else f"one person, {self.most} rows of whom are read",
-            assumed=(how, "Which classes there are is public."))
+            assumed=(how, "Which classes there are is public."), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -112,6 +116,11 @@ class PrivateEstimator(BaseEstimator):
     def intercept_(self) -> np.ndarray:
         """Returns the intercept that goes with `coef_`, `[1]`."""
         return np.array([self.scorer_.linear()[1]])
+
+    @property
+    def notes_(self) -> tuple[notes.Note, ...]:
+        """Returns likely mistakes, from public facts and from released numbers."""
+        return self.scorer_.notes
 
     def _key(self) -> jax.Array:
         """Draws a secret key, or for experiments one from `random_state`."""
@@ -172,6 +181,6 @@ class PrivateEstimator(BaseEstimator):
         return rule.defaults(population, schema, **how, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...], unit: str) -> Any:
+                 chosen: Any, **stated: Any) -> Any:
         """Returns what was trained, with a `statement`."""
         raise TypeError(f"{type(self).__name__} is a base: use one of its subclasses.")
