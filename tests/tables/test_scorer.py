@@ -302,7 +302,6 @@ raise SystemExit(__main__.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("floor", [None, 0.01])
 def test_a_scorer_scores_without_jax_to_the_byte(tmp_path, floor):
     columns = COLUMNS | {"size": Number(-1e-3, 1e6, missing=True)}
