@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.common import report, verdicts
 from benchmarks.privacy import prices
 from benchmarks.published import page as published_report
-from benchmarks.speed import big_tables, start
+from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
 from benchmarks.utility.variance import tables as variance_tables
 from benchmarks.utility.worst_group import figures as group_figures
@@ -311,4 +311,4 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "searches": prices.searched, "ended_searches": prices.ended, "filters": prices.ledgers,
     "selection": prices.selected,
     "start": start.table, "start_imports": start.imports, "start_sizes": start.sizes,
-    "start_jobs": start.job_table, "big_tables": big_tables.table}
+    "start_jobs": start.job_table}

@@ -120,15 +120,6 @@ def measured(table: Table, repeats: int, folder: pathlib.Path) -> list[dict[str,
             for way, turns in taken.items()]
 
 
-def table(result: dict[str, Any]) -> str:
-    """Returns seconds and megabytes, a line for each table and way."""
-    return report.markdown(
-        ["table", "features", "way", "s of processor", "MB", "MB without pages of files"],
-        [[f"{x['rows']:,} x {x['columns']}, {x['file']}",
-          "in a file" if x["in a file"] else "in memory", x["way"], f"{x['cpu s']:.1f}",
-          f"{x['MB']:,.0f}", f"{x['MB without files']:,.0f}"] for x in result["rows"]])
-
-
 def main(argv: list[str] | None = None) -> int:
     """Measures all tables of a set."""
     args, result = parser().parse_args(argv), []
@@ -136,7 +127,8 @@ def main(argv: list[str] | None = None) -> int:
         for one in TABLES[args.tables]:
             for row in measured(one, args.repeats, pathlib.Path(place)):
                 result.append(row)
-                report.say(str(row))
+                report.say("{rows:,} x {columns}, {file}: {way} {cpu s} s, {MB:,.0f} MB, "
+                           "{MB without files:,.0f} MB without pages of files".format(**row))
     if args.json is not None:
         report.write_json(args.json, {
             "environment": report.environment(),
