@@ -99,12 +99,13 @@ def rows_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
                                   ("gap", np.subtract(lr, auc)),
                                   ("plain_gap", np.subtract(lr, simple))):
                 row[what] = float(np.mean(numbers))
-                row[f"{what}_error"] = _error(numbers)
+                row[f"{what}_error"] = error(numbers)
             made.append(row)
     return made
 
 
-def _error(numbers: Any) -> float | None:
+def error(numbers: Any) -> float | None:
+    """The standard error of the mean of numbers; None of a single one."""
     return None if len(numbers) < 2 else statistics.stdev(map(float, numbers)) / len(numbers)**0.5
 
 
