@@ -190,6 +190,11 @@ def test_from_a_ledger_to_a_report_and_scores_by_numpy(tmp_path, monkeypatch, ca
     assert "are left" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in pathlib.Path("model").iterdir()} == before
     assert len(said(capsys, "ledger", "study.json")["runs"]) == 1
+    page = pathlib.Path("model/report.html").read_text(encoding="utf-8")
+    first, _ = page.split("<h2>The statement</h2>")
+    for text in ("“ill”", record["date"], "positive value yes", "for one row", "t.csv, 400 records",
+                 "triage", "not stated", "first model", f"jaxminimax {jmm.__version__}"):
+        assert text in first, text
     program = re.search(r"numpy_scorer.py -->\n```python\n(.*?)```",
                         (DOCS / "serving.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     exec(program, names := {})

@@ -26,7 +26,7 @@ from benchmarks.utility.table_sets import Table
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibrate_noise
 from jaxminimax.tables import files, train
-from jaxminimax.tables.report import regression
+from jaxminimax.tables.scores import regression
 
 _EPSILONS = (0.5, 1.0, 4.0)
 _ROUNDS, _STEP, _CLIP = 100, 4.0, 1.0  # of the plain descent

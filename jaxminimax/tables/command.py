@@ -7,17 +7,20 @@ of rows, are public.
 import argparse
 import contextlib
 import datetime
+import importlib.metadata
 import json
 import pathlib
+import platform
 import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxminimax.accounting import Ledger, epsilon
-from jaxminimax.base import checks, own_files
+from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
 from jaxminimax.tables import files, report, scores, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number
@@ -259,13 +262,14 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
-    frame = files.read(args.table, schema.numeric)
-    test = None
+    rows, held = files.Frames(args.table, schema.numeric, schema.names), None
+    count = rows.most
     if args.test_fraction is not None:
+        frame = files.read(args.table, schema.numeric)
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-    rows = frame if test is None else frame[~test]
-    for note in doubts(schema, len(rows)):
+        rows, held, count = frame[~test], frame[test], int(np.sum(~test))
+    for note in doubts(schema, count):
         warnings.warn(note, UserWarning, stacklevel=2)
     if args.curve and schema.target is not None:
         raise ValueError("--curve draws the AUC of a label with a positive value: leave it out, or "
@@ -274,7 +278,6 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    held = None if test is None else frame[test]
     scorer, record = _trained(args, rows, held, schema, folder)
     if folder is not None:
         scorer.save(folder / MODEL)
@@ -312,6 +315,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
     record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
                "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+               "versions": {"jaxminimax": VERSION, "Python": platform.python_version(), **{
+                   name: importlib.metadata.version(name) for name in ("jax", "numpy")}},
                "ledger": None if ledger is None else _books(ledger), "seed": args.seed,
                "group_losses": scorer.group_losses,
                **report.released(scorer),
@@ -322,7 +327,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
         labels = schema.labels(held)
         record["curve"] = []
         for one in scorers[1:] if record["auc"] is not None else ():
-            auc, error = report.area(one.decision_function(held), labels)
+            auc, error = scores.area(one.decision_function(held), labels)
             record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
                                     "auc_standard_error": error})
         record["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(

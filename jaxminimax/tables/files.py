@@ -16,6 +16,7 @@ from jaxminimax.base.identity import persons
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = ",;\t|"
+_ROWS = 2**16  # of a frame
 # cells that `float` refuses, and pandas would refuse or, in a column of truth values, not refuse
 _NO_NUMBERS = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?", ".", "-",
                "true", "True", "TRUE", "false", "False", "FALSE"]
@@ -43,80 +44,164 @@ def read(path: Any, numeric: Collection[str] = ()) -> Any:
         the line.
       ImportError: without pandas, or without pyarrow for a Parquet file.
     """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError("tables in files need pandas: pip install 'jaxminimax[sklearn]'") from (
-            error)
+    (frame,) = _frames(path, numeric)
+    return frame
+
+
+class Frames:
+    """A table in a file as frames of successive rows, read as by `read` but never all at once.
+
+    Attributes:
+      columns: names of all columns.
+      most: rows, at most: exact for a Parquet file, the lines of a CSV file.
+
+    Args:
+      path: of the file.
+      numeric: as for `read`.
+      wanted: names of the columns that frames of a Parquet file have, if it has all of them; other
+        frames have all columns.
+
+    Raises:
+      ValueError: as `read`.
+      ImportError: as `read`.
+    """
+
+    def __init__(self, path: Any, numeric: Collection[str], wanted: Collection[str]) -> None:
+        self._path, self._numeric = path, numeric
+        with _explained(path):
+            if _is_parquet(path):
+                import pyarrow.parquet
+
+                described = pyarrow.parquet.ParquetFile(path)
+                self.columns, self.most = described.schema_arrow.names, described.metadata.num_rows
+            else:
+                self.columns, self.most = header(path)[0], _lines(path)
+        self._wanted = list(wanted) if set(wanted) <= set(self.columns) else None
+
+    def __iter__(self) -> Iterator[Any]:
+        return _frames(self._path, self._numeric, self._wanted, _ROWS)
+
+
+def _is_parquet(path: Any) -> bool:
+    return pathlib.Path(path).suffix.lower() in _PARQUET
+
+
+@contextlib.contextmanager
+def _explained(path: Any) -> Iterator[None]:
+    """Names the file in errors, and what to install.
+
+    Raises:
+      ValueError: for a file that is not there, and instead of errors of its content.
+      ImportError: without pandas, or without pyarrow for a Parquet file.
+    """
     if not pathlib.Path(path).is_file():
         raise ValueError(f"{path}: no such file; check the path.")
-    if pathlib.Path(path).suffix.lower() in _PARQUET:
-        try:
-            return pd.read_parquet(path)
-        except ImportError as error:
-            raise ImportError("Parquet files need pyarrow: pip install 'jaxminimax[tables]'") from (
-                error)
-        except (ValueError, OSError) as error:
-            raise ValueError(f"{path} cannot be read as a table: {error}") from error
     try:
-        names, how = header(path)
-        _refuse_stray_ends(path)
-        how |= {"keep_default_na": False, "encoding": "utf-8-sig", "header": 0, "index_col": False,
-                "skip_blank_lines": False}
+        yield
+    except ImportError as error:
+        raise ImportError(
+            "Parquet files need pyarrow: pip install 'jaxminimax[tables]'" if _is_parquet(path) else
+            "tables in files need pandas: pip install 'jaxminimax[sklearn]'") from error
+    except (ValueError, OSError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+
+
+def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None,
+            rows: int | None = None) -> Iterator[Any]:
+    """Reads a table as frames of so many rows, or as one."""
+    with _explained(path):
+        import pandas as pd
+
+        if not _is_parquet(path):
+            yield from _of_csv(pd, path, numeric, rows)
+        elif rows is None:
+            yield pd.read_parquet(path)
+        else:
+            import pyarrow.parquet
+
+            for batch in pyarrow.parquet.ParquetFile(path).iter_batches(rows, columns=wanted):
+                yield pyarrow.Table.from_batches([batch]).to_pandas(ignore_metadata=True)
+
+
+def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> Iterator[Any]:
+    """Reads the lines after the header, numeric columns as floats for as long as they can be."""
+    names, how = header(path)
+    _lines(path)
+    how |= {"keep_default_na": False, "header": 0, "index_col": False, "encoding": "utf-8-sig",
+            "skip_blank_lines": False, "iterator": True}
+    places = [k for k, name in enumerate(names) if name in numeric]
+    ways: list[dict[str, Any]] = [
+        {"dtype": str},
+        # the text of pandas holds no surrogates, Python's does
+        {"dtype": object, "encoding_errors": "surrogateescape"}]
+    if places:
+        types = dict.fromkeys(range(len(names)), "str") | dict.fromkeys(places, "float64")
+        ways.insert(0, {"dtype": types, "na_values": dict.fromkeys(places, _NO_NUMBERS)})
+        if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):  # later ones round correctly
+            ways[0]["float_precision"] = "round_trip"
+    done = 0
+    for way in ways:
+        first = 0
+        try:
+            with pd.read_csv(path, **how, **way) as reader:
+                while (frame := _next(pd, reader, rows, names)) is not None:
+                    first, last = first + len(frame), first
+                    if first > done or not first:  # rows that no way before could read
+                        yield frame.iloc[max(done - last, 0):]
+                        done = first
+            return
+        except UnicodeDecodeError:
+            if way is ways[-1]:
+                raise
+        except ValueError:  # a cell that pandas does not read as a number
+            if way is not ways[0] or not places:
+                raise
+
+
+def _next(pd: Any, reader: Any, rows: int | None, names: list[str]) -> Any:
+    """Reads the next rows, or all of them; None after the last ones.
+
+    Raises:
+      ValueError: for lines with more cells than names, or fewer columns than names.
+    """
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that it leaves out
-            frame = _parsed(pd, path, names, how, numeric)
+            frame = reader.read(rows)
+    except StopIteration:
+        return None
     except pd.errors.ParserWarning as error:
-        raise ValueError(f"{path} cannot be read as a table: its lines have at least one cell more "
-                         f"than the {len(names)} names of the header line. Name the numbers of "
-                         "rows, too, or write none (in R col.names=NA or row.names=FALSE); quote "
-                         "cells that hold a separator, and remove one that ends lines.") from error
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+        raise ValueError(f"its lines have at least one cell more than the {len(names)} names of "
+                         "the header line. Name the numbers of rows, too, or write none (in R "
+                         "col.names=NA or row.names=FALSE); quote cells that hold a separator, and "
+                         "remove one that ends lines.") from error
     if len(names) != len(frame.columns):
-        raise ValueError(f"{path} cannot be read as a table: its header line has {len(names)} "
-                         f"names for {len(frame.columns)} columns.")
+        raise ValueError(f"its header line has {len(names)} names for {len(frame.columns)} "
+                         "columns.")
     frame.columns = names
     return frame
 
 
-def _parsed(pd: Any, path: Any, names: list[str], how: dict[str, Any],
-            numeric: Collection[str]) -> Any:
-    """Reads the lines after the header, the numeric columns as floats if all of them can be."""
-    places = [k for k, name in enumerate(names) if name in numeric]
-    if places:
-        types = dict.fromkeys(range(len(names)), "str") | dict.fromkeys(places, "float64")
-        if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):  # later ones round correctly
-            how = how | {"float_precision": "round_trip"}
-        with contextlib.suppress(ValueError):  # a cell that pandas does not read as a number
-            return pd.read_csv(path, dtype=types, na_values=dict.fromkeys(places, _NO_NUMBERS),
-                               **how)
-    try:
-        return pd.read_csv(path, dtype=str, **how)
-    except UnicodeDecodeError:  # the text of pandas holds no surrogates, Python's does
-        return pd.read_csv(path, dtype=object, encoding_errors="surrogateescape", **how)
-
-
 def pieces(path: Any, rows: int = 2**13) -> Iterator[Any]:
-    """Reads a table as dictionaries of columns, so many rows at a time, or a Parquet file at once.
+    """Reads a table as dictionaries of columns, or as frames, a few rows at a time.
 
     The cells of a CSV file are those of `read`, and its refusals hold. Here the standard library
     reads them, because `import pandas` takes half a second.
 
     Args:
       path: of the file.
-      rows: of a piece.
+      rows: of a piece of a CSV file.
 
     Raises:
       ValueError: as `read`.
       ImportError: as `read`, for a Parquet file.
     """
-    if pathlib.Path(path).suffix.lower() in _PARQUET or not pathlib.Path(path).is_file():
-        yield read(path)
+    if _is_parquet(path):
+        yield from _frames(path, (), rows=_ROWS)
         return
-    try:
+    with _explained(path):
         names, how = header(path)
-        _refuse_stray_ends(path)
+        _lines(path)
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             csv.field_size_limit(2**31 - 1)
             lines = _records(csv.reader(
@@ -130,8 +215,6 @@ def pieces(path: Any, rows: int = 2**13) -> Iterator[Any]:
                                      "header line: quote cells that hold a separator, and remove "
                                      "one that ends lines.")
                 yield {name: cells for name, *cells in columns}
-    except (ValueError, OSError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as a table: {error}") from error
 
 
 def _records(lines: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -174,17 +257,24 @@ def header(path: Any) -> tuple[list[str], dict[str, Any]]:
                    "skipinitialspace": bool(spaced) and all(spaced)}
 
 
-def _refuse_stray_ends(path: Any) -> None:
-    """Refuses a carriage return inside a line, at which a record would be cut in two."""
+def _lines(path: Any) -> int:
+    """Counts lines, also those inside quotes; refuses a carriage return that would end a record.
+
+    Raises:
+      ValueError: with the number of the line.
+    """
     with open(path, "rb") as file:
-        if not any(b"\r" in block for block in iter(lambda: file.read(2**20), b"")):
-            return
+        ends = np.sum([(block.count(b"\n"), block.count(b"\r")) for block in iter(
+            lambda: file.read(2**20), b"")], 0)
+        if not ends[1]:
+            return 1 + int(ends[0])
         file.seek(0)
         for number, line in enumerate(file, 1):
             text = line.removesuffix(b"\n").removesuffix(b"\r")
             if b"\r" in text and (number > 1 or line.endswith(b"\n")):  # or it ends all lines
                 raise ValueError(f"line {number} has a carriage return that ends no line: remove "
                                  "it, or end every line in the same way.")
+    return 1 + int(max(ends))
 
 
 def held_out(rows: int, owners: Any | None, fraction: float, seed: int) -> np.ndarray:

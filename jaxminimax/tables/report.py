@@ -6,33 +6,53 @@ With its pictures, and the AUC without privacy that stands in it: for study, nev
 import dataclasses
 import html
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.accounting import Profile, profile
+from jaxminimax.accounting import Profile, Statement, profile
 from jaxminimax.accounting.profiles import STATED
-from jaxminimax.accounting.sections import LARGE_DELTA, OWNERS, USER, membership
+from jaxminimax.accounting.sections import LARGE_DELTA, NO_GUARANTEE, USER, membership
 from jaxminimax.tables.columns import Category
+from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 
 _STYLE = """
-:root { color-scheme: light dark; }
+:root { color-scheme: light dark; --line: #2a78c5; --dot: #c5352a; }
+@media (prefers-color-scheme: dark) { :root { --line: #6fb1f2; --dot: #ff8a7a; } }
 * { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; }
-dl { display: grid; gap: .2rem 1.5rem; grid-template-columns: max-content 1fr; }
-dt { opacity: .7; } dd { margin: 0; overflow-wrap: anywhere; }
-.pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); }
-figure { margin: 0; } svg { background: #fff; height: auto; width: 100%; }
-figcaption { font-size: .9rem; }
-pre { font-size: .8rem; overflow-x: auto; } li { margin: .3rem 0; overflow-wrap: anywhere; }
-@media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .6rem; } }
+html { font-size: 16px; }
+body { font: 1rem/1.45 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .2rem; }
+h2 { font-size: 1.15rem; margin: 1.4rem 0 .3rem; }
+p { margin: .4rem 0; } ul { margin: 0; padding-left: 1.2rem; }
+dl { display: grid; gap: .15rem 1rem; grid-template-columns: minmax(7rem, max-content) 1fr; }
+dl { margin: .6rem 0; } dt { opacity: .75; } dd { margin: 0; overflow-wrap: anywhere; }
+.pictures { display: grid; gap: 1rem; margin: 1rem 0;
+            grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); }
+figure { margin: 0; } svg { display: block; height: auto; max-width: 30rem; width: 100%; }
+figcaption { font-size: .9rem; } li { margin: .25rem 0; overflow-wrap: anywhere; }
+.small { font-size: .9rem; } summary { cursor: pointer; margin-top: 1.4rem; }
+pre { font-size: .8rem; overflow-wrap: anywhere; white-space: pre-wrap; }
+@media (max-width: 30rem) { dl { grid-template-columns: 6.2rem 1fr; font-size: .95rem; } }
+@page { margin: 12mm; }
+@media print {
+  html { font-size: 8.5pt; } body { line-height: 1.35; max-width: none; padding: 0; }
+  h2 { break-after: avoid; } figure, li, dl { break-inside: avoid; }
+  .pictures { grid-template-columns: repeat(3, 1fr); } details { display: none; }
+}
 """
 SCORES = {"macro_auc": "macro AUC", "log_loss": "log-loss", "r2": "R²",
           "mean_absolute_error": "mean absolute error"}
 # sentences of the statement that begin so
 _SETTINGS = ("Logistic loss", "Huber loss", "Ranges of ")
+
+
+_SHOWN = 15  # names of features
+_OWNERS = ("User: writes the problem, chooses the settings, knows the records. Operator: runs "
+           "the program, keeps the key, the logs and the outputs.")
 
 
 def page(scorer: Scorer, data: dict[str, Any]) -> str:
@@ -46,40 +66,83 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     if scorer.described is not None:
         law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
         stated = dataclasses.replace(stated, answers=law.answers(STATED))
-    rows = {"features": ", ".join(map(str, scorer.schema.columns)),
-            **released_words(scorer)}
-    if data.get("auc") is not None:
-        rows["AUC on rows held out"] = with_error(
-            data["auc"], data.get("auc_standard_error")) + ", outside of the guarantee"
-    if data.get("auc_reference") is not None:
-        rows["the same without privacy"] = (f"{data['auc_reference']:.4f}, a logistic regression "
-                                            "on the same features, outside of the guarantee")
-    for key, name in SCORES.items():
-        if data.get(key) is not None:
-            rows[f"{name} on rows held out"] = (
-                f"{data[key]:.4g}, and {data[f'{key}_reference']:.4g} without privacy, outside of "
-                "the guarantee")
-    if "epsilon_with_curve" in data:
-        rows["with the runs of the curve"] = (f"ε = {data['epsilon_with_curve']:.4g} at δ = "
-                                              f"{stated.delta:g}, for all of them together")
-    if scorer.group_losses is not None:
-        rows["mean losses of the groups, with noise"] = ", ".join(
-            f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
     large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
+    title = f"Private model of “{scorer.schema.label}”"
+    date = data.get("date") or ""
     return "\n".join((
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        "<title>A private scorer</title><style>", _STYLE, "</style></head><body>",
-        "<h1>A private scorer</h1>", f"<p>{html.escape(stated.paragraph())}</p>", _named(rows),
-        _listed("To note", (*data.get("notes", ()), *large)), _pictures(scorer, data, law),
-        "<h2>The statement</h2>", _named(stated.table()),
-        _listed("What the numbers mean", stated.meaning()), _listed("Settings", settings),
-        _listed(OWNERS, tuple(x for x in stated.owned() if x.removeprefix(USER) not in settings)),
-        _listed("Technical annex", stated.annex()),
-        _listed("Enforced by the code", stated.enforced),
-        "<h2>The statement as JSON</h2><pre>",
-        html.escape(json.dumps(stated.to_json(), indent=1)), "</pre></body></html>"))
+        f"<title>{html.escape(f'{title}, {date}')}</title><style>", _STYLE, "</style></head><body>",
+        f"<h1>{html.escape(title)}</h1>{html.escape(date)}", _named(_facts(scorer, stated, data)),
+        _listed("To note", (*map(str, data.get("notes", ())), *large)),
+        _listed("What this guarantees", _plain(stated)),
+        _pictures(scorer, data, law),
+        f"<h2>The statement</h2><p>{html.escape(stated.paragraph())}</p>", _named(stated.table()),
+        _listed("Assumptions, each with the person who must see to it",
+                tuple(x for x in stated.owned() if x.removeprefix(USER) not in settings)),
+        f"<p class='small'>{_OWNERS}</p><div class='small'>",
+        _listed("Settings", settings), _listed("Technical annex", stated.annex()),
+        _listed("Enforced by the code", stated.enforced), "</div>",
+        "<details><summary>The statement as JSON</summary><pre>",
+        html.escape(json.dumps(stated.to_json(), indent=1)), "</pre></details></body></html>"))
+
+
+def _plain(stated: Statement) -> tuple[str, ...]:
+    """Says in plain words what the statement promises, if it promises anything."""
+    meaning = stated.meaning()
+    if not meaning:
+        return (stated.no_guarantee(),)
+    return (f"The training protects {stated.unit}: from the model, and from everything else that "
+            "the training released, nobody can learn much that depends on this one record.",
+            *meaning)
+
+
+def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[str, str]:
+    """Names what was trained, on what, for what, by whom, and what it cost."""
+    schema, books = scorer.schema, data.get("ledger")
+    names = list(map(str, schema.columns))
+    rows = {"label": _label(schema),
+            "guarantee": (f"ε = {stated.epsilon:.4g} at δ = {stated.delta:g} for {stated.unit}"
+                          if math.isfinite(stated.epsilon) else NO_GUARANTEE),
+            "table": f"{data.get('table') or 'a table'}, {stated.records} records",
+            "purpose": data.get("purpose") or "not stated",
+            "run by": data.get("by") or "not stated",
+            "ledger": "none: other releases of this table are not counted",
+            "software": ", ".join(f"{name} {x}" for name, x in data.get("versions", {}).items()),
+            "features": ", ".join(names[:_SHOWN]) + (
+                f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
+            **released_words(scorer)}
+    if books is not None:
+        rows["ledger"] = (
+            f"{100 * books['share_left']:.3g} % is left of ε = {books['epsilon']:g} at δ = "
+            f"{books['delta']:g} for {books['unit']}; it has {', '.join(books['runs'])}")
+    if data.get("auc") is not None:
+        rows["AUC"] = with_error(data["auc"], data.get("auc_standard_error")) + (
+            " on rows held out, outside of the guarantee")
+    if data.get("auc_reference") is not None:
+        rows["without privacy"] = (f"AUC {data['auc_reference']:.4f} of a logistic regression on "
+                                   "the same features, outside of the guarantee")
+    for key, name in SCORES.items():
+        if data.get(key) is not None:
+            rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
+                          "without privacy, outside of the guarantee")
+    if "epsilon_with_curve" in data:
+        rows["with the curve"] = (f"ε = {data['epsilon_with_curve']:.4g} at δ = {stated.delta:g} "
+                                  "for all trainings together")
+    if scorer.group_losses is not None:
+        rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
+                                         scorer.group_losses.items()) + ": means, with noise"
+    return rows
+
+
+def _label(schema: Schema) -> str:
+    """Names the label and its values."""
+    if isinstance(schema.target, Category):
+        return f"{schema.label}, one of {', '.join(schema.target.values)}"
+    if schema.target is not None:
+        return f"{schema.label}, a number from {schema.target.low:g} to {schema.target.high:g}"
+    return f"{schema.label}, positive value {schema.positive}"
 
 
 def released(scorer: Scorer) -> dict[str, Any]:
@@ -124,22 +187,21 @@ def _listed(title: str, sentences: tuple[str, ...]) -> str:
 
 
 def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
-    """Draws the trade-off curve, delta(epsilon), and AUC against epsilon, each with its caption."""
+    """Draws the trade-off curve, delta(epsilon), and AUC against epsilon where it has a curve."""
     parts, stated = [], scorer.statement
     if law is not None:
-        parts += [(trade_off(law), membership(0.01, law.true_positives(0.01))),
+        parts += [(trade_off(law), membership(0.01, law.true_positives(0.01)) + " The thin line "
+                   "is guessing."),
                   (deltas(law, stated.epsilon, stated.delta),
-                   "The same noise has a delta for every epsilon.")]
-    if data.get("auc") is not None:
+                   "The same noise has a δ for every ε. The dot is the pair of the statement.")]
+    if data.get("auc") is not None and data.get("curve"):
         own = {name: data[name] for name in ("epsilon", "auc", "auc_standard_error")}
-        points = [own, *data.get("curve", ())]
-        further = "" if len(points) == 1 else (
-            f" The other {len(points) - 1} were trained for this picture: all of them together "
-            f"have epsilon = {data['epsilon_with_curve']:.4g} at delta = {stated.delta:g}.")
-        parts.append((auc_curve(points, data.get("auc_reference")),
+        parts.append((auc_curve([own, *data["curve"]], data.get("auc_reference")),
                       "AUC on the rows held out, and its standard error over them (DeLong); the "
                       "noise of training is not in it. It is computed without privacy: publish it "
-                      "only if these rows are public." + further))
+                      "only if these rows are public. Its models were trained for this picture: "
+                      f"all of them together have ε = {data['epsilon_with_curve']:.4g} at δ = "
+                      f"{stated.delta:g}."))
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
                       for svg, text in parts)
     return f"<div class='pictures'>{figures}</div>"
@@ -147,64 +209,111 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
 
 # --- pictures, as SVG within a page ---
 
+_WIDE, _HIGH = 300, 190  # of the axes
+_LEFT, _TOP = 62, 30  # of the picture's margins
 
-def _picture(what: str, names: tuple[str, str], log: tuple[bool, bool],
+
+def _ticks(low: float, high: float, log: bool, words: Callable[[float], str],
+           ) -> list[tuple[float, str]]:
+    """Returns at most five round numbers between two ends, as places on the axis, with words."""
+    if log and high - low < 2:
+        places = np.log10(np.outer(10.0 ** np.arange(math.floor(low), high), (1, 2, 5)).ravel())
+        places = places[(places >= low) & (places <= high)]
+    else:
+        step: float = max(1, math.ceil((high - low) / 4.9))
+        if not log:
+            step = 10.0 ** math.floor(math.log10((high - low) / 2))
+            step *= next(x for x in (1, 2, 5, 10) if (high - low) / (x * step) < 5)
+        places = np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step
+    return [(x, words(10**x if log else x)) for x in places.tolist()]
+
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.4g} %"
+
+
+def _power(x: float) -> str:
+    raised = str(round(math.log10(x))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}"
+
+
+def _number(x: float) -> str:
+    return f"{x:.4g}"
+
+
+class _Axis(NamedTuple):
+    """An axis of a picture: its name, whether it is logarithmic, and the words of a tick."""
+
+    name: str
+    log: bool
+    words: Callable[[float], str] = _number
+
+
+def _picture(what: str, axes: tuple[_Axis, _Axis],
              curves: Mapping[str, Sequence[Sequence[float]]],
-             dots: Sequence[tuple[float, float, float]] = ()) -> str:
-    """Draws curves by name, and dots: x, y and standard error; `log`: the logarithmic axes."""
+             dots: Sequence[tuple[float, float, float, str]] = ()) -> str:
+    """Draws curves by name, and dots: x, y, standard error and words."""
     def scaled(points: Any) -> np.ndarray:
-        return np.stack([np.log10(x) if one else x for x, one in zip(
-            np.asarray(points, np.float64).T, log, strict=True)], -1)
+        return np.stack([np.log10(x) if axis.log else x for x, axis in zip(
+            np.asarray(points, np.float64).T, axes, strict=True)], -1)
 
     shown = scaled([*(p for points in curves.values() for p in points),
-                    *((x, y + side * error) for x, y, error in dots for side in (-1, 1))])
-    room = 0.08 * np.ptp(shown, 0) + 0.01
+                    *((x, y + side * error) for x, y, error, _ in dots for side in (-1, 1))])
+    room = 0.05 * np.ptp(shown, 0) + 0.01
     low, high = shown.min(0) - room, shown.max(0) + room
 
-    def at(points: Any) -> np.ndarray:
-        return (scaled(points) - low) / (high - low) * (370, -285) + (75, 295)
+    def place(point: Any) -> np.ndarray:
+        share = (np.asarray(point) - low) / (high - low)
+        return share * (_WIDE, -_HIGH) + (_LEFT, _TOP + _HIGH)
 
     def line(points: Any, style: str) -> str:
-        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in at(points))
+        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in place(scaled(points)))
         return f"<polyline points='{places}' fill='none' stroke-linecap='round' {style}/>"
 
-    def text(x: float, y: float, words: str, style: str = "text-anchor='middle'") -> str:
-        return f"<text x='{x:.1f}' y='{y:.1f}' {style}>{html.escape(words)}</text>"
+    def text(x: float, y: float, words: str, anchor: str = "middle", style: str = "") -> str:
+        return (f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' {style}>"
+                f"{html.escape(words)}</text>")
 
-    parts = ["<path d='M75 10V295H445' stroke='#777' fill='none'/>",
-             text(260, 334, names[0]), text(-150, 14, names[1],
-                                            "text-anchor='middle' transform='rotate(-90)'")]
-    for share in np.linspace(0.1, 0.9, 5):
-        ticks = [float(f"{10**tick:.1g}" if one else f"{tick:.2g}") for tick, one in zip(
-            low + share * (high - low), log, strict=True)]
-        ((x, y),) = at([ticks])
-        parts += [text(x, 313, f"{ticks[0]:g}"),
-                  text(70, y + 4, f"{ticks[1]:g}", "text-anchor='end'")]
+    bottom, right = _TOP + _HIGH, _LEFT + _WIDE
+    parts = [f"<path d='M{_LEFT} {_TOP}V{bottom}H{right}' stroke='currentColor' fill='none'/>",
+             text(_LEFT + _WIDE / 2, bottom + 38, axes[0].name),
+             text(_LEFT - 55, _TOP - 16, axes[1].name, "start")]
+    for x, words in _ticks(low[0], high[0], axes[0].log, axes[0].words):
+        parts.append(text(place((x, low[1]))[0], bottom + 18, words))
+    for y, words in _ticks(low[1], high[1], axes[1].log, axes[1].words):
+        height = place((low[0], y))[1]
+        parts += [text(_LEFT - 5, height + 5, words, "end"),
+                  f"<path d='M{_LEFT} {height:.1f}H{right}' stroke='currentColor' opacity='.15'/>"]
     for k, (name, points) in enumerate(curves.items()):
-        colour = ("#1f77b4", "#777")[k]
-        parts += [line(points, f"stroke='{colour}' stroke-width='{2 - k}'"),
-                  text(440, 285 - 18 * k, name, f"fill='{colour}' text-anchor='end'")]
-    for x, y, error in dots:
-        parts += [line([(x, y - error), (x, y + error)], "stroke='#d62728'"),
-                  line([(x, y), (x, y)], "stroke='#d62728' stroke-width='8'")]
-    return (f"<svg role='img' aria-label='{what}' viewBox='0 0 460 340' font-size='13'>"
-            f"{''.join(parts)}</svg>")
+        style = ("stroke='var(--line)' stroke-width='2.5'", "stroke='currentColor' opacity='.6'")[k]
+        fill = ("fill='var(--line)'", "opacity='.75'")[k]
+        parts += [line(points, style), text(right, bottom - 8 - 20 * k, name, "end", fill)]
+    for x, y, error, words in dots:
+        parts += [line([(x, y - error), (x, y + error)], "stroke='var(--dot)' stroke-width='1.5'"),
+                  line([(x, y), (x, y)], "stroke='var(--dot)' stroke-width='9'")]
+        across, down = place(scaled([(x, y)]))[0]
+        parts.append(text(across + 9, down - 7, words))
+    return (f"<svg role='img' aria-label='{what}' viewBox='0 0 {right + 14} {bottom + 46}' "
+            f"font-size='15' fill='currentColor'>{''.join(parts)}</svg>")
 
 
 def trade_off(curve: Profile) -> str:
     """Draws the largest rate of true positives at every rate of false ones."""
     rates = np.geomspace(1e-4, 1.0, 81).tolist()
+    most = curve.true_positives(0.01)
     return _picture("trade-off curve of membership inference",
-                    ("false positive rate", "true positive rate"), (True, True),
-                    {"at most": [(x, curve.true_positives(x)) for x in rates],
-                     "guessing": list(zip(rates, rates, strict=True))})
+                    (_Axis("false positives of an attack", True, _percent),
+                     _Axis("true positives", True, _percent)),
+                    {"any attack, at most": [(x, curve.true_positives(x)) for x in rates],
+                     "guessing": list(zip(rates, rates, strict=True))},
+                    [(0.01, most, 0.0, "")])
 
 
 def deltas(curve: Profile, epsilon: float, delta: float) -> str:
     """Draws the delta of each epsilon, and the pair that was asked for."""
     points = [(e, d) for e, d in zip(curve.epsilons, curve.deltas, strict=True) if d > 0]
-    return _picture("delta against epsilon", ("ε", "δ, at most"), (False, True), {"": points},
-                    [(epsilon, delta, 0.0)])
+    return _picture("delta against epsilon", (_Axis("ε", False), _Axis("δ, at most", True, _power)),
+                    {"": points}, [(epsilon, delta, 0.0, "")])
 
 
 def auc_curve(points: Sequence[dict[str, Any]], reference: float | None) -> str:
@@ -214,95 +323,10 @@ def auc_curve(points: Sequence[dict[str, Any]], reference: float | None) -> str:
       points: records of `epsilon`, `auc` and `auc_standard_error`.
       reference: AUC without privacy.
     """
-    bars = [(p["epsilon"], p["auc"], p["auc_standard_error"] or 0.0)
+    bars = [(p["epsilon"], p["auc"], p["auc_standard_error"] or 0.0, "")
             for p in sorted(points, key=lambda p: p["epsilon"])]
     curves = {"private": [bar[:2] for bar in bars]}
     if reference is not None:
-        curves["without privacy"] = [(bars[0][0] / 2, reference), (bars[-1][0] * 2, reference)]
-    return _picture("AUC against epsilon", ("ε", "AUC on rows held out"), (True, False), curves,
-                    bars)
-
-
-# --- what a table gives without privacy ---
-
-
-_STRENGTHS = (1.0, 1000.0)  # C: with the usual regularisation, and with nearly none
-
-
-def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
-    """Measures AUC on rows held out, with privacy and without; the guarantee covers neither.
-
-    The reference is an ordinary logistic regression on the same features, standardised by the
-    training rows, the better of two strengths of regularisation: of both on the test rows, so that
-    it is no weaker than what a user would get.
-
-    Args:
-      scorer: trained on `rows`.
-      rows: of the training set.
-      test: rows held out.
-
-    Returns:
-      `auc`, `auc_standard_error` and `auc_reference`; None where the held-out rows have one label
-      only.
-
-    Raises:
-      ImportError: without scikit-learn.
-    """
-    schema = scorer.schema
-    held, y = schema.labels(test), schema.labels(rows)
-    if len(np.unique(held)) < 2:
-        return {"auc": None, "auc_standard_error": None, "auc_reference": None}
-    auc, error = area(scorer.decision_function(test), held)
-    record: dict[str, float | None] = {"auc": auc, "auc_standard_error": error,
-                                       "auc_reference": None}
-    if len(np.unique(y)) == 2:
-        record["auc_reference"] = regression(schema.features(rows), y, schema.features(test), held)
-    return record
-
-
-def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
-    """Returns AUC, and its standard error over held-out rows; None if a label has one row only.
-
-    The variance is that of DeLong, DeLong and Clarke-Pearson, "Comparing the areas under two or
-    more correlated receiver operating characteristic curves", Biometrics 1988: with v_i the share
-    of negatives that positive i beats, and u_j the share of positives that beat negative j, ties
-    counting half, it is var(v) / positives + var(u) / negatives; without the noise of training.
-
-    Args:
-      scores: `[n]`.
-      labels: `[n]`, in {0, 1}, with both.
-    """
-    scores, labels = np.asarray(scores, np.float64), np.asarray(labels) > 0.5
-    high, low = np.sort(scores[labels]), np.sort(scores[~labels])
-
-    def beaten(x: np.ndarray, by: np.ndarray) -> np.ndarray:
-        return (np.searchsorted(by, x, "left") + np.searchsorted(by, x, "right")) / (2 * len(by))
-
-    wins, losses = beaten(high, low), 1 - beaten(low, high)
-    if min(len(wins), len(losses)) < 2:
-        return float(wins.mean()), None
-    return float(wins.mean()), float(np.sqrt(
-        wins.var(ddof=1) / len(wins) + losses.var(ddof=1) / len(losses)))
-
-
-def regression(x: np.ndarray, y: np.ndarray, z: np.ndarray, held: np.ndarray) -> float:
-    """Returns the AUC of a logistic regression without privacy, the better of two strengths.
-
-    Args:
-      x: features of the training rows, `[n, d]`.
-      y: their labels, in {0, 1}, with both.
-      z: features of the rows held out.
-      held: their labels, with both.
-
-    Raises:
-      ImportError: without scikit-learn.
-    """
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise ImportError("a reference without privacy needs scikit-learn: pip install "
-                          "'jaxminimax[sklearn]'") from error
-    middle, spread = x.mean(0), np.where(x.std(0) > 0, x.std(0), 1.0)
-    fits = (LogisticRegression(C=c, max_iter=1000).fit((x - middle) / spread, y)
-            for c in _STRENGTHS)
-    return max(area(fit.decision_function((z - middle) / spread), held)[0] for fit in fits)
+        curves["without privacy"] = [(bars[0][0] / 1.2, reference), (bars[-1][0] * 1.2, reference)]
+    return _picture("AUC against epsilon", (_Axis("ε", True), _Axis("AUC on rows held out", False)),
+                    curves, bars)

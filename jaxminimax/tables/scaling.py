@@ -48,12 +48,20 @@ def spread(by: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
     return by.mean, width * np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
 
 
-def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:
+def scaled(x: np.ndarray, by: Moments, floor: float | None,
+           out: np.ndarray | None = None) -> np.ndarray:
     """Scales features, cuts rows to length 1 and adds a constant 1: rows are at most sqrt(2) long.
 
     A fixed function of the row and of released numbers.
+
+    Args:
+      x: `[..., d]`.
+      by: the released numbers.
+      floor: least variance that a feature is divided by; None: features are not scaled.
+      out: where the result goes, `[..., d + 1]` float32, and `x` may lie; None: new memory.
     """
-    result = np.ones((*x.shape[:-1], x.shape[-1] + 1), np.float32)
+    result = np.empty((*x.shape[:-1], x.shape[-1] + 1), np.float32) if out is None else out
+    result[..., -1] = 1
     for first in range(0, len(x), _BLOCK):  # float64 of all rows at once would be several copies
         block = np.asarray(x[first: first + _BLOCK], np.float64)
         if floor is not None:

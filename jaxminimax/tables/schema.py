@@ -142,6 +142,12 @@ class Schema:
         return sum(column.width for column in self.columns.values())
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the columns of a table that are read."""
+        return tuple(dict.fromkeys(name for name in (
+            *self.columns, self.label, self.owner, self.groups) if name is not None))
+
+    @property
     def numeric(self) -> tuple[str, ...]:
         """Returns the columns of numbers, with a declared range or one to be released."""
         return tuple(name for name, kind in self.columns.items() if not isinstance(kind, Category))

@@ -158,6 +158,26 @@ class Scorer:
         w = self.weights[:-1].T / scale
         return (w * slope).T, self.weights[-1] + w @ (offset - centre)
 
+    def sql(self, table: str | None = None, output: int = 0) -> str:
+        """Returns the score as an expression in SQL, for one row of a table.
+
+        It needs SQRT, POWER and, for columns with a logarithm, LN. Columns of numbers must have a
+        type of numbers with NULL for missing ones, and columns of categories must be text with the
+        declared values. Names are in double quotes, as in the standard.
+
+        Args:
+          table: its name, for columns `"table"."column"`; None for `"column"`.
+          output: the number of the score, where the label has several.
+        """
+        record, before = self.to_json(), "" if table is None else f"{_quoted(table)}."
+        x = [f"({_sql_value(one, before + _quoted(one['column']))} - {one['centre']!r}) / "
+             f"{one['scale']!r}" for one in record["features"]]
+        total = " + ".join(f"{one['weights'][output]!r} * {each}" for one, each in zip(
+            record["features"], x, strict=True))
+        squares = " + ".join(f"POWER({each}, 2)" for each in x)
+        return (f"{record['intercepts'][output]!r} + ({total}) / "
+                f"CASE WHEN {squares} > 1 THEN SQRT({squares}) ELSE 1.0 END")
+
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
         own_files.write(path, json.dumps(self.to_json(), indent=1))
@@ -207,3 +227,22 @@ def _line(feature: dict[str, Any]) -> tuple[float, float]:
         return 1.0, 0.0
     low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
     return 2 / (high - low), -(high + low) / (high - low)
+
+
+def _quoted(name: str, mark: str = '"') -> str:
+    return mark + name.replace(mark, 2 * mark) + mark
+
+
+def _sql_value(feature: dict[str, Any], cell: str) -> str:
+    """Returns the value of a feature as an expression of its cell."""
+    if feature["read"] == "category":
+        mark = "'"
+        return f"CASE WHEN TRIM({cell}) = {_quoted(feature['value'], mark)} THEN 1.0 ELSE 0.0 END"
+    if feature["read"] == "missing":
+        return f"CASE WHEN {cell} IS NULL THEN 1.0 ELSE 0.0 END"
+    (low, high), x = map(float, feature["range"]), cell
+    ends = f"WHEN {cell} <= {low!r} THEN -1.0 WHEN {cell} >= {high!r} THEN 1.0"
+    if feature["log"]:
+        low, high, x = math.log1p(low), math.log1p(high), f"LN(1 + {cell})"
+    return (f"CASE WHEN {cell} IS NULL THEN 0.0 {ends} "
+            f"ELSE 2 * ({x} - {low!r}) / {high - low!r} - 1 END")

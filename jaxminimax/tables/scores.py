@@ -1,4 +1,4 @@
-"""How well labels of several classes and numbers are predicted on held-out rows; not private.
+"""How well labels are predicted on held-out rows; not private.
 
 The references are ordinary models on the same features, standardised by the training rows.
 """
@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxminimax.tables import report
 from jaxminimax.tables.columns import Category
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 
+_STRENGTHS = (1.0, 1000.0)  # C: with the usual regularisation, and with nearly none
 _NEVER = 1e-12  # probability of a class that no row trained
 
 
@@ -24,7 +24,7 @@ def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
       test: rows held out.
 
     Returns:
-      For a label with a positive value what `report.aucs` does. Otherwise the numbers of `measured`
+      For a label with a positive value what `aucs` does. Otherwise the numbers of `measured`
       by name, and those of a logistic or a ridge regression by name with `_reference`.
 
     Raises:
@@ -32,7 +32,7 @@ def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
     """
     schema = scorer.schema
     if schema.target is None:
-        return report.aucs(scorer, rows, test)
+        return aucs(scorer, rows, test)
     own = measured(schema, test, scorer.decision_function(test))
     best = measured(schema, test, reference(schema, rows, test))
     return {**own, **{f"{name}_reference": number for name, number in best.items()}}
@@ -92,3 +92,82 @@ def reference(schema: Schema, rows: Any, test: Any, model: Any = None) -> np.nda
     kept = ~np.isnan(y)
     low, high = schema.target.low, schema.target.high
     return low + (high - low) / 2 * (1 + (model or Ridge()).fit(x[kept], y[kept]).predict(z))
+
+
+def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
+    """Measures AUC on rows held out, with privacy and without; the guarantee covers neither.
+
+    The reference is an ordinary logistic regression on the same features, standardised by the
+    training rows, the better of two strengths of regularisation: of both on the test rows, so that
+    it is no weaker than what a user would get.
+
+    Args:
+      scorer: trained on `rows`.
+      rows: of the training set.
+      test: rows held out.
+
+    Returns:
+      `auc`, `auc_standard_error` and `auc_reference`; None where the held-out rows have one label
+      only.
+
+    Raises:
+      ImportError: without scikit-learn.
+    """
+    schema = scorer.schema
+    held, y = schema.labels(test), schema.labels(rows)
+    if len(np.unique(held)) < 2:
+        return {"auc": None, "auc_standard_error": None, "auc_reference": None}
+    auc, error = area(scorer.decision_function(test), held)
+    record: dict[str, float | None] = {"auc": auc, "auc_standard_error": error,
+                                       "auc_reference": None}
+    if len(np.unique(y)) == 2:
+        record["auc_reference"] = regression(schema.features(rows), y, schema.features(test), held)
+    return record
+
+
+def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
+    """Returns AUC, and its standard error over held-out rows; None if a label has one row only.
+
+    The variance is that of DeLong, DeLong and Clarke-Pearson, "Comparing the areas under two or
+    more correlated receiver operating characteristic curves", Biometrics 1988: with v_i the share
+    of negatives that positive i beats, and u_j the share of positives that beat negative j, ties
+    counting half, it is var(v) / positives + var(u) / negatives; without the noise of training.
+
+    Args:
+      scores: `[n]`.
+      labels: `[n]`, in {0, 1}, with both.
+    """
+    scores, labels = np.asarray(scores, np.float64), np.asarray(labels) > 0.5
+    high, low = np.sort(scores[labels]), np.sort(scores[~labels])
+
+    def beaten(x: np.ndarray, by: np.ndarray) -> np.ndarray:
+        return (np.searchsorted(by, x, "left") + np.searchsorted(by, x, "right")) / (2 * len(by))
+
+    wins, losses = beaten(high, low), 1 - beaten(low, high)
+    if min(len(wins), len(losses)) < 2:
+        return float(wins.mean()), None
+    return float(wins.mean()), float(np.sqrt(
+        wins.var(ddof=1) / len(wins) + losses.var(ddof=1) / len(losses)))
+
+
+def regression(x: np.ndarray, y: np.ndarray, z: np.ndarray, held: np.ndarray) -> float:
+    """Returns the AUC of a logistic regression without privacy, the better of two strengths.
+
+    Args:
+      x: features of the training rows, `[n, d]`.
+      y: their labels, in {0, 1}, with both.
+      z: features of the rows held out.
+      held: their labels, with both.
+
+    Raises:
+      ImportError: without scikit-learn.
+    """
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise ImportError("a reference without privacy needs scikit-learn: pip install "
+                          "'jaxminimax[sklearn]'") from error
+    middle, spread = x.mean(0), np.where(x.std(0) > 0, x.std(0), 1.0)
+    fits = (LogisticRegression(C=c, max_iter=1000).fit((x - middle) / spread, y)
+            for c in _STRENGTHS)
+    return max(area(fit.decision_function((z - middle) / spread), held)[0] for fit in fits)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.tables import labels, statistics
+from jaxminimax.tables import encoding, labels, statistics
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import Groups, Records
@@ -37,6 +37,7 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), progress: bool = False,
+                  room: np.ndarray | None = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -50,6 +51,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       unit: what one record is, for the statement.
       assumed: for the statement.
       progress: whether to show a bar.
+      room: where the scaled features go, which may be where `rows.x` lie; None: new memory.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       **driver: for `fit`, but no ledger.
 
@@ -62,7 +64,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         first, chosen.moments, rows.x, rows.y, rows.weight, schema, chosen.standardise).to_json()))
     floor = chosen.floor if chosen.standardise else None
     kind = labels.of(schema)
-    data: PyTree = (scaled(rows.x, by, floor), kind.target(rows.y, by, chosen.floor),
+    data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
                     rows.weight.astype(np.float32))
     problem: Any = kind.problem
     start, own = kind.start(rows.x.shape[-1], by), data
@@ -116,7 +118,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     charged.
 
     Args:
-      frame: a data frame of pandas, polars or pyarrow, or a dictionary of columns.
+      frame: a data frame of pandas, polars or pyarrow, a dictionary of columns, or `files.Frames`.
       schema: what is public about it.
       epsilon: of everything that is released, replace-one; of a row, or of a person where the
         schema has an owner.
@@ -147,28 +149,24 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)
     """
-    owners = schema.owners(frame)
-    y = schema.labels(frame)
-    index = recording.by_person(len(y), owners, schema.most)
+    table = encoding.encoded(frame, schema)
+    index = recording.by_person(len(table.labels), table.owners, schema.most)
     groups = None
-    if schema.groups is not None:
-        groups = Groups(schema.group_of(frame), schema.group_values)
+    if table.groups is not None:
+        groups = Groups(table.groups, schema.group_values)
         if schema.by_label:
-            groups = groups.cut(y)
+            groups = groups.cut(table.labels)
         groups = dataclasses.replace(
             groups, number=recording.group_of_persons(groups.number, index))
     paid = statistics.ranges_query(len(index), schema, epsilon, delta)
     chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
                       alongside=paid)
-    declared = schema.without_charged()
-    features = None if declared is None else declared.features(frame)
     values: PyTree = None
-    if paid:
-        values = recording.records(statistics.charged_cells(schema, frame), y, owners,
-                                   schema.most)
+    if table.charged is not None:
+        values = recording.records(table.charged, table.labels, table.owners, schema.most)
     with Unfinished(folder, key) as job:
-        job.promise((features, y, index.astype(np.int32),
+        job.promise((table.x, table.labels, index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
                      None if values is None else values.x.view(np.uint32)),
                     _settings(chosen, driver.get("mesh")),
@@ -184,13 +182,13 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             root = jax.random.fold_in(job.key, 0)
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
                 jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
-            schema = statistics.with_ranges(schema, [Number(*one) for one in ends])
-            features = schema.features(frame)
-        assert features is not None
-        rows = recording.records(features, y, owners, schema.most)
+            released = statistics.with_ranges(schema, [Number(*one) for one in ends])
+            table, schema = encoding.with_charged(table, schema, released), released
+        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
         scorer = train_records(
             root, rows, schema, chosen, groups=groups, unit=unit or _unit(schema),
             assumed=tuple(saved), progress=progress, once=job.once,
+            room=table.x[:, None] if table.owners is None else None,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
         if entry is not None:
             entry.close()

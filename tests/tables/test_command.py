@@ -35,6 +35,7 @@ from jaxminimax.tables import (
     training,
     unfinished,
 )
+from jaxminimax.tables import scores as scores_of_tables
 
 SCHEMA = Schema({"a": Charged(), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1)
 
@@ -231,11 +232,11 @@ def test_areas_and_their_errors_have_their_law():
     for _ in range(400):
         y = np.arange(90) < 30
         scores = np.round(rng.normal(y * 0.8, 1.0), 1)  # with ties
-        actual.append(report.area(scores, y))
+        actual.append(scores_of_tables.area(scores, y))
     auc, error = np.array(actual, float).T
     assert auc[-1] == pytest.approx(roc_auc_score(y, scores))
     assert np.mean(error**2) == pytest.approx(np.var(auc), rel=0.15)
-    assert report.area([0.0, 1.0], [0, 1]) == (1.0, None)
+    assert scores_of_tables.area([0.0, 1.0], [0, 1]) == (1.0, None)
 
 
 # --- charged ranges, and runs that go on ---
@@ -360,7 +361,7 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     assert [x["epsilon"] <= 1 for x in stated["curve"]] == [True]
     assert 0 < stated["auc_standard_error"] < 0.1
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
-    for part in ("Assumptions and their owners", "Settings", "<li>Operator: The key is secret",
+    for part in ("Assumptions, each with the person", "Settings", "<li>Operator: The key is secret",
                  "trust model", "DeLong", f"{stated['epsilon_with_curve']:.4g}"):
         assert part in page
 

@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 import re
+import sqlite3
 import subprocess
 import sys
 
@@ -82,6 +83,26 @@ def test_programs_of_the_page_score_as_the_library_does(tmp_path, program, refus
         scores = scorer.decision_function(rows())
         assert np.ptp(scores) > 1
         np.testing.assert_allclose(json.loads(out.stdout), scores, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("table", [None, 'the "old" table'])
+def test_the_expression_in_sql_scores_as_the_library_does(table):
+    columns = {"age": Number(18, 90), 'a "gain"': Number(0, 1e5, log=True, missing=True),
+               "work": Category(("state", "o'neil", "3"))}
+    schema, draw = Schema(columns, "y", "1"), np.random.default_rng(0)
+    by = scaling.Moments(*draw.uniform(0.2, 0.5, (2, schema.width)), 0.3)
+    cells = {"age": (17.0, 18.0, 50.5, 91.0, None), 'a "gain"': (-1.0, 0.0, 3e3, 1e6, None),
+             "work": ("state", " o'neil ", "3", "State", "", None)}
+    rows = {name: [each[k] for k in draw.integers(0, len(each), 200)]
+            for name, each in cells.items()}
+    base = sqlite3.connect(":memory:")
+    name = '"t"' if table is None else '"the ""old"" table"'
+    base.execute(f'CREATE TABLE {name} (age REAL, "a ""gain""" REAL, work TEXT)')
+    base.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", zip(*rows.values(), strict=True))
+    for floor in (None, 0.0025):
+        scorer = Scorer(schema, 5 * draw.normal(size=schema.width + 1), by, floor, {})
+        scores = base.execute(f"SELECT {scorer.sql(table)} FROM {name}").fetchall()
+        np.testing.assert_allclose([x for x, in scores], scorer.decision_function(rows), atol=1e-9)
 
 
 def test_a_model_is_as_its_published_schema_says():

@@ -1,0 +1,84 @@
+"""Tables as arrays: the same from a frame and from pieces of a file, whatever a piece holds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxminimax.tables import Category, Charged, Number, Schema, encoding, files, statistics
+
+SCHEMA = Schema({"a": Charged(missing=True), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1,
+                owner="who", most=2, groups="c", group_values=("u", "v"))
+
+
+def made(n=50):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"a": rng.normal(40, 10, n), "b": rng.uniform(0, 1, n),
+                         "c": rng.choice(["u", "v", "é"], n), "y": rng.integers(0, 2, n),
+                         "who": rng.integers(0, 9, n), "other": rng.normal(size=n)})
+
+
+def same(one, other):
+    for x, y in zip(one, other, strict=True):
+        assert x.dtype.kind == y.dtype.kind
+        assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+
+
+@pytest.fixture
+def pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_ROWS", 7)
+
+    def of(content):
+        path = tmp_path / ("t.csv" if isinstance(content, bytes) else "t.parquet")
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            content.to_parquet(path)
+        by_pieces = encoding.encoded(files.Frames(path, SCHEMA.numeric, SCHEMA.names), SCHEMA)
+        return by_pieces, encoding.encoded(files.read(path, SCHEMA.numeric), SCHEMA)
+    return of
+
+
+@pytest.mark.parametrize(("row", "cell"), [
+    (9, ""), (9, "x"), (0, "x"), (49, "1_0"), (20, "1_0"), (30, '"a\nb"'), (49, "nan")])
+def test_pieces_of_a_csv_file_are_the_whole(pieces, row, cell):
+    lines = made().to_csv(index=False).split("\n")
+    lines[row + 1] = cell + lines[row + 1][lines[row + 1].index(","):]
+    same(*pieces("\n".join(lines).encode()))
+
+
+def test_text_that_is_no_utf8_is_read_where_it_is_met(pieces):
+    lines = made().to_csv(index=False).encode().split(b"\n")
+    lines[30] = b"1,0.5,\xe9,1,\xe9,1"
+    one, whole = pieces(b"\n".join(lines))
+    same(one, whole)
+    assert one.owners[29] == "\udce9"
+
+
+def test_pieces_of_a_parquet_file_are_the_whole(pieces):
+    one, whole = pieces(made())
+    same(one, whole)
+    assert one.x.ctypes.data % 64 == 0  # or a device would copy it
+
+
+def test_what_a_file_does_not_have_is_named_with_all_its_columns(pieces):
+    with pytest.raises(ValueError, match=r"no column 'b'.*'other'"):
+        pieces(made().drop(columns="b"))
+
+
+def test_a_line_with_a_cell_more_is_refused_in_any_piece(pieces):
+    with pytest.raises(ValueError, match="line 52, saw 7"):
+        pieces(made().to_csv(index=False).encode() + b"1,2,u,1,1,1,1\n")
+
+
+def test_charged_cells_come_into_their_places():
+    table = encoding.encoded(made(), SCHEMA)
+    assert not table.x[:, :2].any()
+    released = statistics.with_ranges(SCHEMA, [Number(20, 60)])
+    x = encoding.with_charged(table, SCHEMA, released).x
+    assert np.array_equal(x[:, :-1], released.features(made()))
+
+
+def test_columns_of_two_lengths_are_refused():
+    table = {name: made()[name].to_numpy() for name in made()}
+    with pytest.raises(ValueError, match="one length"):
+        encoding.encoded(table | {"y": np.ones(1)}, SCHEMA)
