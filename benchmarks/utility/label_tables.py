@@ -23,14 +23,14 @@ from benchmarks.utility.tables import error
 from jaxminimax.tables import Category, Number, Schema, files, scores, train
 
 _EPSILONS = (0.5, 1.0, 4.0)
-_MOST = 12_000  # rows of a table
+_MOST = 8_000  # rows of a table
 _WIDTH = 40  # directions that pictures are projected on
 ASSUMED = (
     "Keys follow from the seeds so that the table can be repeated; a real run needs a secret key.",
     "Scores of held-out rows are computed without privacy, and so are the references.",
     "The clip norm of classes, the bend of Huber's loss and the time were found on the tables that "
     "are marked; their rows are optimistic.",
-    "Of adult and fashion the first 12,000 rows are used. Pictures are projected on 40 random "
+    "Of adult and fashion the first 8,000 rows are used. Pictures are projected on 40 random "
     "directions, which are public, and each projection is clipped to [-1, 1].",
 )
 
