@@ -17,7 +17,8 @@ import numpy as np
 
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks, types
-from jaxminimax.base.types import People, Problem, PyTree, Saddle
+from jaxminimax.base.identity import People, rows_each
+from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
 from jaxminimax.mechanism import Full, Repeat, leaves
@@ -173,7 +174,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     noise, labels = _noise_is_set(described), getattr(problem, "labels", None)
     return Report(
         records={"number": n, "arrays": _arrays("record", record),
-                 "rows each": types.rows_each(data)},
+                 "rows each": rows_each(data)},
         parameters=tuple(x for name, one in z._asdict().items()
                          for x in _arrays(f"z.{name}", one)),
         players=_players(problem.operator, z, wanted),

@@ -60,15 +60,6 @@ def _clothes() -> tuple[pd.DataFrame, Schema]:
         dict.fromkeys(names, Number(-1, 1)), "y", target=Category(tuple("0123456789")))
 
 
-def _education() -> tuple[pd.DataFrame, Schema]:
-    frame, schema = table_sets._census("degree", "1", "education", "education-num")
-    years = frame["education-num"].astype(int)
-    words = np.select([years <= 8, years == 9, years <= 12], ["none", "school", "college"],
-                      "degree")
-    return frame.assign(education=words)[:_MOST], Schema(
-        schema.columns, "education", target=Category(("none", "school", "college", "degree")))
-
-
 def _number(label: str, target: Number, make: Callable[..., Any], *how: str
             ) -> tuple[pd.DataFrame, Schema]:
     """A number as the label of a table that has another one."""
@@ -81,7 +72,6 @@ def _number(label: str, target: Number, make: Callable[..., Any], *how: str
 TABLES: dict[str, tuple[bool, Callable[[], tuple[pd.DataFrame, Schema]]]] = {
     "randhie: health": (True, _health),
     "fair: rating of the marriage": (True, _marriage),
-    "adult: education": (False, _education),
     "fashion: ten kinds": (False, _clothes),
     "fair: years married": (True, functools.partial(
         _number, "yrs_married", Number(0, 25), table_sets._affairs)),
@@ -89,8 +79,6 @@ TABLES: dict[str, tuple[bool, Callable[[], tuple[pd.DataFrame, Schema]]]] = {
         _number, "disea", Number(0, 60), table_sets._visits, "disea")),
     "adult: hours a week": (False, functools.partial(
         _number, "hours-per-week", Number(1, 99), table_sets._census, "hours-per-week", "1")),
-    "adult: age": (False, functools.partial(
-        _number, "age", Number(17, 90), table_sets._census, "age", "1")),
 }
 
 

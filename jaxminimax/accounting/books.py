@@ -22,7 +22,7 @@ from jaxminimax.accounting.answers import check_delta, check_epsilon
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
 from jaxminimax.accounting.statements import LedgerStatement
 from jaxminimax.base import checks, own_files
-from jaxminimax.base.types import unit_of
+from jaxminimax.base.identity import unit_of
 from jaxminimax.mechanism import NEIGHBOURS, Description
 from jaxminimax.mechanism.composed import check
 from jaxminimax.mechanism.costs import concrete

@@ -6,20 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting import curve, tuning
-from jaxminimax.accounting.answers import (
-    LARGE,
-    check_delta,
-    odometer,
-    proven_up_to,
-    warn_of,
-)
+from jaxminimax.accounting.answers import LARGE, check_delta, odometer, proven_up_to, warn_of
 from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run, truncated
 from jaxminimax.accounting.profiles import STATED, briefly
 from jaxminimax.accounting.sections import LARGE_DELTA, quote_one
 from jaxminimax.accounting.statements import Statement, TuningStatement
 from jaxminimax.accounting.tuning import Target, one_run
 from jaxminimax.base import VERSION, checks
-from jaxminimax.base.types import unit_of
+from jaxminimax.base.identity import unit_of
 from jaxminimax.mechanism import Repeat, Sequence, leaves, releases
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.description import Mechanism

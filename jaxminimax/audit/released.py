@@ -108,7 +108,7 @@ def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
     query = hyper.query
     zero = jax.tree.map(lambda _: 0.0, query.noise_multiplier)
     plain = dataclasses.replace(hyper, query=dataclasses.replace(
-        query, noise_multiplier=zero, sampling=Full(), population=1, joint=False))
+        query, noise_multiplier=zero, sampling=Full(), population=1, joint=False, bands=1))
     unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
         GIANT * mechanism.costs.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
     unit = jax.tree.map(lambda x: jnp.repeat(x, algorithm.mechanism(hyper).parts, 0), unit)

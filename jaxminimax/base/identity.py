@@ -1,16 +1,60 @@
-"""Names of persons, which are exact and the same from every kind of table."""
+"""Persons: exact names, the same from every kind of table, and records that are their rows."""
 
 import decimal
 import numbers
 import operator
 import re
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from jaxminimax.base.types import PyTree  # loads JAX, which scoring does without
+
 LONGEST = 10**4000  # Python prints integers of 4,300 digits and no longer ones
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,999}")
+
+
+class People(NamedTuple):
+    """Persons, or one person without the leading axis, as `by_person` returns them.
+
+    Attributes:
+      rows: leaves `[persons, k, ...]`, at most k rows of each.
+      present: True for places that hold a row, bool `[persons, k]`.
+    """
+
+    rows: "PyTree"
+    present: Any
+
+    @property
+    def most(self) -> int:
+        """k, the largest number of rows of a person that are read."""
+        return int(np.shape(self.present)[-1])
+
+
+def rows_each(data: "PyTree") -> int | None:
+    """The largest number of rows of a record if the records are persons, and None otherwise.
+
+    Args:
+      data: any records; `People` may lie on a mesh, on the host or in groups.
+    """
+    rows = data
+    if not isinstance(data, People):  # a reader on the host says what a record is
+        rows = getattr(data, "record", getattr(data, "rows", data))
+    return rows.most if isinstance(rows, People) else None
+
+
+def unit_of(people: int = 1, rows: int | None = None) -> str:
+    """The unit of privacy of a statement, if the user did not name one.
+
+    Args:
+      people: the number of records of one person that may differ.
+      rows: the result of `rows_each`.
+    """
+    if rows is not None:
+        return "one person"
+    return "one record" if people == 1 else f"any {people} records"
 
 
 def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.accounting.books import Entry, RunMark
-from jaxminimax.base import arguments, checks, own_files, types
+from jaxminimax.base import arguments, checks, identity, own_files
 from jaxminimax.base.types import (
     Algorithm,
     AnyProblem,
@@ -176,7 +176,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         {} if shards is None else {_SHARDS: int(shards)})
     with Booking(ledger, key, described, promise, name, checkpoint is not None,
                           delta=delta, neighbours=neighbours, people=people,
-                          unit=unit or types.unit_of(people, types.rows_each(data))) as booking:
+                          unit=unit or identity.unit_of(people, identity.rows_each(data))
+                          ) as booking:
         sharding.check_records(data)  # what is refused here is not charged
         placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, GroupProblem))
         if not isinstance(placed, HostData | HostShards):
@@ -219,7 +220,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                         callback(sharding.on_host(state))
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
                                        neighbours=neighbours, alongside=alongside, people=people,
-                                       rows_each=types.rows_each(data)))
+                                       rows_each=identity.rows_each(data)))
 
 
 def _promise(key: jax.Array | None, described: Mechanism, hyper: Any,

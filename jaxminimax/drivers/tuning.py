@@ -18,7 +18,7 @@ import numpy as np
 from jaxminimax.accounting import TuningStatement
 from jaxminimax.accounting.stating import tuning_statement
 from jaxminimax.accounting.tuning import Target, calibrate_search
-from jaxminimax.base import arguments, checks, types
+from jaxminimax.base import arguments, checks, identity
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
 from jaxminimax.drivers import many_runs, runs
@@ -157,7 +157,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     target = Target(epsilon, delta, runs, neighbours)
     paid, scored = calibrate_search(algorithm, candidates, scored, target, apart=apart, share=share)
     promised = tuning_statement(algorithm, paid, scored, score_range, target, padded=hide_time,
-                                unit=unit or types.unit_of(rows=types.rows_each(data)),
+                                unit=unit or identity.unit_of(rows=identity.rows_each(data)),
                                 apart=apart, assumed=assumed)
     arguments.records(data)
     arguments.records(held_out, "held_out")

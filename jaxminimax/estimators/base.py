@@ -10,9 +10,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import records, rule, statistics, training
+from jaxminimax.tables import notes, records, rule, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
-from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Scorer
 
 _LABEL = "label of the records"  # no column of a table that a schema could declare
@@ -32,13 +32,14 @@ class PrivateEstimator(BaseEstimator):
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.schema = schema
         self.bounds = bounds
         self.most = most
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
@@ -76,9 +77,12 @@ class PrivateEstimator(BaseEstimator):
         kept = self._groups(groups, target, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
+        notes.check_delta(self.delta, len(index), self.allow_large_delta)
         paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid)
+        noted = (*notes.before(schema, len(index), columns_of(table)), *chosen.notes())
+        notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.reserve(chosen.mechanism())
         for described in paid:
@@ -89,7 +93,7 @@ class PrivateEstimator(BaseEstimator):
         self.scorer_ = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None else f"one person, {self.most} rows of whom are read",
-            assumed=(how, self._public))
+            assumed=(how, self._public), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -116,6 +120,11 @@ class PrivateEstimator(BaseEstimator):
     def intercept_(self) -> Any:
         """Returns the intercept that goes with `coef_`, `[1]` or `[K]`."""
         return np.atleast_1d(self.scorer_.linear()[1])
+
+    @property
+    def notes_(self) -> tuple[notes.Note, ...]:
+        """Returns likely mistakes, from public facts and from released numbers."""
+        return self.scorer_.notes
 
     def _key(self) -> jax.Array:
         """Draws a secret key, or for experiments one from `random_state`."""
@@ -180,7 +189,6 @@ class PrivateEstimator(BaseEstimator):
         return rule.defaults(population, schema, **how, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...], unit: str) -> Scorer:
+                 chosen: Any, **stated: Any) -> Scorer:
         """Returns what was trained."""
-        return training.train_records(key, rows, schema, chosen, groups=kept, assumed=assumed,
-                                      unit=unit)
+        return training.train_records(key, rows, schema, chosen, groups=kept, **stated)

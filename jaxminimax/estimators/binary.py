@@ -74,11 +74,13 @@ class PrivateAUCClassifier(PrivateScorer):
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.
+      notes_: likely mistakes, from public facts and from released numbers.
       scorer_: the `Scorer`.
       classes_: the two classes.
 

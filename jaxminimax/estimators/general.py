@@ -32,6 +32,7 @@ class PrivateClassifier(PrivateScorer):
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
 
@@ -103,6 +104,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
 
@@ -124,9 +126,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, label_range: Any = None,
                  schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         random_state=random_state)
+                         allow_large_delta=allow_large_delta, random_state=random_state)
         self.label_range = label_range
 
     def predict(self, X: Any) -> np.ndarray:

@@ -57,7 +57,6 @@ BLOCK = 128  # rows that are added up in floating point
 ETA = 1.001 * 2.0**-24 * (BLOCK**2 / math.sqrt(3) + 4 * BLOCK)
 PARAMETERS = 2**20  # numbers of a release, unless a description says otherwise
 MOST_BITS = 22  # of the integer noise
-COARSE = 2.0**18  # most units in a clip norm, unless noise is below 2^-17 of it
 _T = 6.0  # of Hoeffding's inequality
 DITHER_FAILURE = 2 * math.exp(-2 * _T**2)
 

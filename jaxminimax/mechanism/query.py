@@ -57,13 +57,7 @@ from jaxminimax.mechanism.correlated import Bands
 from jaxminimax.mechanism.description import Facts, by_player
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
-from jaxminimax.mechanism.repeat import (
-    OneRelease,
-    Repeat,
-    check_correlated,
-    check_sampled,
-    sampled_words,
-)
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampled, sampled_words
 from jaxminimax.mechanism.sampling import Sampling
 from jaxminimax.mechanism.sentences import Words
 
@@ -200,8 +194,7 @@ class Query(OneRelease):
     def check(self, repeat: Repeat) -> None:
         """The sampling, clip norms and noise."""
         check_sampled(self, repeat)
-        self.check_own()
-        check_correlated(repeat)
+        repeat.check_own()
 
     def check_own(self) -> None:
         """Refuses clip norms and noise that no release should start from."""

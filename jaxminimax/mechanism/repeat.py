@@ -170,6 +170,14 @@ class Repeat(Leaf):
         for z in jax.tree.leaves(self.query.noise_multiplier):
             limits.check_multiplier("noise_multiplier", z)
 
+    def check_own(self) -> None:
+        """Refuses numbers that no release should start from, and noise that has no proof."""
+        self.query.check_own()
+        correlation = self.query.correlation(self.parts)
+        if correlation is not None:
+            correlation.check(correlated.Bands(self.query.bands, self.times,
+                                               self.query.parameters))
+
     def facts(self) -> Facts:
         """Returns the facts of all releases."""
         return self._query.facts(self)
@@ -235,18 +243,6 @@ def check_sampled(query: OneRelease, repeat: Repeat) -> None:
         raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
                          "32-bit.")
     check_sampling(query.sampling, n, wide=query.wide and repeat.parts == 1)
-
-
-def check_correlated(repeat: Repeat) -> None:
-    """Refuses correlated noise that there is no proof for.
-
-    Raises:
-      ValueError: naming the fix.
-    """
-    query = repeat.query
-    correlation = query.correlation(repeat.parts)
-    if correlation is not None:
-        correlation.check(correlated.Bands(query.bands, repeat.times, query.parameters))
 
 
 def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from jaxminimax.base import public_names as _public_names
-from jaxminimax.base.types import People as People
+from jaxminimax.base.identity import People as People
 from jaxminimax.problems._auc import *
 from jaxminimax.problems._fair import *
 from jaxminimax.problems._games import *

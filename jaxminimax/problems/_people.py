@@ -18,10 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import arguments, checks
-from jaxminimax.base.identity import persons
+from jaxminimax.base.identity import People, persons
 from jaxminimax.base.types import (
     GroupProblem,
-    People,
     Problem,
     PyTree,
     Saddle,

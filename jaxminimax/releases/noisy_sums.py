@@ -26,12 +26,7 @@ from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import PARAMETERS
 from jaxminimax.mechanism.grid import MOST_BITS, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
-from jaxminimax.noise.floats import (
-    ROUNDING_MARGIN,
-    gaussian,
-    standard_laplace,
-    standard_normal,
-)
+from jaxminimax.noise.floats import ROUNDING_MARGIN, gaussian, standard_laplace, standard_normal
 from jaxminimax.releases.opening import Opened, nan_if_refused
 from jaxminimax.releases.reading import Rows
 from jaxminimax.releases.release_keys import ADDED, DITHER

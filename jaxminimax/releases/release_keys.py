@@ -43,14 +43,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base.random_bits import fold_in, threefry, threefry_key
-from jaxminimax.base.types import (
-    GroupProblem,
-    OwnOperator,
-    Problem,
-    PyTree,
-    Saddle,
-    SaddleOperator,
-)
+from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.mechanism.description import Answered, Kind
 

@@ -19,23 +19,10 @@ from jaxminimax.base.random_bits import fold_in, with_key_in_float64
 from jaxminimax.base.tree import at_least_float32, widened
 from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
-from jaxminimax.mechanism import (
-    GroupSolution,
-    Repeat,
-    Resolvent,
-    batch_size,
-    phase_sizes,
-    rows_read,
-)
+from jaxminimax.mechanism import GroupSolution, Repeat, Resolvent, batch_size, rows_read, solutions
 from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
-from jaxminimax.mechanism.solutions import (
-    exact_sensitivity,
-    solution_length,
-    solution_rounding,
-    solution_smooth,
-)
 from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, refuse_ahead
 from jaxminimax.releases import noisy_sums, opening, reading, record_isolation, release_keys
@@ -262,7 +249,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     opening.check_size(opened.point, mechanism.parameters)
     data = opened.data
     # n_t of each group, [p, 1]
-    each = np.array(phase_sizes(mechanism))[:, None]
+    each = np.array(solutions.phase_sizes(mechanism))[:, None]
     # rows beyond a smaller group's share repeat its last one, and do not count
     slot = np.arange(each.max())[None]
     # row t n_t + j of group i, [p, max n_t]
@@ -309,15 +296,15 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
             return gather_rows.added(parts, x, (batch, jnp.asarray(share)), mesh, grouped=True)
 
         centre = project(point)
-        lost = solution_rounding(query, reg_w, jnp.linalg.norm(centre))
+        lost = solutions.solution_rounding(query, reg_w, jnp.linalg.norm(centre))
         # the distance that the noise pays for, less what rounding may hide
-        wanted = query.slack * exact_sensitivity(query, reg_w) - lost
+        wanted = query.slack * solutions.exact_sensitivity(query, reg_w) - lost
         solution = _solve(query, reg_w, risks, project, centre, wanted)
         certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
                                                                     lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
-        return _noisy(key, unravel(solution.point), certain, solution_length(query, reg_w) / 2,
-                      2 * check_noise(query), query, w)
+        return _noisy(key, unravel(solution.point), certain,
+                      solutions.solution_length(query, reg_w) / 2, 2 * check_noise(query), query, w)
 
     noisy = with_key_in_float64(answer, opened.keys.noise, spent, mechanism, opened.point, batch)
     return opening.nan_if_refused(opened.answered, noisy)
@@ -332,7 +319,7 @@ def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], 
     if query.smooth is None:
         return groups.subgradient(value, project, centre, modulus=reg_w, steps=query.steps)
     gradient = jax.grad(value)
-    numbers = dict(smooth=solution_smooth(query, reg_w), modulus=reg_w)
+    numbers = dict(smooth=solutions.solution_smooth(query, reg_w), modulus=reg_w)
     if query.steps < 10 * centre.size + 50:  # about what a few Newton steps cost
         w = groups.accelerated(gradient, project, centre, steps=query.steps, **numbers)
         return groups.certify(gradient, project, w, **numbers)
@@ -352,14 +339,14 @@ def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: Group
         if query.smooth is None:
             # (2 (L + mu M) / (mu a))^2 subgradient steps
             return (2 * (query.lipschitz + reg_w * query.diameter) / (reg_w * distance)) ** 2
-        smooth = solution_smooth(query, reg_w)
+        smooth = solutions.solution_smooth(query, reg_w)
         # the centre's value is at most L min{M, L / mu} above the smallest one
         start = query.lipschitz * jnp.minimum(query.diameter, query.lipschitz / reg_w)
         fall = -jnp.log1p(-jnp.sqrt(jnp.minimum(reg_w / smooth, 0.999)))
         # accelerated steps: ln(8 l start / (mu a)^2) / -ln(1 - (mu / l)^(1/2))
         return (jnp.log(start) - 2 * jnp.log(reg_w * distance) + jnp.log(8 * smooth)) / fall
 
-    good = never_fails(query.slack * exact_sensitivity(query, reg_w), lost, query.steps,
+    good = never_fails(query.slack * solutions.exact_sensitivity(query, reg_w), lost, query.steps,
                             needed)
     for name in _CONSTANTS:
         if getattr(query, name) is not None:  # but for rounding to float32

@@ -15,7 +15,6 @@ from jaxminimax.mechanism import Query, Repeat, batch_size, costs, rows_read
 from jaxminimax.mechanism.description import Answered, Kind
 from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.query import REACH, count_grid
-from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
 from jaxminimax.releases.watch import watched, watched_pair
@@ -109,8 +108,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     arguments.problem(problem)
     arguments.players("z", z, "the parameters of both players")
     arguments.records(data)
-    query.check_own()
-    check_correlated(mechanism)
+    mechanism.check_own()
     # noise is in units of the clip norm, so one from a state is checked
     if query.adaptive is not None:
         clip = check_clip(query, clip)

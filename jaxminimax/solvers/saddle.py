@@ -82,9 +82,6 @@ class Regularised(NamedTuple):
         return jax.tree.map(lambda a, x: a.astype(x.dtype), new, u)
 
 
-Solver = Callable[[jax.Array, Regularised, jax.Array], PyTree]  # key, problem, wanted residual
-
-
 def _log_kappa(lipschitz: float, prox: float) -> float:
     checks.number("prox", prox, low=0.0)
     checks.number("lipschitz", lipschitz, low=0.0)

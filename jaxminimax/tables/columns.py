@@ -138,8 +138,8 @@ class Number:
 
     @property
     def length(self) -> float:
-        """Bounds x^2 + (x^2 - 1/2)^2 by 5/4 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
-        return 1.25 + 0.25 * self.missing
+        """Bounds x^2 + (x^2 - 1)^2 by 1 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
+        return 1.0 + 0.25 * self.missing
 
     @property
     def squares(self) -> tuple[bool, ...]:
@@ -262,8 +262,8 @@ class Category:
 
     @property
     def length(self) -> float:
-        """Returns 1: one place of a record is 1, the others are 0."""
-        return 1.0
+        """Bounds |e - 1/k|^2 by 1 - 1/k for k >= 2 places, and (e - 1/2)^2 by 1/4 for one."""
+        return max(1 - 1 / self.width, 0.25)
 
     @property
     def squares(self) -> tuple[bool, ...]:

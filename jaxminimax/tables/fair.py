@@ -30,7 +30,8 @@ from jaxminimax.drivers.long_runs import fit
 from jaxminimax.mechanism import Query, Repeat, Sequence, budget_split
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
-from jaxminimax.tables import statistics
+from jaxminimax.tables import notes, statistics
+from jaxminimax.tables.notes import Note
 from jaxminimax.tables.records import Records
 from jaxminimax.tables.rule import HEAVY_BALL, Defaults, defaults
 from jaxminimax.tables.scaling import scaled
@@ -79,6 +80,10 @@ class FairDefaults:
         """Describes all releases together."""
         return Sequence(parts=(*self.extra, sgda.mechanism(self.hyper)))
 
+    def notes(self) -> tuple[Note, ...]:
+        """Returns notes to read before relying on it."""
+        return self.plain.notes(self.mechanism())
+
     def explain(self) -> str:
         """Explains the settings in words."""
         query = self.hyper.query
@@ -123,7 +128,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     shares = statistics.one_release(population, math.sqrt(1 - 1 / (labels * groups)),
                                     z / math.sqrt(SHARE))
     plain = defaults(population, schema, epsilon=epsilon, delta=delta,
-                     alongside=(*alongside, shares))
+                     alongside=(*alongside, shares), preconditioned=False)
     rounds = max(plain.hyper.iterations, ROUNDS)
     hyper = sgda.Hyper(
         query=Query(clip=Saddle(plain.label.clip, LENGTH * labels * math.sqrt(groups - 1)),
@@ -150,7 +155,7 @@ def _of_persons(shares: np.ndarray, weight: float, kind: str) -> Problem:
 
 def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema,
                chosen: FairDefaults, *, unit: str = "one row",
-               assumed: tuple[str, ...] = ()) -> Scorer:
+               assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = ()) -> Scorer:
     """Trains a private scorer of records with private groups, by settings of `fair_defaults`.
 
     Args:
@@ -161,6 +166,7 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
       chosen: settings; `population` must be the number of persons.
       unit: what one record is, for the statement.
       assumed: for the statement.
+      noted: notes from before the training, which the scorer keeps.
     """
     first, second, third = jax.random.split(key, 3)
     plain, kind, k = chosen.plain, chosen.kind, chosen.groups
@@ -184,5 +190,8 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
                alongside=chosen.extra, progress=False)
     stated = statement(sgda, chosen.hyper, done.state, delta=plain.delta, alongside=chosen.extra,
                        unit=unit, assumed=(*assumed, chosen.explain()))
+    mistakes = notes.after(schema, by, statistics.deviation(plain.moments),
+                           features=plain.standardise)
+    notes.warn(mistakes)
     return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, stated.to_json(),
-                  chosen.mechanism())
+                  chosen.mechanism(), notes=(*noted, *mistakes))

@@ -435,6 +435,17 @@ def calibrated(epsilon=2.0):
                     delta=1e-6).hyper
 
 
+def test_a_tighter_range_of_losses_costs_the_same_and_makes_steps_longer():
+    numbers = dict(problem=POINTS, sizes=(300, 200), dim=4, epsilon=2.0, delta=1e-6)
+    wide, tight = (jmm.plan(group_oco, loss_bound=x, **numbers).hyper for x in (None, 0.75))
+    assert [h.query.parts[1].bound for h in (wide, tight)] == [POINTS.bound, 0.75]
+    charges = [jmm.epsilon(group_oco.mechanism(h), 1e-6) for h in (wide, tight)]
+    assert charges[1] == pytest.approx(charges[0], rel=1e-3)
+    assert tight.weight_step == pytest.approx(wide.weight_step * POINTS.bound / 0.75, rel=1e-3)
+    with pytest.raises(ValueError, match="loss_bound must lie in"):
+        jmm.plan(group_oco, loss_bound=0.0, **numbers)
+
+
 @pytest.mark.usefixtures("real_noise")
 def test_both_roles_are_calibrated_to_the_whole_target():
     hyper = calibrated()

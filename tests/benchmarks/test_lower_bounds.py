@@ -43,6 +43,12 @@ def test_correlated_noise_is_charged_what_its_worst_pair_attains():
 
 
 @pytest.mark.slow
+def test_parts_in_turn_are_charged_what_their_worst_pair_attains():
+    for row in lower_bounds.turns_table():
+        assert 0.95 < row["attained_over_claimed"] <= LIMIT, row
+
+
+@pytest.mark.slow
 def test_a_difference_whose_clip_the_adversary_chooses_is_charged_what_it_attains():
     rows = lower_bounds.windows_table()
     for row in rows:

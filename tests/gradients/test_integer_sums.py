@@ -330,4 +330,4 @@ def test_players_have_their_own_deviation_and_unit():
     for s, clip, z in zip(scale, (2.0, 0.5), (1.0, 40.0), strict=True):
         assert float(s.stddev) == pytest.approx(clip * z, rel=1e-6)
         assert float(s.step) * 2.0 ** int(s.log2_steps) == pytest.approx(float(s.stddev), rel=1e-6)
-        assert clip / float(s.step) <= grid.COARSE * (1 + 1e-6)
+        assert clip / float(s.step) <= 2.0**18 * (1 + 1e-6)

@@ -176,3 +176,15 @@ def test_epsilon_is_that_of_a_program_of_its_own(case, real_noise):
     steps = described(n, times, p, z * norms(p, p).column, rate=batch * p / n, parts=p)
     actual = jmm.epsilon(steps, delta, neighbours=relation, people=people)
     assert low * (1 - 2e-4) <= actual <= high * (1 + 2e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bands", [1, 2])
+def test_an_audit_measures_the_charged_signal_and_no_more(bands):
+    steps = described(bands=bands, parts=2, rate=0.25)
+    hyper = jmm.sgda.Hyper(query=steps.query, step=Saddle(0.5, 0.5), iterations=4)
+    found = jmm.audit.audit(jax.random.key(1), jmm.sgda, hyper, delta=1e-2, runs=8000)
+    assert 0 < found.epsilon_lower < found.epsilon_claimed
+    assert not found.signal.violated
+    assert found.signal.attained > 0.93 * found.signal.charged
+    assert found.signal.read > 0.9 * 0.25

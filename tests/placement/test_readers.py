@@ -10,7 +10,8 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle, checkup
-from jaxminimax.base.types import Labels, People, rows_each
+from jaxminimax.base.identity import People, rows_each
+from jaxminimax.base.types import Labels
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply
 

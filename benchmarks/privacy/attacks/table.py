@@ -4,7 +4,7 @@ The person's name, rows, their number and their places change. Both tables are w
 read, split where persons are held out, and passed to `train` with one key, so that the noise
 cancels in the difference of two releases, which is compared with the sensitivity that is charged.
 Both runs go on from the releases of the first table, as in adaptive composition. The attack covers
-the release of charged ranges, that of means and second moments, gradients at three points (of the
+the release of charged ranges, those of means and second moments, gradients at three points (of the
 average record, by every kind of label, and of all groups with equal weights), and the losses of
 groups.
 """
@@ -33,6 +33,7 @@ from jaxminimax.tables import (
     Charged,
     Number,
     Schema,
+    curvature,
     files,
     statistics,
     train,
@@ -183,6 +184,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
             mean=state.mean._replace(value=state.mean.value._replace(w=w))))
 
     with mock.patch.multiple(statistics, _release=recorded(statistics._release)), \
+            mock.patch.multiple(curvature, _release=recorded(curvature._release)), \
             mock.patch.multiple(recording,
                                 release_group_losses=recorded(release_group_losses)), \
             mock.patch.multiple(training, fit=rounds):

@@ -6,7 +6,7 @@ A bug is planted by replacing one function in the module that uses it, for the t
 no file is edited. `plants` has the bugs, `charges` those of the accountant. A
 detector returns a number and the largest value that the number may have (`detectors`, and
 `samples` of samples); one that breaks has caught nothing. `subtle`, `grids`, `places`,
-`runs` of files and ledgers, and `tables` have bugs with detectors.
+`runs` of files and ledgers, `turns` of parts in turn, and `tables` have bugs with detectors.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import jax
 
 import jaxminimax as jmm
 from benchmarks.common import report
-from benchmarks.privacy.mutants import charges, grids, places, runs, samples, subtle, tables
+from benchmarks.privacy.mutants import charges, grids, places, runs, samples, subtle, tables, turns
 from benchmarks.privacy.mutants import detectors as find
 from benchmarks.privacy.mutants import plants as plant
 from benchmarks.privacy.mutants.detectors import Finding
@@ -265,6 +265,10 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      tables.two_records_each_hundredth, tables.records_of_a_person, "records of one person"),
     ("a row of one held-out person in fifty trains", "persons: held out or not", "held-out rows",
      tables.row_of_a_fiftieth_trains, tables.parted_persons, "persons on both sides"),
+    ("second moments of rows not charged", "accountant: all that is released", "extra releases",
+     tables.without_second_moments, tables.released, "epsilon of all releases"),
+    ("second moments of rows with half the noise", "standard deviation", "second moments",
+     tables.of_half_noise, tables.released, "epsilon of all releases"),
     # the end of the budget
     ("spent not advanced (budget)", "the end of the budget", "update", plant.not_advanced,
      find.budget, "releases that are not NaN"),
@@ -312,8 +316,9 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
 )
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)
-MUTANTS += tuple(Mutant(name, breaks, number, replace(aim, make, runs.AIMS), detector)
-                 for name, breaks, aim, make, detector, number in runs.BUGS)
+MUTANTS += tuple(Mutant(name, breaks, number, replace(aim, make, own.AIMS), detector)
+                 for own in (runs, turns)
+                 for name, breaks, aim, make, detector, number in own.BUGS)
 # an attack's bound on epsilon sees a gross mistake of any kind
 MUTANTS += (Mutant("clip norm doubled, attacked", "sensitivity", "audit: lower bound on epsilon",
                    replace("weight", plant.clip_times(2.0)), functools.partial(find.audit, 1)),)

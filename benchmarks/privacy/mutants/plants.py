@@ -35,6 +35,7 @@ from jaxminimax.mechanism import (
     rows_read,
     sampling,
 )
+from jaxminimax.mechanism import solutions as lengths
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
@@ -51,7 +52,7 @@ from jaxminimax.releases import (
     sums,
 )
 from jaxminimax.releases.watch import watched_pair
-from jaxminimax.tables import files
+from jaxminimax.tables import curvature, files, rule
 from jaxminimax.tables import records as table_records
 
 AIMS: dict[str, tuple[Any, str]] = {
@@ -87,6 +88,8 @@ AIMS: dict[str, tuple[Any, str]] = {
     "name of a person": (identity, "_name"),
     "rows of persons": (table_records, "rows_of_people"),
     "held-out rows": (files, "held_out"),
+    "extra releases": (rule.Defaults, "extra"),
+    "second moments": (curvature, "release_second_moments"),
     # sums
     "weight": (weights, "weight"),
     "norm": (weights, "norm"),
@@ -103,7 +106,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "clipped scores": (losses, "_clipped_parts"),
     "product with a record": (_vi, "product_with"),
     "noise unit": (solutions, "noise_unit"),
-    "length of a solution": (solutions, "solution_length"),
+    "length of a solution": (lengths, "solution_length"),
     # algorithms
     "update": (sgda, "update"),
     "release": (sums, "release_and_clip"),

@@ -28,17 +28,11 @@ for the backward pass: clipped sums with a convolution have no forward-mode deri
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from jaxminimax.gradients.ghost.uses import Path, Use, View, as_matrices, is_complex
-
-if TYPE_CHECKING:
-    from jaxminimax.gradients.ghost.trace import Step
 
 _THIN = 16  # input features, up to which a product of patches is faster
 _SLICES = 64  # pixels of a window, above which patches come from a convolution
@@ -47,7 +41,7 @@ _SLICES = 64  # pixels of a window, above which patches come from a convolution
 def ungrouped(how: dict[str, Any]) -> bool:
     """True if neither features nor the batch are grouped.
 
-    Used for speed only, to choose `convolve`; convolutions in groups are handled in `use`.
+    Used for speed only, to choose `convolve`; convolutions in groups are handled in `uses.kernel`.
     """
     return bool(how["feature_group_count"] == 1 and how["batch_group_count"] == 1)
 
@@ -55,7 +49,7 @@ def ungrouped(how: dict[str, Any]) -> bool:
 def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
     """The convolution of these parameters (of `conv_general_dilated`), if it is `ungrouped`.
 
-    Used for speed only; convolutions in groups run as JAX has them and are handled in `use`.
+    Used for speed only; convolutions in groups run as JAX has them, and `uses.kernel` handles them.
     """
     x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
 
@@ -123,42 +117,3 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
                              (1, *strides, 1))
 
     return jnp.concatenate([seen(o) for o in itertools.product(*map(range, window))], -1)
-
-
-def use(at: Path, step: "Step", me: int, view: View) -> Use | str:
-    """The use of a kernel, operand 1 of a convolution, or why there is none; `view` leads to it."""
-    how = step.params
-    if is_complex(step):
-        return "complex numbers"
-    if me != 1:
-        return "a convolution as its input"
-    if how["batch_group_count"] != 1:
-        return "a convolution with groups of the batch"
-    groups = how["feature_group_count"]
-    x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
-    kernel = step.avals[1]
-    window, features = tuple([kernel.shape[i] for i in space]), kernel.shape[into]
-    k, o = features * math.prod(window), kernel.shape[out] // groups
-    t = math.prod(step.out.shape) // max(o * groups, 1)
-    if not t:
-        return "a convolution of nothing"
-
-    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # [n, *space, features] and [n, *out pixels, features]
-        x, d = (a.transpose((n, *pixels, last))
-                for a, (n, last, *pixels) in ((met[0], x_axes), (d, d_axes)))
-        x = patches(how, x, window)
-        if groups == 1:
-            return x.reshape(t, k), d.reshape(t, o)
-        # the features of a group lie side by side, within each pixel of a window
-        # [G, t, window, in] and [G, t, o]
-        x = jnp.moveaxis(x.reshape(t, math.prod(window), groups, features), 2, 0)
-        return x.reshape(groups, t, k), jnp.swapaxes(d.reshape(t, groups, o), 0, 1)
-
-    if groups == 1:
-        view = as_matrices(view, kernel.shape, (*space, into, out), (k, o))
-    else:  # [groups, o, *window, features] first, whose second axis becomes the last
-        turned = (groups, o, *window, features)
-        view = as_matrices(view, kernel.shape, (out, *space, into), turned)
-        view = as_matrices(view, turned, (0, *range(2, len(turned)), 1), (groups, k, o))
-    return Use(at, ((at, 0),), "convolution", view, groups, t, (k, o), factors)

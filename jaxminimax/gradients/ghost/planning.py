@@ -12,9 +12,9 @@ from jaxminimax.base.tree import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.ghost.search import Place, derived, pulled_back, search
-from jaxminimax.gradients.ghost.trace import Flat, flatten, moved, run, tap
+from jaxminimax.gradients.ghost.trace import Flat, Path, flatten, moved, run, tap
 from jaxminimax.gradients.ghost.treatment import Factors, Treatment, gathered, treatment_of
-from jaxminimax.gradients.ghost.uses import Path, Use
+from jaxminimax.gradients.ghost.uses import Use
 
 _LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 

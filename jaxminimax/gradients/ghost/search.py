@@ -36,23 +36,22 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base.tree import at_least_float32
-from jaxminimax.gradients.ghost import convolution
-from jaxminimax.gradients.ghost.trace import Flat, Loop, Step, run
+from jaxminimax.gradients.ghost.trace import Flat, Loop, Path, Step, run
 from jaxminimax.gradients.ghost.treatment import Treatment, gathered, treatment_of
 from jaxminimax.gradients.ghost.uses import (
     PICKED,
     Operand,
-    Path,
     Use,
     View,
     folded,
     grouped,
+    kernel,
     lifted,
     lookup,
     product,
 )
 
-KINDS = {"dot_general": product, "conv_general_dilated": convolution.use, "gather": lookup,
+KINDS = {"dot_general": product, "conv_general_dilated": kernel, "gather": lookup,
          "dynamic_slice": lookup}
 Uses = list[Use] | str  # all of them, or why they are not known
 Scales = tuple[tuple[Operand, bool], ...]  # scalars, and whether they divide

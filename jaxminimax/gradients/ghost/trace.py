@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.gradients.ghost.convolution import convolve, ungrouped
-from jaxminimax.gradients.ghost.uses import Path
 
 if TYPE_CHECKING:
     from jax.extend import core
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 _GROUPS = {"jit": "jaxpr", "pjit": "jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr",
            "remat": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 _REMATS = ("checkpoint", "remat2", "remat")
+
+Path = tuple[int, ...]  # of a step: its number, in the body of the scan before it if there is one
 
 
 class Loop(NamedTuple):

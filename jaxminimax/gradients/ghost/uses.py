@@ -21,16 +21,15 @@ see the same numbers.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.tree import EXACT, at_least_float32
-
-if TYPE_CHECKING:
-    from jaxminimax.gradients.ghost.trace import Step
+from jaxminimax.gradients.ghost import convolution
+from jaxminimax.gradients.ghost.trace import Path, Step
 
 # (kind, numbers, shape before); the numbers of a slice are starts, limits and strides
 View = tuple[tuple[str, tuple[Any, ...], tuple[int, ...]], ...]
@@ -98,7 +97,6 @@ def entries(view: View, shape: tuple[int, ...]) -> np.ndarray:
     return seen(view, np.arange(math.prod(shape)).reshape(shape))
 
 
-Path = tuple[int, ...]  # of a step: its number, in the body of the scan before it if there is one
 Operand = tuple[Path, int]
 
 
@@ -141,12 +139,12 @@ def as_matrices(view: View, before: tuple[int, ...], order: tuple[int, ...],
     return (*view, ("transpose", order, before), ("reshape", shape, turned))
 
 
-def is_complex(step: "Step") -> bool:
+def is_complex(step: Step) -> bool:
     """Returns whether a step reads or makes complex numbers."""
     return any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in (*step.avals, step.out))
 
 
-def product(at: Path, step: "Step", me: int, view: View) -> Use | str:
+def product(at: Path, step: Step, me: int, view: View) -> Use | str:
     """The use of operand `me` of a `dot_general`, or why there is none; `view` leads to it."""
     if is_complex(step):
         return "complex numbers"
@@ -173,6 +171,45 @@ def product(at: Path, step: "Step", me: int, view: View) -> Use | str:
     return Use(at, ((at, 1 - me),), "product", view, groups, t, (k, o), factors)
 
 
+def kernel(at: Path, step: Step, me: int, view: View) -> Use | str:
+    """The use of a kernel, operand 1 of a convolution, or why there is none; `view` leads to it."""
+    how = step.params
+    if is_complex(step):
+        return "complex numbers"
+    if me != 1:
+        return "a convolution as its input"
+    if how["batch_group_count"] != 1:
+        return "a convolution with groups of the batch"
+    groups = how["feature_group_count"]
+    x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
+    shape = step.avals[1].shape
+    window, features = tuple([shape[i] for i in space]), shape[into]
+    k, o = features * math.prod(window), shape[out] // groups
+    t = math.prod(step.out.shape) // max(o * groups, 1)
+    if not t:
+        return "a convolution of nothing"
+
+    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # [n, *space, features] and [n, *out pixels, features]
+        x, d = (a.transpose((n, *pixels, last))
+                for a, (n, last, *pixels) in ((met[0], x_axes), (d, d_axes)))
+        x = convolution.patches(how, x, window)
+        if groups == 1:
+            return x.reshape(t, k), d.reshape(t, o)
+        # the features of a group lie side by side, within each pixel of a window
+        # [G, t, window, in] and [G, t, o]
+        x = jnp.moveaxis(x.reshape(t, math.prod(window), groups, features), 2, 0)
+        return x.reshape(groups, t, k), jnp.swapaxes(d.reshape(t, groups, o), 0, 1)
+
+    if groups == 1:
+        view = as_matrices(view, shape, (*space, into, out), (k, o))
+    else:  # [groups, o, *window, features] first, whose second axis becomes the last
+        turned = (groups, o, *window, features)
+        view = as_matrices(view, shape, (out, *space, into), turned)
+        view = as_matrices(view, turned, (0, *range(2, len(turned)), 1), (groups, k, o))
+    return Use(at, ((at, 0),), "convolution", view, groups, t, (k, o), factors)
+
+
 def _int32(rows: jax.Array) -> jax.Array:
     """Row numbers of any integer type; those beyond int32 end at its largest number."""
     limits = jnp.iinfo(rows.dtype)
@@ -180,7 +217,7 @@ def _int32(rows: jax.Array) -> jax.Array:
     return jnp.clip(rows, low, high).astype(jnp.int32)
 
 
-def lookup(at: Path, step: "Step", me: int, view: View) -> Use | str:
+def lookup(at: Path, step: Step, me: int, view: View) -> Use | str:
     """The use of a table of which rows are picked by number, or why there is none."""
     p, how = step.avals[me], step.params
     rest = tuple(p.shape[1:])
@@ -212,7 +249,7 @@ def lookup(at: Path, step: "Step", me: int, view: View) -> Use | str:
 PICKED = "entries picked by number"
 
 
-def folded(use: Use, at: Path, step: "Step", me: int, view: View) -> Use | None:
+def folded(use: Use, at: Path, step: Step, me: int, view: View) -> Use | None:
     """The use of a parameter that a use of its product is; None if it is none of one matrix.
 
     Args:
