@@ -7,6 +7,7 @@ import warnings
 
 from jaxminimax.base import own_files
 from jaxminimax.tables import predict
+from jaxminimax.tables.notes import NoteWarning
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,7 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:  # a file that cannot be written
         print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
         return 2
-    for noted in dict.fromkeys(str(w.message) for w in warned if w.category is UserWarning):
+    for noted in dict.fromkeys(str(w.message) for w in warned
+                               if w.category in (UserWarning, NoteWarning)):
         print(f"python -m jaxminimax {args.command}: {noted}", file=sys.stderr)
     print(json.dumps(record, allow_nan=False) if args.json else plain)
     return 0

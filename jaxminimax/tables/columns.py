@@ -90,6 +90,16 @@ def word(cell: Any) -> str:
     return {"true": "1", "false": "0"}.get(text.lower(), match[1] if match else text)
 
 
+def listed(names: Sequence[Any]) -> str:
+    """Prints names of columns for a message, but none if one is a number in text.
+
+    The first line of a file without a header line is a record, which no message may print.
+    """
+    if any(isinstance(name, str) and not math.isnan(_number(name)) for name in names):
+        return f"{len(names)} columns, some with numbers for names: is a header line missing?"
+    return ", ".join(map(str, names))
+
+
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
 # |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
 # `[n]` cells as `[n, width]` numbers in [-1, 1]; `declared`, what was declared, as a record; and
@@ -138,8 +148,8 @@ class Number:
 
     @property
     def length(self) -> float:
-        """Bounds x^2 + (x^2 - 1/2)^2 by 5/4 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
-        return 1.25 + 0.25 * self.missing
+        """Bounds x^2 + (x^2 - 1)^2 by 1 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
+        return 1.0 + 0.25 * self.missing
 
     @property
     def squares(self) -> tuple[bool, ...]:
@@ -262,8 +272,8 @@ class Category:
 
     @property
     def length(self) -> float:
-        """Returns 1: one place of a record is 1, the others are 0."""
-        return 1.0
+        """Bounds |e - 1/k|^2 by 1 - 1/k for k >= 2 places, and (e - 1/2)^2 by 1/4 for one."""
+        return max(1 - 1 / self.width, 0.25)
 
     @property
     def squares(self) -> tuple[bool, ...]:

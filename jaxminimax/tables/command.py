@@ -11,36 +11,28 @@ import importlib.metadata
 import json
 import pathlib
 import platform
-import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import files, report, scores, statistics, training
-from jaxminimax.tables.columns import Category, Charged, Column, Number
+from jaxminimax.tables import files, notes, report, scores, statistics, training
+from jaxminimax.tables.columns import Category, Charged, Column, Number, listed
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
 
 # --- options that stand for a schema, and what is missing ---
 
 
-# words in the name of a column that tells who, not what; and of one that tells when
-_WHO = {"id", "ids", "uuid", "guid", "key", "index", "idx", "name", "firstname", "lastname",
-        "surname", "email", "mail", "phone", "ssn", "passport", "address", "street", "url", "hash",
-        "token", "login", "username", "iban"}
-_WHEN = {"date", "time", "timestamp", "datetime", "dob", "birthday", "birthdate"}
-_MANY = 50  # rows a value, on average, below which a category has too many
-_SHOWN = 10  # names
-
-
-def _add_schema(flag: Any) -> None:
+def add_schema(flag: Any) -> None:
     """Adds the options that stand for a schema to a command."""
+    flag("--schema", help="TOML file: label, ranges and categories of the columns, owner, groups")
+    flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
+    flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
     flag("--label", metavar="NAME", help="the label's column, in place of --schema")
     flag("--positive", metavar="VALUE", help="its positive value; every other one is negative")
     flag("--numeric", nargs="+", default=[], metavar="NAME[=LOW:HIGH]",
@@ -116,16 +108,16 @@ def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
     """Explains which options a table needs that declares nothing."""
     named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
     left = [name for name in names if name not in named]
-    doubts = {name: why for name in left if (why := doubt(name)) is not None}
+    doubts = {name: why for name in left if (why := notes.doubt(name)) is not None}
     kept = [name for name in left if name not in doubts]
     lines = ["needs --schema FILE, or as options, what is public about the table:"]
     if args.label is None or args.positive is None:
         lines.append("  --label NAME --positive VALUE: which column is predicted, and the value "
                      "that counts.")
     lines += [
-        f"  of each column that is to be read, of {', '.join(kept)}: --numeric NAME=LOW:HIGH, or "
+        f"  of each column that is to be read, of {listed(kept)}: --numeric NAME=LOW:HIGH, or "
         "--categorical 'NAME=A|B'. A column that is not declared is not read.",
-        *(f"  {name}: {why}." for name, why in doubts.items()),
+        *(f"  {why}" for why in doubts.values()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. " + _price(args, rows),
         "In a TOML file: [label] name, positive; [columns.NAME] range = [low, high], range = "
         "\"charged\" or categories = [...]."]
@@ -145,58 +137,6 @@ def _price(args: argparse.Namespace, rows: int) -> str:
             f"records share, times the square root of the number of such columns.")
 
 
-def doubt(name: str) -> str | None:
-    """Returns why a column should perhaps not be read, by its name alone; else None."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
-    words = set(re.split(r"[^a-z]+", spaced.lower())) | {name.lower()}
-    if words & _WHO or name.startswith("Unnamed: "):
-        return ("by its name it says who, or counts rows, which is no help with new rows; "
-                "--drop it, or say [owner]")
-    if words & _WHEN:
-        return "by its name it is a date, and no number: give years or days"
-    return None
-
-
-def doubts(schema: Schema, rows: int) -> list[str]:
-    """Returns notes on the columns of a schema, from the schema alone."""
-    notes = [f"{name}: {why}." for name in schema.columns if (why := doubt(name)) is not None]
-    for name, kind in schema.columns.items():
-        if isinstance(kind, Category) and kind.width * _MANY > rows:
-            notes.append(f"{name}: {kind.width} values for {rows} rows, fewer than {_MANY} rows a "
-                         "value: most of them will be noise; merge some, or --drop it.")
-    return notes
-
-
-def rare_label(scorer: Any) -> list[str]:
-    """Returns a note on a rare label, from the released share of positives; already paid for."""
-    rare = scorer.moments.prior
-    if scorer.schema.target is not None or 0.02 < rare < 0.98:
-        return []
-    schema = scorer.schema
-    few = "few rows, or none, have" if rare < 0.5 else "nearly all rows, or all, have"
-    return [f"{schema.label}: by the released share {few} the positive value "
-            f"{schema.positive!r}: check how it is written."]
-
-
-def constant(scorer: Any) -> list[str]:
-    """Returns a note on nearly constant numbers, from the released means; already paid for."""
-    if scorer.floor is None:
-        return []
-    spread = scorer.moments.second - scorer.moments.mean**2
-    first, names = 0, []
-    for name, kind in scorer.schema.columns.items():
-        # twice the deviation of the spread, which is at most 1.1 floors; a tenth of the range
-        if isinstance(kind, Number) and spread[first] + 2.2 * scorer.floor < 0.01:
-            names.append(name)
-        first += kind.width
-    if not names:
-        return []
-    named = ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    return [f"{named}: by the released means less than a tenth of the declared range is used: "
-            "constants, or ranges that are far too wide."]
-
-
 # --- the commands ---
 
 
@@ -213,11 +153,11 @@ def add(commands: Any) -> None:
         "--out a command that was stopped goes on where it was, if it is given again."))
     flag = command.add_argument
     flag("table", help="CSV file with a header line, or Parquet file")
-    flag("--schema", help="TOML file: label, ranges and categories of the columns, owner, groups")
-    _add_schema(flag)
+    add_schema(flag)
     flag("--epsilon", type=float, required=True, help="of everything that training releases")
     flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n, "
          "as publishing one record in n at random has delta = 1/n")
+    flag("--allow-large-delta", action="store_true", help="allow a delta of 1/n or more")
     flag("--test-fraction", type=float, metavar="F",
          help="share of the records (persons, if the schema has an owner) held out to test on; "
               "without it all rows train")
@@ -226,8 +166,6 @@ def add(commands: Any) -> None:
               "epsilon; needs --test-fraction")
     flag("--seed", type=int, help="of the split and of the noise, for experiments: anyone who has "
                                   "it can remove the noise. Default: the system's entropy")
-    flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
-    flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
     flag("--ledger", metavar="FILE",
          help="ledger that is charged for all of it before anything is released, and that refuses "
               "what its budget does not cover; `jaxminimax ledger FILE --epsilon E --delta D` "
@@ -263,14 +201,13 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
     """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
     rows, held = files.Frames(args.table, schema.numeric, schema.names), None
-    count = rows.most
+    if args.columns is not None or args.drop:  # the other columns are left out on purpose
+        rows.columns = [name for name in rows.columns if name in schema.names]
     if args.test_fraction is not None:
-        frame = files.read(args.table, schema.numeric)
+        frame = files.read(args.table, schema.numeric)[rows.columns]
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-        rows, held, count = frame[~test], frame[test], int(np.sum(~test))
-    for note in doubts(schema, count):
-        warnings.warn(note, UserWarning, stacklevel=2)
+        rows, held = frame[~test], frame[test]
     if args.curve and schema.target is not None:
         raise ValueError("--curve draws the AUC of a label with a positive value: leave it out, or "
                          "train at each epsilon by itself.")
@@ -303,15 +240,13 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
         scorers.append(training.train(rows, schema, epsilon=target, delta=args.delta, key=key,
                              progress=not (args.quiet or args.json), ledger=ledger,
                              name=args.name, unit=args.unit,
+                             allow_large_delta=args.allow_large_delta,
                              folder=None if folder is None else folder / UNFINISHED / str(k)))
     scorer = scorers[0]
     record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if held is not None:
         record = scores.held_out(scorer, rows, held)
     measured = list(record)
-    notes = (*scorer.notes, *rare_label(scorer), *constant(scorer))
-    for note in notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
     record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
                "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -320,7 +255,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
                "ledger": None if ledger is None else _books(ledger), "seed": args.seed,
                "group_losses": scorer.group_losses,
                **report.released(scorer),
-               "schema": scorer.schema.to_dict(), "notes": list(notes),
+               "schema": scorer.schema.to_dict(),
+               "notes": [note.to_json() for note in scorer.notes],
                "outside_the_guarantee": [*measured, "curve"],
                "statement": scorer.statement.to_json()}
     if len(scorers) > 1:
@@ -389,13 +325,13 @@ def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
             own_files.check_parent(folder)
             held.enter_context(own_files.locked(folder / MODEL))
             held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
-            held.callback(_drop_empty, folder / UNFINISHED)
             for name in (REPORT, PAGE, UNFINISHED):
                 own_files.sweep(folder / name)
         except OSError as error:
             raise ValueError(f"--out {folder} cannot be written: {error}") from error
         if (folder / UNFINISHED).exists():
             own_files.check(folder / UNFINISHED)
+        held.callback(_drop_empty, folder / UNFINISHED)
         return held.pop_all()
 
 

@@ -26,7 +26,7 @@ records far off count no more than others. The curvature is at most |x|^2 = 2.
 
 **Moments.** Labels are in the one release of means, centred: y - 1/2 of two values, of squared
 length 1/4; e_y - 1/K of several, of squared length 1 - 1/K, or 1/K for a row with none of them; y
-and y^2 - 1/2 of a number, at most 5/4 together.
+and y^2 - 1 of a number, at most 1 together, as `statistics` shows.
 """
 
 import dataclasses
@@ -67,8 +67,9 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
 
 
 # Each kind of label answers: `loss` and `released`, in words; `problem`; `clip` and `longest`, the
-# clip norm and the time that a round may stand for; `haste`, by which the time of the gradient flow
-# is divided; `psi`, its part of the moments, of `numbers` of a row with |psi|^2 at most `length`;
+# clip norm and the time that a round may stand for; `curvature`, h of a preconditioner, 0 where
+# steps have none; `haste`, by which the time of the gradient flow is divided; `psi`, its
+# part of the moments, of `numbers` of a row with |psi|^2 at most `length`;
 # `prior`, what is kept of their released mean; `target`, what is trained on; `start`, weights
 # `[d + 1, ...]`; and `finished`, weights whose scores are in the label's own units.
 
@@ -81,6 +82,7 @@ class TwoValues:
     released = "share of positives"
     problem = Problem(_two)
     clip = math.sqrt(0.5)
+    curvature = 0.125
     longest = 20.0
     haste = 1.0
     numbers = 1
@@ -119,6 +121,7 @@ class Several:
 
     count: int
     problem = Problem(_several)
+    curvature = 0.0
     longest = 10.0
     haste = math.sqrt(2.0)
 
@@ -186,18 +189,19 @@ class Amount:
     released = "mean of the label"
     problem = Problem(_number)
     clip = math.sqrt(2.0) * BEND
+    curvature = 0.0
     longest = 5.0
     haste = 1.0
     numbers = 2
-    length = 1.25
+    length = 1.0
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
-        """Returns y and y^2 - 1/2, `[rows, 1]` each."""
-        return [y[:, None], y[:, None] ** 2 - 0.5]
+        """Returns y and y^2 - 1, `[rows, 1]` each."""
+        return [y[:, None], y[:, None] ** 2 - 1]
 
     def prior(self, mean: np.ndarray) -> np.ndarray:
         """Returns the mean of y and that of its square."""
-        return np.clip(mean + np.array([0.0, 0.5]), [-1.0, 0.0], 1.0)
+        return np.clip(mean + np.array([0.0, 1.0]), [-1.0, 0.0], 1.0)
 
     def _spread(self, by: Moments, floor: float) -> tuple[float, float]:
         """Returns the label's mean and standard deviation, both noisy."""

@@ -75,7 +75,7 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<title>{html.escape(f'{title}, {date}')}</title><style>", _STYLE, "</style></head><body>",
         f"<h1>{html.escape(title)}</h1>{html.escape(date)}", _named(_facts(scorer, stated, data)),
-        _listed("To note", (*map(str, data.get("notes", ())), *large)),
+        _listed("To note", (*map(str, scorer.notes), *large)),
         _listed("What this guarantees", _plain(stated)),
         _pictures(scorer, data, law),
         f"<h2>The statement</h2><p>{html.escape(stated.paragraph())}</p>", _named(stated.table()),

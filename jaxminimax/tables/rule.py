@@ -7,6 +7,18 @@ time and no privacy, and their charge is exact. The one number that matters is t
 gradient flow that is followed. A direction without curvature gathers noise tau 2 C / (n mu') in it;
 the rule sets that to 0.7 a coordinate, and to more for many columns.
 
+A released matrix of second moments makes the rounds few (`curvature`): steps are multiplied by a
+preconditioner P with the ridge r, and T rounds of steps 1 with momentum 1/2 move a flat direction
+for a time of 2 T / r. With r = 2 T / tau it gathers the same noise as before. r must be above what
+the noise of the matrix may hide, so
+
+    T = max(20, tau least_ridge / 2),     which grows like d whatever n and epsilon are.
+
+The matrix costs 0.03 of mu^2. Groups, and data too few for moments, keep the plain flow.
+
+Where n mu' / sqrt(d) is above 2,000, bias costs more than noise: the clip norm grows with it until
+no gradient is clipped, at 4,000. (A rare label is what clipped gradients keep from being learned.)
+
 The loss and its clip norm C are those of the kind of label, see `labels`.
 
 Groups that contain the label are trained by `balanced_groups`: each group has the same weight at
@@ -34,7 +46,8 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import labels, statistics
+from jaxminimax.tables import curvature, labels, statistics
+from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
 SHARE = 0.1  # of mu^2, for the release of moments
@@ -44,6 +57,9 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 WIDE = 25
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
+FREE = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
+MATRIX = 0.03  # of mu^2, for the second moments of rows
+FEWEST = 20  # rounds with a preconditioner
 ROUNDS = (100, 1000)
 FEW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
 METHODS = ("average", "balanced", "minimax")
@@ -57,6 +73,7 @@ LEAST = 1.0  # from what sum of steps on weights are worth their losses
 NEAR = 0.1  # n delta from which on delta is near 1/n
 USUAL = 1e-6  # another delta that notes name
 HEAVY_BALL = functools.partial(optax.sgd, momentum=0.9)
+HALF_BALL, ADDED = functools.partial(optax.sgd, momentum=0.5), 2.0  # what a step of 1 adds up to
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +95,7 @@ class Defaults:
       population: n, records.
       label: the kind of label.
       losses: the release of groups' losses under a model that was trained without groups, or None.
+      matrix: the release of rows' second moments that makes a preconditioner, or None for none.
 
     Examples:
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
@@ -100,6 +118,12 @@ class Defaults:
     population: int
     label: labels.Label
     losses: GroupLosses | None = None
+    matrix: Repeat | None = None
+
+    @property
+    def ridge(self) -> float:
+        """R of the preconditioner, so that a flat direction moves for the time tau."""
+        return ADDED * self.hyper.iterations / self.time
 
     @property
     def algorithm(self) -> Any:
@@ -108,7 +132,8 @@ class Defaults:
 
     def extra(self) -> tuple[Mechanism, ...]:
         """Returns the releases that are charged with the run."""
-        return (*self.alongside, self.moments, *(() if self.losses is None else (self.losses,)))
+        optional = (x for x in (self.matrix, self.losses) if x is not None)
+        return (*self.alongside, self.moments, *optional)
 
     def beside(self) -> tuple[Mechanism, ...]:
         """The old name of `extra`, for one version."""
@@ -130,31 +155,44 @@ class Defaults:
                  "left as they are, since the data are too few for their moments: only the "
                  f"{self.label.released} is released")
         prior = f" and the intercept of the released {self.label.released}" if average else ""
+        of_rows, how = "", f"{step:.4g} with momentum 0.9"
+        if self.matrix is not None:
+            of_rows = f"{MATRIX:g} for one of the second moments of rows, "
+            how = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments with a "
+                   f"ridge of {self.ridge:.4g}")
         lines = [
             f"{self.label.loss} on {n} records",
             f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
             "constant 1",
-            f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, and the "
-            "rest for gradients",
+            f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, "
+            f"{of_rows}and the rest for gradients",
             f"Sampler: none; the batch of every round is all {n} records",
             f"Clip norm of a record's gradient: {clip:.4g}",
             f"Noise of a round over the clip norm: {float(noise):.4g}",
             f"Rounds: {hyper.iterations}, as more of them cost time and no privacy",
-            f"Optimiser: heavy-ball gradient steps of {step:.4g} with momentum 0.9, over a time of "
+            f"Optimiser: heavy-ball gradient steps of {how}, over a time of "
             f"{self.time:.4g}, from weights 0{prior}",
             "Averaging: the scorer is the mean of the last half of the points"]
-        return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *self.notes()))
+        return ". ".join(lines) + "." + self.of_groups() + " ".join(
+            ("", *map(str, self.notes())))
 
-    def notes(self) -> tuple[str, ...]:
-        """Returns notes to read before relying on it: too few data, a delta near 1/n."""
-        notes = [] if self.strength >= FEW else [
-            f"The data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
-            f"{FEW:.0f}: expect little of the score, or ask for a larger epsilon."]
-        others = other_deltas(self.mechanism(), self.population, self.delta)
+    def notes(self, described: Mechanism | None = None) -> tuple[Note, ...]:
+        """Returns notes to read before relying on it: too few data, a delta near 1/n.
+
+        Args:
+          described: all that is released; None: `mechanism()`.
+        """
+        notes = [] if self.strength >= FEW else [Note(
+            None, f"the data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
+            f"{FEW:.0f}, so expect little of the score",
+            "ask for a larger epsilon, or leave columns out")]
+        others = other_deltas(described or self.mechanism(), self.population, self.delta)
         if others:
             each = ", ".join(f"{e:.4g} at delta = {x}" for x, e in others.items())
-            notes.append(f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
-                         f"makes epsilon look small: the same noise has epsilon = {each}.")
+            notes.append(Note(
+                None, f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
+                f"makes epsilon look small: the same noise has epsilon = {each}",
+                "quote epsilon at a delta of 1e-6 or less"))
         return tuple(notes)
 
     def of_groups(self) -> str:
@@ -175,7 +213,7 @@ class Defaults:
 
 def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
              sizes: tuple[int, ...] = (), by_label: bool = False, method: str | None = None,
-             alongside: tuple[Mechanism, ...] = ()) -> Defaults:
+             alongside: tuple[Mechanism, ...] = (), preconditioned: bool = True) -> Defaults:
     """Chooses settings of a private linear scorer, from n, the columns, epsilon and delta alone.
 
     Args:
@@ -189,6 +227,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         balanced at first, then the largest loss of a group is made small. None: for groups that
         contain the label "minimax", or "balanced" where losses would be noise; else "average".
       alongside: other mechanisms on the same records that are paid from epsilon.
+      preconditioned: whether second moments of rows may be released, where that saves rounds.
 
     Raises:
       ValueError: for numbers that are out of range, or a method that needs groups without them.
@@ -222,39 +261,49 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     if sizes and method == "average":
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
-    mu = 2 / z * math.sqrt(share)
+    width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
-    time = GATHERED * heard * mu / (2 * kind.clip * kind.haste)
+    mu = 2 / z * math.sqrt(share)
+    clip, matrix, rounds = kind.clip, None, GROUP_ROUNDS
+    time = GATHERED * heard * mu / (2 * clip * kind.haste)
     if method == "average":
-        time *= max(1.0, math.sqrt(schema.width / WIDE))
-    rounds = GROUP_ROUNDS
-    if method == "average":
+        time *= max(1.0, math.sqrt(width / WIDE))
         rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
-    time = min(time, kind.longest * rounds)
-    step = min(0.1 * time / rounds, 2.0)
-    hyper = _hyper(method, population, sizes, kind.clip, step, rounds, steps, budget)
+        noise = z / math.sqrt(MATRIX)
+        few = max(FEWEST, math.ceil(time / ADDED * curvature.least_ridge(
+            width, population, noise, kind.curvature)))
+        if preconditioned and kind.curvature and standardise and few < rounds:
+            rounds, matrix = few, statistics.one_release(population, 1.0, noise)
+            left = math.sqrt(1 - MATRIX / share)
+            clip *= min(max(left * heard * mu / math.sqrt(width) / FREE, 1.0), 2.0)
+            mu, time = left * mu, left * time * kind.clip / clip
+    if matrix is None:
+        time = min(time, kind.longest * rounds)
+    step = 1.0 if matrix is not None else min(0.1 * time / rounds, 2.0)
+    hyper: Any = sgda.Hyper(
+        query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
+        iterations=rounds, averaging=TAIL,
+        optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
+    if method != "average":
+        hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
     result = Defaults(hyper, moments, standardise, deviation, max(2 * deviation, FLOOR), time,
-                      heard * mu / math.sqrt(max(schema.width, 1)), alongside, float(epsilon),
-                      float(delta), method, population, kind, checked)
+                      heard * mu / math.sqrt(width), alongside, float(epsilon), float(delta),
+                      method, population, kind, checked, matrix)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra())
     return dataclasses.replace(result, hyper=hyper)
 
 
-def _hyper(method: str, population: int, sizes: tuple[int, ...], clip: float, step: float,
-           rounds: int, steps: float, budget: float) -> sgda.Hyper | balanced_groups.Hyper:
+def _of_groups(sizes: tuple[int, ...], clip: float, step: float, steps: float,
+               budget: float) -> balanced_groups.Hyper:
     """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
-    if method == "average":
-        return sgda.Hyper(query=Query(clip=Saddle(clip, None), population=population),
-                          step=Saddle(step, 1.0), iterations=rounds, averaging=TAIL,
-                          optimiser=Saddle(HEAVY_BALL, optax.sgd))
     hyper = balanced_groups.Hyper(
         query=GroupGradients(clip=clip, sizes=sizes, groups="all"), losses=None, step=step,
-        iterations=rounds, averaging=TAIL, optimiser=HEAVY_BALL)
-    if method == "balanced":
+        iterations=GROUP_ROUNDS, averaging=TAIL, optimiser=HEAVY_BALL)
+    if not budget:
         return hyper
     moving = dataclasses.replace(hyper, losses=_losses(sizes, 1, 1.0))
-    left = rounds - balanced_groups.rounds_balanced(moving)
+    left = GROUP_ROUNDS - balanced_groups.rounds_balanced(moving)
     return dataclasses.replace(moving, losses=dataclasses.replace(
         _losses(sizes, left, budget), times=1), weight_step=steps / left)
 

@@ -16,6 +16,7 @@ from jaxminimax.tables.columns import (
     Number,
     as_numbers,
     check_names,
+    listed,
     of_record,
     places,
     word,
@@ -351,19 +352,31 @@ class Schema:
         Raises:
           ValueError: for a table that has none of that name, or several, and for no table at all.
         """
-        columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
-        if columns is frame and not isinstance(frame, Mapping):
-            raise ValueError("a table must be a data frame or a dictionary of columns, got a "
-                             f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
-                             "of records, or of an array and columns=[...].")
-        columns = list(columns)
+        columns = columns_of(frame)
         if name not in columns:
-            raise ValueError(f"the table has no column {name!r}; it has {columns}.")
+            raise ValueError(f"the table has no column {name!r}; it has {listed(columns)}.")
         if columns.count(name) > 1:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
         column = frame[name]
+        if not hasattr(column, "__len__") or isinstance(column, str):
+            raise ValueError(f"column {name!r} must have a cell for each row, got a "
+                             f"{type(column).__name__}.")
         return exact(column) if isinstance(column, list | tuple) else column
+
+
+def columns_of(frame: Any) -> list[Any]:
+    """Returns the names of a table's columns.
+
+    Raises:
+      ValueError: for what is no table.
+    """
+    columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
+    if columns is frame and not isinstance(frame, Mapping):
+        raise ValueError("a table must be a data frame or a dictionary of columns, got a "
+                         f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
+                         "of records, or of an array and columns=[...].")
+    return list(columns)
 
 
 def _target(label: Mapping[str, Any]) -> Category | Number | None:

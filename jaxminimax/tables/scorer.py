@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxminimax.base import own_files
 from jaxminimax.tables.columns import Category
+from jaxminimax.tables.notes import Note
 from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
@@ -40,7 +41,7 @@ class Scorer:
       stated: what training cost, `statement.to_json()`.
       described: what was released; None of one that was read from a file.
       group_losses: noisy mean losses of the groups, of a scorer that was trained without them.
-      notes: what to think of before relying on it; not saved.
+      notes: likely mistakes, from public facts and from released numbers.
 
     Examples:
         >>> from jaxminimax.tables.scaling import Moments
@@ -63,7 +64,7 @@ class Scorer:
     stated: dict[str, Any]
     described: "Mechanism | None" = None
     group_losses: dict[str, float] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def statement(self) -> "Statement":
@@ -138,7 +139,8 @@ class Scorer:
                 "formula": FORMULAS[kind], "features": features, "intercepts": intercepts,
                 "schema": self.schema.to_dict(),
                 "released": {**self.moments.to_json(), "floor": self.floor},
-                "group_losses": self.group_losses, "statement": self.stated}
+                "group_losses": self.group_losses,
+                "notes": [note.to_json() for note in self.notes], "statement": self.stated}
 
     def linear(self) -> tuple[np.ndarray, Any]:
         """Returns coefficients `[d]` in the units of the columns, and the intercept.
@@ -218,7 +220,8 @@ class Scorer:
             raise KeyError("format")
         return cls(Schema.from_dict(record["schema"]), np.array(weights),
                    Moments.from_json(released), released["floor"], record["statement"],
-                   group_losses=record.get("group_losses"))
+                   group_losses=record.get("group_losses"),
+                   notes=tuple(Note(**note) for note in record.get("notes", ())))
 
 
 def _line(feature: dict[str, Any]) -> tuple[float, float]:

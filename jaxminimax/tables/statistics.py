@@ -9,14 +9,16 @@ stretch the range by decades. If no cell does, it is the fullest one and its nei
 after the release is post-processing.
 
 **Moments.** One release of means and second moments puts features on one scale. psi of a row: x_j
-and x_j^2 - 1/2 for a number in [-1, 1]; x_j - 1/2 for what is 0 or 1; the places of a category;
-y - 1/2 for a label of two values, and what `labels` says for other ones. For a number
+and x_j^2 - 1 for a number in [-1, 1]; x_j - 1/2 for what is 0 or 1; e - 1/k for the k places e of a
+category, one of which is 1 or none; y - 1/2 for a label of two values, and what `labels` says for
+other ones. For a number, and for a category with k >= 2 that has one of its values or none,
 
-    x^2 + (x^2 - 1/2)^2 = x^4 + 1/4 <= 5/4,
+    x^2 + (x^2 - 1)^2 = 1 - x^2 (1 - x^2) <= 1,
+    (1 - 1/k)^2 + (k - 1) / k^2 = 1 - 1/k,    k / k^2 = 1/k <= 1 - 1/k,
 
-so |psi|^2 <= c^2 = 5/4 numbers + 1/4 flags + categories + the label's length (1/4 of two values),
-the clip never binds, and the mean of psi over persons moves by at most 2 c / n when one of them is
-replaced. (Of a person with several rows it is their mean, which is no longer.)
+so |psi|^2 <= c^2 = numbers + 1/4 flags + sum_categories (1 - 1/k) + the label's length (1/4 of two
+values), the clip never binds, and the mean of psi over persons moves by at most 2 c / n when one of
+them is replaced. (Of a person with several rows it is their mean, which is no longer.)
 """
 
 import dataclasses
@@ -66,6 +68,12 @@ def noise_of_one(population: int, epsilon: float, delta: float,
     return float(one.query.noise_multiplier.w)
 
 
+def deviation(described: Repeat) -> float:
+    """Returns the standard deviation of the noise in each number of `one_release`."""
+    query = described.query
+    return float(query.clip.w * query.noise_multiplier.w / query.population)
+
+
 # --- ranges ---
 
 
@@ -104,9 +112,8 @@ def ranges_query(population: int, schema: Schema, epsilon: float,
 
 def least_share(described: Repeat) -> float:
     """Returns the share of records from which on a cell counts."""
-    query = described.query
-    sure = -scipy.special.ndtri(_FALSE / (CELLS * max(1.0, query.clip.w**2)))
-    return float(sure * query.clip.w * query.noise_multiplier.w / query.population)
+    sure = -scipy.special.ndtri(_FALSE / (CELLS * max(1.0, described.query.clip.w**2)))
+    return float(sure * deviation(described))
 
 
 def charged_cells(schema: Schema, frame: Any) -> np.ndarray:
@@ -174,8 +181,8 @@ def psi_length(schema: Schema, features: bool = True) -> float:
 def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
     """Returns the centre of each feature in psi, and whether its square is another number."""
     shift = np.concatenate([
-        np.full(c.width, 0.0) if isinstance(c, Category) else np.where(c.squares, 0.0, 0.5)
-        for c in schema.columns.values()])
+        np.full(c.width, 1 / max(c.width, 2)) if isinstance(c, Category)
+        else np.where(c.squares, 0.0, 0.5) for c in schema.columns.values()])
     return shift, np.concatenate([c.squares for c in schema.columns.values()])
 
 
@@ -186,27 +193,27 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     Args:
       key: a key of its own, not the run's.
       described: `one_release` of vectors of `psi_length`.
-      x: features in [-1, 1], `[n, rows, d]`.
+      x: features in [-1, 1], `[n, rows, d]`, or with further columns, which are not read.
       y: labels as the schema reads them, `[n, rows, ...]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1 at most.
       schema: of the features and the label.
       features: whether they are released too; without them they stay as they are.
     """
-    width, kind = x.shape[-1], labels.of(schema)
+    width, kind = schema.width, labels.of(schema)
     shift, squared = _layout(schema)
     places = np.flatnonzero(squared)
     problem = _psi(kind, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
     start = Saddle(np.zeros(kind.numbers + features * (width + len(places)),
                             jnp.result_type(float)), ())
     answer = np.asarray(_release(key, described, np.int32(0), problem, start,
-                                (x, y, weight)).w, np.float64)
+                                jax.device_put((x, y, weight))).w, np.float64)
     of_label, answer = np.split(answer, [kind.numbers])
     prior = kind.prior(of_label)
     if not features:
         return Moments(np.zeros(width), np.ones(width), prior)
     mean = answer[:width] + shift
     second = mean.copy()  # of 0 and 1
-    second[places] = answer[width:] + 0.5
+    second[places] = answer[width:] + 1
     return Moments(mean, second, prior)
 
 
@@ -218,7 +225,8 @@ def _psi(kind: labels.Label, shift: tuple[float, ...] | None, places: tuple[int,
         x, y, weight = record
         parts = kind.psi(y)
         if shift is not None:
-            parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 0.5]
+            x = x[:, : len(shift)]
+            parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 1]
         return Saddle(weight @ jnp.concatenate(parts, 1), None)
 
     return Problem(psi)

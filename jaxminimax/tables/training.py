@@ -11,13 +11,14 @@ import numpy as np
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.tables import encoding, labels, statistics
+from jaxminimax.tables import curvature, encoding, labels, notes, statistics
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
+from jaxminimax.tables.notes import Note
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
 from jaxminimax.tables.scaling import Moments, scaled
-from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Scorer
 from jaxminimax.tables.unfinished import Unfinished
 
@@ -36,8 +37,8 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
-                  assumed: tuple[str, ...] = (), progress: bool = False,
-                  room: np.ndarray | None = None,
+                  assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
+                  progress: bool = False, room: np.ndarray | None = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -50,8 +51,9 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       groups: of the records, of the sizes that `chosen` is for.
       unit: what one record is, for the statement.
       assumed: for the statement.
+      noted: notes from before the training, which the scorer keeps.
       progress: whether to show a bar.
-      room: where the scaled features go, which may be where `rows.x` lie; None: new memory.
+      room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; None: new memory.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       **driver: for `fit`, but no ledger.
 
@@ -61,19 +63,30 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     refuse_ledger(driver)
     first, second = jax.random.split(key)
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
-        first, chosen.moments, rows.x, rows.y, rows.weight, schema, chosen.standardise).to_json()))
+        first, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
+        chosen.standardise).to_json()))
     floor = chosen.floor if chosen.standardise else None
     kind = labels.of(schema)
     data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
                     rows.weight.astype(np.float32))
     problem: Any = kind.problem
-    start, own = kind.start(rows.x.shape[-1], by), data
-    if chosen.method != "average":
+    start = kind.start(rows.x.shape[-1], by)
+    if chosen.method == "average":
+        own = jax.device_put(data)  # where the host's memory is the device's, as it lies
+    else:
         assert groups is not None
         start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside = chosen.extra()
-    done = fit(second, Saddle(start, ()), own, chosen.hyper, chosen.algorithm,
+    alongside, hyper = chosen.extra(), chosen.hyper
+    if chosen.matrix is not None:
+        described = chosen.matrix
+        # P is saved, as another machine's M may have other eigenvectors in the last digits
+        matrix = once("preconditioner", lambda: curvature.preconditioner(
+            curvature.release_second_moments(jax.random.fold_in(first, 2), described, own[0],
+                                             own[2]), chosen.ridge, kind.curvature).tolist())
+        hyper = dataclasses.replace(hyper, preconditioner=Saddle(
+            np.array(matrix, np.float32), None))
+    done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     released = None
@@ -86,21 +99,24 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
     w = kind.finished(w, by, chosen.floor)
+    mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
+                        features=chosen.standardise)
+    notes.warn(mistakes)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
-                  chosen.notes())
+                  (*noted, *mistakes))
 
 
 # --- from a table ---
 
 
-_PUBLIC = ("Ranges, categories and values of the schema are public: they were not read off this "
+PUBLIC = ("Ranges, categories and values of the schema are public: they were not read off this "
            "table.")
 
 
 def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
-          folder: Any = None, ledger: Ledger | None = None, name: str | None = None,
-          unit: str | None = None, **driver: Any) -> Scorer:
+          allow_large_delta: bool = False, folder: Any = None, ledger: Ledger | None = None,
+          name: str | None = None, unit: str | None = None, **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -122,11 +138,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       schema: what is public about it.
       epsilon: of everything that is released, replace-one; of a row, or of a person where the
         schema has an owner.
-      delta: in (0, 1).
+      delta: in (0, 1), below 1/n.
       key: root key, a secret; None: that of `folder`, or drawn from the system's entropy.
       progress: whether to show a bar.
       method: "average", of all records; "balanced", every group has the same weight; "minimax",
         balanced at first, then the largest loss of a group is made small. None: as `defaults`.
+      allow_large_delta: whether delta may be 1/n or more.
       folder: for a run that may be stopped, one for each run; None: nothing is saved.
       ledger: the budget of everything that is released about this table. Its unit must be "one
         record" if rows are records, "one person" if the schema has an owner, or `unit`.
@@ -136,9 +153,10 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       **driver: for `fit`, such as `callback`.
 
     Raises:
-      ValueError: for numbers out of range, a table without a declared column, a group without rows,
-        a method that is unknown or needs groups, a folder of another run, one that another user
-        owns or may write to or that another process has, or a ledger that refuses the run.
+      ValueError: for numbers out of range, a delta at or above 1/n that is not allowed, a table
+        without a declared column, a group without rows, a method that is unknown or needs groups, a
+        folder of another run, one that another user owns or may write to or that another process
+        has, or a ledger that refuses the run.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -158,10 +176,13 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             groups = groups.cut(table.labels)
         groups = dataclasses.replace(
             groups, number=recording.group_of_persons(groups.number, index))
+    notes.check_delta(delta, len(index), allow_large_delta)
     paid = statistics.ranges_query(len(index), schema, epsilon, delta)
     chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
                       alongside=paid)
+    noted = (*notes.before(schema, len(index), columns_of(frame)), *chosen.notes())
+    notes.warn(noted)
     values: PyTree = None
     if table.charged is not None:
         values = recording.records(table.charged, table.labels, table.owners, schema.most)
@@ -173,9 +194,9 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                     schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
         entry = None if ledger is None else job.reserve(
-            ledger, chosen.mechanism(), name=name, unit=_in_ledger(ledger, schema, unit),
+            ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit),
             delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
-        root, saved = job.key, [_PUBLIC]
+        root, saved = job.key, [PUBLIC]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
                          "budget.")
@@ -186,8 +207,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             table, schema = encoding.with_charged(table, schema, released), released
         rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
         scorer = train_records(
-            root, rows, schema, chosen, groups=groups, unit=unit or _unit(schema),
-            assumed=tuple(saved), progress=progress, once=job.once,
+            root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema),
+            assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
             room=table.x[:, None] if table.owners is None else None,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
         if entry is not None:
@@ -195,16 +216,16 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         return scorer
 
 
-def _unit(schema: Schema) -> str:
+def unit_of(schema: Schema) -> str:
     """Returns what one record is, where the caller does not say."""
     return "one row" if schema.owner is None else (
         f"one person, the first {schema.most} rows of whom are read")
 
 
-def _in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
+def in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
     """Returns the unit by which a ledger compares a run with its own."""
     same = "one record" if schema.owner is None else "one person"
-    return ledger.unit if unit is None and ledger.unit == same else unit or _unit(schema)
+    return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema)
 
 
 def _settings(chosen: Defaults, mesh: Any) -> str:

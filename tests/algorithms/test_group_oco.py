@@ -323,7 +323,7 @@ def test_float32_stays_float32_and_runs_map():
     np.testing.assert_allclose(jnp.sum(state.average.v, -1), 1.0, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
     """Two groups; at the optimum the wider one weighs 0.946. The paper's steps, epsilon = 10."""
     rounds, dim = 4000, 2
@@ -433,6 +433,17 @@ def test_losses_are_clipped_and_spent():
 def calibrated(epsilon=2.0):
     return jmm.plan(group_oco, problem=POINTS, sizes=(300, 200), dim=4, epsilon=epsilon,
                     delta=1e-6).hyper
+
+
+def test_a_tighter_range_of_losses_costs_the_same_and_makes_steps_longer():
+    numbers = dict(problem=POINTS, sizes=(300, 200), dim=4, epsilon=2.0, delta=1e-6)
+    wide, tight = (jmm.plan(group_oco, loss_bound=x, **numbers).hyper for x in (None, 0.75))
+    assert [h.query.parts[1].bound for h in (wide, tight)] == [POINTS.bound, 0.75]
+    charges = [jmm.epsilon(group_oco.mechanism(h), 1e-6) for h in (wide, tight)]
+    assert charges[1] == pytest.approx(charges[0], rel=1e-3)
+    assert tight.weight_step == pytest.approx(wide.weight_step * POINTS.bound / 0.75, rel=1e-3)
+    with pytest.raises(ValueError, match="loss_bound must lie in"):
+        jmm.plan(group_oco, loss_bound=0.0, **numbers)
 
 
 @pytest.mark.usefixtures("real_noise")

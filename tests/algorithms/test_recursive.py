@@ -475,10 +475,10 @@ def test_the_published_constants_leave_no_round_below_a_hundred_thousand_records
     assert plan.hyper.iterations == 1
     for n, epsilon, fails in ((39, None, False), (36, None, True), (99, 1.0, False),
                               (98, 1.0, True)):
-        made = planned(n, epsilon)
+        made = planned(n, epsilon, rounds="largest")
         assert made.vacuous  # with few records the bound is above L B, whether it holds or not
         assert any("does not hold" in why for why in made.why) == fails
-    assert [planned(n).vacuous for n in (100_000, 200_000)] == [True, False]
+    assert [planned(n, rounds="largest").vacuous for n in (100_000, 200_000)] == [True, False]
     assert published_rounds(population=201_000, dim=10, epsilon=1.0, delta=1e-6) < 1
     assert published_rounds(population=201_100, dim=10, epsilon=1.0, delta=1e-6) > 1
     bound, reach = NUMBERS["bound"], NUMBERS["diameter"]
@@ -491,15 +491,28 @@ def test_the_published_constants_leave_no_round_below_a_hundred_thousand_records
 def test_the_plan_of_the_reference_table():
     for n, rounds, base in ((2**10, 2, 0.1868), (2**12, 3, 0.1057), (2**14, 4, 0.0589),
                             (2**16, 5, 0.0325)):
-        plan = planned(n)
+        plan = planned(n, rounds="largest")
         assert plan.hyper.iterations == rounds
         assert weight(plan) == pytest.approx(base, rel=2e-3)
         assert plan.hyper.query.population == n // rounds
         assert 2**rounds * weight(plan) * NUMBERS["diameter"] <= NUMBERS["bound"]
-    assert planned(2**16, rounds="bound_optimal").guarantee <= planned(2**16).guarantee
     less = planned(2**12, mode="manual", kappa=0.3)
     same = recursion.Public(10, NUMBERS["bound"], NUMBERS["diameter"], 1.0, 1e-6, 4.224679, 0.01)
     assert weight(less) == pytest.approx(0.3 * same.tight(less.hyper.query.population), rel=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [recursive, recursive_sgda])
+def test_the_default_plan_has_the_smallest_bound_and_more_records_never_raise_it(algorithm):
+    """The paper's largest number of rounds raises the bound each time that it grows by one."""
+    smooth = {"smooth": 1.0} if algorithm is recursive else {}
+
+    def bound(n, **more):
+        return jmm.plan(algorithm, population=n, epsilon=1.0, **smooth, **NUMBERS, **more).guarantee
+
+    bounds = [bound(n) for n in (2**8, 2**12, 190_000, 210_000, 250_000, 2**20)]
+    assert bounds == sorted(bounds, reverse=True)
+    for n in (2**8, 2**12, 250_000):
+        assert bound(n) <= min(bound(n, rounds=T) for T in ("largest", 1, 2, 3, 5)) * 1.001
 
 
 def test_the_tight_weight_of_descent_is_where_its_induction_closes():
@@ -520,9 +533,9 @@ def test_the_tight_weight_of_descent_is_where_its_induction_closes():
 
 
 @pytest.mark.parametrize("epsilon", [None, 1.0])
-def test_the_default_plan_of_descent_makes_more_rounds_with_more_records(epsilon):
+def test_the_largest_plan_of_descent_makes_more_rounds_with_more_records(epsilon):
     """And its lambda falls like n^(-1/2) T^(1/2), as that of smooth problems does."""
-    made = {n: jmm.plan(recursive_sgda, population=n, epsilon=epsilon, **NUMBERS)
+    made = {n: jmm.plan(recursive_sgda, population=n, epsilon=epsilon, rounds="largest", **NUMBERS)
             for n in (2**10, 2**14, 2**18)}
     rounds = [plan.hyper.rounds for plan in made.values()]
     assert rounds == sorted(set(rounds))
@@ -627,7 +640,7 @@ def draw_balls(key, n):
 @pytest.mark.parametrize(("n", "epsilon", "expected"), [
     (2**10, None, 0.0736), (2**10, 1.0, 0.0949)])
 def test_the_gap_on_balls_is_that_of_the_reference_table(n, epsilon, expected):
-    plan = planned(n, epsilon)
+    plan = planned(n, epsilon, rounds="largest")
     made = gaps(jax.random.split(jax.random.key(n), 40), plan.hyper, n, recursive, GAME, draw_balls)
     assert np.mean(made) == pytest.approx(expected, rel=0.1)
 
@@ -644,7 +657,7 @@ def draw_quadratic(key, n):
     return CENTRE + u[0], CENTRE + u[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_strong_convexity_is_found_without_being_told():
     """The gap falls like 1 / n: the bias is quadratic in lambda."""
     made = []

@@ -69,7 +69,7 @@ def test_quoted_names_and_cells_may_hold_separators(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("a,a,y\n1,2,3\n", "several columns are named 'a'"), ("", "no header line"),
+    ("a,a,y\n1,2,3\n", "several columns have one name, a"), ("", "no header line"),
     ("a,y\n1,2\n1,2,3\n", "line 3"), ("a,y\n1,2\n1\r,2\n", "line 3 has a carriage return"),
     ("a,y\r1,2\r1\n,2\r", "line 1 has a carriage return")])
 def test_a_file_that_is_no_table_is_refused(tmp_path, text, message):
@@ -176,7 +176,7 @@ def test_options_stand_for_a_schema():
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ((), r"(?s)--label NAME.*of age, job.*userId: by its name it says who.*epsilon = 0\.\d+"),
+    ((), r"(?s)--label NAME.*of age, job.*userId: by its name it identifies.*epsilon = 0\.\d+"),
     (("--label", "y", "--positive", "1", "--numeric", "age"), r"no range.*--ranges charged"),
     (("--label", "y", "--positive", "1", "--numeric", "age=1-2"), "two numbers"),
     (("--label", "y", "--positive", "1", "--categorical", "job"), "codebook"),
@@ -185,25 +185,6 @@ def test_options_stand_for_a_schema():
 def test_what_is_missing_is_said(given, message):
     with pytest.raises(ValueError, match=message):
         command.schema_of(arguments(*given), lambda: (["userId", "age", "job", "y"], 1000))
-
-
-@pytest.mark.parametrize(("name", "noted"), [
-    ("id", True), ("customer_id", True), ("userId", True), ("Unnamed: 0", True), ("e-mail", True),
-    ("birthdate", True), ("age", False), ("paid", False), ("monkey", False), ("valid", False)])
-def test_names_that_say_who_or_when_are_noted(name, noted):
-    assert (command.doubt(name) is not None) == noted
-
-
-def test_constants_and_categories_with_too_many_values_are_noted():
-    schema = Schema({"a": Number(0, 1), "b": Number(0, 1), "c": Category(range(20))}, "y", 1)
-    assert any(note.startswith("c: 20 values") for note in command.doubts(schema, 500))
-    assert not command.doubts(schema, 5000)
-    by = scaling.Moments(np.array([0.2, 0.2, *[0.05] * 20]),
-                            np.array([0.0401, 0.4, *[0.05] * 20]),
-                         0.5)
-    for floor, names in ((0.0025, ["a"]), (0.1, []), (None, [])):
-        one = scorer.Scorer(schema, np.zeros(23), by, floor, None)
-        assert [note.partition(":")[0] for note in command.constant(one)] == names
 
 
 def test_settings_are_said_in_words():
@@ -219,8 +200,8 @@ def test_a_delta_near_one_over_n_is_told_at_smaller_ones():
     actual = rule.other_deltas(chosen.mechanism(), n, chosen.delta)
     assert list(actual.values()) == [jmm.epsilon(chosen.mechanism(), x) for x in (1e-6, n**-2.0)]
     assert 1 < actual["1e-06"] < list(actual.values())[1]
-    assert "near 1/n" in chosen.notes()[-1]
-    assert not any("near 1/n" in x for x in defaults(n, SCHEMA, epsilon=1, delta=1e-6).notes())
+    assert "near 1/n" in chosen.notes()[-1].text
+    assert not any("near 1/n" in x.text for x in defaults(n, SCHEMA, epsilon=1, delta=1e-6).notes())
 
 
 # --- standard errors ---
@@ -274,12 +255,29 @@ def test_what_a_ledger_cannot_count_is_refused(tmp_path, capsys, monkeypatch, wo
 def test_a_ledger_takes_runs_of_its_own_unit(tmp_path, unit, owner, claim, refused):
     schema = Schema({"b": Number(0, 1)}, "y", 1, owner, 1 if owner is None else 5)
     ledger = jmm.accounting.Ledger(tmp_path / "l.json", epsilon=3.0, delta=1e-3, unit=unit)
-    stated = training._in_ledger(ledger, schema, claim)
+    stated = training.in_ledger(ledger, schema, claim)
     if refused:
         with pytest.raises(ValueError, match="they cannot be added"):
             ledger.check_same("The run", unit=stated)
     else:
         ledger.check_same("The run", unit=stated)
+
+
+@pytest.mark.slow
+def test_a_training_is_charged_for_all_that_it_releases_and_once_with_its_folder(tmp_path):
+    table, schema = made(), SCHEMA.without(("c",))
+    ledger = jmm.accounting.Ledger(tmp_path / "l.json", epsilon=3.0, delta=1e-3)
+    how = {"epsilon": 1.0, "delta": 1e-5, "ledger": ledger, "name": "first"}
+    scorers = [train(table, schema, folder=tmp_path / "run", **how) for _ in range(2)]
+    assert np.array_equal(*(one.weights for one in scorers))
+    (run,) = ledger.statement().runs
+    assert run["closed"] is not None
+    assert run["charge"] == ledger._rule.charge(scorers[0].described, "", 1e-3, "replace_one")
+    assert len(scorers[0].described.parts) >= 3, "ranges, moments and rounds"
+    with pytest.raises(ValueError, match="is in the ledger already"):
+        train(table, schema, **how)
+    with pytest.raises(ValueError, match="key was used for another run"):
+        train(made(seed=1), schema, key=unfinished.Unfinished(tmp_path / "run").key, **how)
 
 
 class StoppedError(Exception):
@@ -293,7 +291,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
     target = {"epsilon": 2.0, "delta": 1e-6}
 
     def stop(state):
-        if int(state.spent) >= 30:
+        if int(state.spent) >= 10:
             raise StoppedError
 
     with pytest.raises(StoppedError):
@@ -310,14 +308,14 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
         patched.setattr(statistics, "_release", again)
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
-    assert seen[0] > 30
+    assert seen[0] > 10
     full = train(table, SCHEMA, key=key, **target)
     assert np.array_equal(one.weights, full.weights)
     assert one.schema == full.schema
     assert not one.schema.charged
     assert one.statement == full.statement
     assert 0.9999 * 2 < one.statement.epsilon <= 2
-    assert len(one.statement.sampling) == 3
+    assert len(one.statement.sampling) == 4
     for other, message in ((made(seed=1), "table"), (table[::-1], "table")):
         with pytest.raises(ValueError, match=f"another {message}"):
             train(other, SCHEMA, folder=folder, **target)
@@ -385,11 +383,3 @@ def test_noise_in_an_empty_cell_stretches_no_range():
     deviation = described.query.clip.w * 10 / 2000
     drawn = np.random.default_rng(0).normal(0, deviation, (200, 3 * statistics.CELLS))
     assert np.mean((drawn > statistics.least_share(described)).any(1)) < 0.05
-
-
-def test_a_positive_value_that_is_nowhere_is_noted():
-    for prior, count in ((0.02, 1), (0.3, 0), (0.98, 1)):
-        one = scorer.Scorer(SCHEMA, np.zeros(5), scaling.Moments(np.zeros(4), np.zeros(4),
-                                                                    prior),
-                            None, None)
-        assert len(command.rare_label(one)) == count

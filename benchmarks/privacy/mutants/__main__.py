@@ -265,6 +265,10 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      tables.two_records_each_hundredth, tables.records_of_a_person, "records of one person"),
     ("a row of one held-out person in fifty trains", "persons: held out or not", "held-out rows",
      tables.row_of_a_fiftieth_trains, tables.parted_persons, "persons on both sides"),
+    ("second moments of rows not charged", "accountant: all that is released", "extra releases",
+     tables.without_second_moments, tables.released, "epsilon of all releases"),
+    ("second moments of rows with half the noise", "standard deviation", "second moments",
+     tables.of_half_noise, tables.released, "epsilon of all releases"),
     # the end of the budget
     ("spent not advanced (budget)", "the end of the budget", "update", plant.not_advanced,
      find.budget, "releases that are not NaN"),

@@ -52,7 +52,7 @@ from jaxminimax.releases import (
     sums,
 )
 from jaxminimax.releases.watch import watched_pair
-from jaxminimax.tables import files
+from jaxminimax.tables import curvature, files, rule
 from jaxminimax.tables import records as table_records
 
 AIMS: dict[str, tuple[Any, str]] = {
@@ -88,6 +88,8 @@ AIMS: dict[str, tuple[Any, str]] = {
     "name of a person": (identity, "_name"),
     "rows of persons": (table_records, "rows_of_people"),
     "held-out rows": (files, "held_out"),
+    "extra releases": (rule.Defaults, "extra"),
+    "second moments": (curvature, "release_second_moments"),
     # sums
     "weight": (weights, "weight"),
     "norm": (weights, "norm"),

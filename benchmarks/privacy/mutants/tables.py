@@ -1,14 +1,18 @@
-"""Planted bugs of tables, and what catches them: whose a row is, and which rows are held out."""
+"""Planted bugs of tables, and what catches them: rows of a person, rows held out, and charges."""
 
+import dataclasses
 import numbers
 import pathlib
 import tempfile
 from typing import Any
 
+import jax
 import numpy as np
 
+import jaxminimax as jmm
 from benchmarks.privacy.attacks import table as table_attack
 from benchmarks.privacy.mutants.detectors import Finding
+from jaxminimax import Saddle
 from jaxminimax.tables import files, records
 
 _PERSONS, _ROWS = 300, 4
@@ -42,6 +46,32 @@ def row_of_a_fiftieth_trains(held_out: Any) -> Any:
         return held
 
     return changed
+
+
+def without_second_moments(_: Any) -> Any:
+    """The release of rows' second moments is not charged with the run."""
+    def changed(self: Any) -> tuple[Any, ...]:
+        return (*self.alongside, self.moments)
+
+    return changed
+
+
+def of_half_noise(release_second_moments: Any) -> Any:
+    """Second moments have half of the noise that is charged."""
+    def changed(key: Any, described: Any, *rows: Any) -> Any:
+        noise = Saddle(described.query.noise_multiplier.w / 2, None)
+        return release_second_moments(key, dataclasses.replace(
+            described, query=dataclasses.replace(described.query, noise_multiplier=noise)), *rows)
+
+    return changed
+
+
+def released() -> Finding:
+    """Epsilon of all that `train` releases, by what is passed to releases; 20 is asked for."""
+    table, _ = table_attack.neighbours(0, "int64", fixed_label=False)
+    made = table_attack.releases(table, table_attack.SCHEMAS["average"], jax.random.key(0))
+    described = list({repr(one): one for one, _ in made}.values())
+    return Finding(jmm.epsilon(jmm.Sequence(parts=tuple(described)), 1e-3), 20.0)
 
 
 def moved() -> Finding:

@@ -103,16 +103,16 @@ def _phased_cost(n: int, epsilon: float) -> int:
     return (query.steps + 2) * query.phases * sum(jmm.mechanism.phase_sizes(query))
 
 
-def oco_job(n: int, epsilon: float) -> Job:
+def oco_job(n: int, epsilon: float, **settings: Any) -> Job:
     """One pass; two groups, of which the wider one has a weight of 0.946 at the optimum.
 
-    Half as many rounds as a group has records: no group can run out.
+    Half as many rounds as a group has records: no group can run out. `settings` are for the plan.
     """
     means = np.zeros((2, GROUPS_DIM))
     means[:, 0] = -0.25, 0.25
     widths = np.sqrt([0.05, 0.05 + 2 * (0.946 - 0.5) * 0.25])
     plan = jmm.plan(jmm.group_oco, problem=NEAR, sizes=(n // 2,) * 2, dim=GROUPS_DIM,
-                    epsilon=epsilon, delta=DELTA, iterations=n // 4, tree=True)
+                    epsilon=epsilon, delta=DELTA, iterations=n // 4, tree=True, **settings)
     return _group_job(jmm.group_oco, plan.hyper, means, widths, -0.5 * np.eye(GROUPS_DIM)[0])
 
 
@@ -121,6 +121,16 @@ def _lower(epsilon: float, groups: int, each: bool, n: int) -> float:
     return bounds.group_lower_bound(
         population=groups * n if each else n, groups=groups, dim=GROUPS_DIM,
         lipschitz=NEAR.lipschitz, diameter=NEAR.diameter, epsilon=epsilon)
+
+
+def _oco(variant: str, note: str, **settings: Any) -> Case:
+    """One pass over two groups of points, with further settings of its plan."""
+    return Case("group_oco", variant, "two groups of points", "primal", 10.0, -0.5,
+                functools.partial(oco_job, epsilon=10.0, **settings),
+                lambda n: (spread(10.0, GROUPS_DIM) ** 0.5 + 1) / n**0.5,
+                lambda n: spread(10.0, GROUPS_DIM) > 1, lambda n: n // 4,
+                functools.partial(_lower, 10.0, 2, False), [4000, 16000, 64000, 128000],
+                [4000, 16000, 64000], note=note)
 
 
 CASES = (
@@ -141,10 +151,7 @@ CASES = (
          lambda n: 5 * spread(1.0, GROUPS_DIM) > (5 * n) ** 0.5,
          lambda n: _phased_cost(n, 1.0), functools.partial(_lower, 1.0, 5, False),
          [1280, 5120, 20480, 81920], [1280, 5120, 20480]),
-    Case("group_oco", "FTRL and EXP3", "two groups of points", "primal", 10.0, -0.5,
-         lambda n: oco_job(n, 10.0),
-         lambda n: (spread(10.0, GROUPS_DIM) ** 0.5 + 1) / n**0.5,
-         lambda n: spread(10.0, GROUPS_DIM) > 1, lambda n: n // 4,
-         functools.partial(_lower, 10.0, 2, False), [4000, 16000, 64000, 128000],
-         [4000, 16000, 64000]),
+    _oco("FTRL and EXP3", ""),
+    _oco("losses in [0, 0.75]", "the plan has loss_bound=0.75 in place of the problem's bound 2.",
+         loss_bound=0.75),
 )

@@ -1,0 +1,158 @@
+"""`python -m jaxminimax check`: what training would read of a table, before it costs anything.
+
+Without a budget the command prints public facts alone: the schema, the names of the table's columns
+and the number of records. With `--epsilon` and `--delta` it makes one release, of how many cells of
+each column are missing, clipped or unseen, and of the positive labels.
+
+**The release.** A cell has at most one of the two flaws of its column, so the vector of a record,
+less 1/2 in every place, has the squared length 1/4 for every place: k places give the clip norm
+sqrt(k) / 2, which never binds. Of a person with several rows it is their mean, which is no longer.
+"""
+
+import argparse
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.accounting import Ledger
+from jaxminimax.accounting.stating import state_of
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, Saddle
+from jaxminimax.mechanism import Repeat
+from jaxminimax.noise import secret_key
+from jaxminimax.releases.sums import release
+from jaxminimax.tables import command, files, notes, records, statistics, training
+from jaxminimax.tables.columns import Category, Column, Number
+from jaxminimax.tables.records import Records
+from jaxminimax.tables.schema import Schema
+
+_WHAT = "shows what training would read of a table, and releases nothing without a budget"
+
+
+def add(commands: Any) -> None:
+    """Adds `check` to the commands of a parser."""
+    parser = commands.add_parser("check", help=_WHAT, description=_WHAT + (
+        ". With --epsilon and --delta it releases once, with noise, how many cells of each column "
+        "are missing, clipped or not declared, and how many labels are positive."))
+    flag = parser.add_argument
+    flag("table", help="CSV file with a header line, or Parquet file")
+    command.add_schema(flag)
+    flag("--epsilon", type=float, help="of the release of counts; without it there is none")
+    flag("--delta", type=float, help="of (epsilon, delta); well below 1/n")
+    flag("--ledger", metavar="FILE", help="ledger that is charged for the release beforehand")
+    flag("--name", help="of the release in the ledger (default: run 1 and so on)")
+    flag("--json", action="store_true", help="print JSON only")
+
+
+def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Returns what the command prints, with --json and without."""
+    if (args.epsilon is None) != (args.delta is None):
+        raise ValueError("--epsilon and --delta go together: say both for a release of counts, or "
+                         "none for public facts alone.")
+    if args.ledger is not None and args.epsilon is None:
+        raise ValueError("--ledger is charged for a release: say --epsilon and --delta too.")
+    if args.name is not None and args.ledger is None:
+        raise ValueError(f"--name {args.name} is that of a release in a ledger: say --ledger FILE.")
+    frame = files.read(args.table)
+    schema = command.schema_of(args, lambda: (list(frame.columns), len(frame)))
+    rows = records.records(*_flaws(schema, frame), schema.owners(frame), schema.most)
+    population = len(rows.x)
+    noted = notes.before(schema, population, frame.columns)
+    record: dict[str, Any] = {
+        "records": population, "unit": training.unit_of(schema), "features": schema.width,
+        "label": schema.to_dict()["label"],
+        "columns": {name: _read_as(kind) for name, kind in schema.columns.items()},
+        "notes": [note.to_json() for note in noted], "counts": None, "statement": None}
+    lines = [f"{population} records ({record['unit']}), {schema.width} features.",
+             *(f"{name}: {words}." for name, words in record["columns"].items()),
+             *map(str, noted)]
+    if args.epsilon is None:
+        return record, "\n".join((*lines, "Nothing was released: these are public facts."))
+    notes.check_delta(args.delta, population, False)
+    described = counts_query(population, rows.x.shape[-1], args.epsilon, args.delta)
+    if args.ledger is not None:
+        ledger = Ledger(args.ledger)
+        ledger.reserve(described, name=args.name,
+                       unit=training.in_ledger(ledger, schema, None)).close()
+    counts = release_counts(secret_key(), described, rows)
+    stated = state_of(described, lambda _: described, args.delta, spent=1, allowed=1,
+                      unit=record["unit"], assumed=(training.PUBLIC,), answers=True)
+    query = described.query
+    deviation = float(query.clip.w * query.noise_multiplier.w)
+    named = iter(counts.tolist())
+    record |= {"counts": {name: {flaw: next(named) for flaw in flaws}
+                          for name, flaws in _places(schema).items()},
+               "standard_deviation": deviation, "statement": stated.to_json()}
+    lines += ["", f"Released counts, each with noise of standard deviation {deviation:.3g}:",
+              *(f"{name}: " + ", ".join(f"{count:.0f} {flaw}" for flaw, count in one.items()) + "."
+                for name, one in record["counts"].items()), "", str(stated)]
+    return record, "\n".join(lines)
+
+
+def _read_as(kind: Column) -> str:
+    """Says how a column is read."""
+    if isinstance(kind, Category):
+        return f"one of {', '.join(kind.values)}; other cells count as none of them"
+    where = (f"[{kind.low:g}, {kind.high:g}], and cells outside are clipped"
+             if isinstance(kind, Number) else "a range that training releases")
+    flag = ", with a feature that marks them" if kind.missing else ""
+    return f"a number in {where}; missing cells are the middle{flag}"
+
+
+# --- the release ---
+
+
+def _places(schema: Schema) -> dict[str, tuple[str, ...]]:
+    """Names the counts of each column, and of the label."""
+    columns = {name: tuple(kind.odd([])) for name, kind in schema.columns.items()}
+    return columns | {schema.label: ("positive",) if schema.target is None
+                      else tuple(schema.target.odd([]))}
+
+
+def _flaws(schema: Schema, frame: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns for each row and count whether the row counts, `[rows, k]`; and zeros, `[rows]`."""
+    flaws = [x for one in schema.odd(frame).values() for x in one.values()]
+    flaws += ([schema.labels(frame) > 0.5] if schema.target is None else
+              schema.target.odd(schema.cells(frame, schema.label)).values())
+    x = np.stack(flaws, 1).astype(np.float32)
+    return x, np.zeros(len(x), np.float32)
+
+
+def counts_query(population: int, places: int, epsilon: float, delta: float) -> Repeat:
+    """Describes one release of so many counts, for all of (epsilon, delta).
+
+    Args:
+      population: n, records.
+      places: k, counts.
+      epsilon: of the release.
+      delta: in (0, 1).
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    checks.number("--epsilon", epsilon, low=0.0)
+    noise = statistics.noise_of_one(population, epsilon, delta)
+    return statistics.one_release(population, math.sqrt(places) / 2, noise)
+
+
+def _centred(z: Saddle, record: Records) -> Saddle:
+    return Saddle(record.weight @ (record.x - 0.5), None)
+
+
+_CENTRED = Problem(_centred)
+
+
+def release_counts(key: jax.Array, described: Repeat, rows: Records) -> np.ndarray:
+    """Releases how many records have each flaw, `[k]`, with noise.
+
+    Args:
+      key: a key of its own.
+      described: by `counts_query`.
+      rows: whether each row has each flaw; of a person the mean of the rows counts.
+    """
+    start = Saddle(jnp.zeros(rows.x.shape[-1]), ())
+    answer = release(key, described, jnp.int32(0), _CENTRED, start, rows)
+    return (np.asarray(answer.w, np.float64) + 0.5) * len(rows.x)

@@ -1,0 +1,234 @@
+"""Notes on a table and its schema: likely mistakes, each with the column and what to do about it.
+
+`before` reads the schema, the names of the table's columns and the number of records. All of them
+are public, and no cell is read: a note that depends on a cell would be a release. `after` reads
+released means and second moments, so it is postprocessing and costs nothing. NumPy alone.
+
+**Thresholds of `after`.** A released mean has normal noise of standard deviation s, which is
+public. Each check compares a noisy number, that is large on right data, with
+
+    T = max(right - q s', wrong + 1.4 s'),
+
+s' its standard deviation and q the normal quantile of 1 % divided by the number of checks. Where
+the number is at least `right`, or T + q s' if that is larger, all checks of a table together make a
+note with a chance of at most 1 %; each note states that bound. Where it is `wrong`, the check makes
+a note with a chance of at least 92 %. The numbers are the share of the rarer label, the share of a
+column's cells with a declared value (s' = s sqrt(k) for k values), and the variance of a number,
+m_2 - m_1^2 (s' = s sqrt(1 + 4 m_1^2)). Checks whose bound would be too weak to be of use are left
+out.
+"""
+
+import math
+import re
+import statistics
+import warnings
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxminimax.tables.columns import Category, Number
+from jaxminimax.tables.scaling import Moments
+from jaxminimax.tables.schema import Schema
+
+FALSE = 0.01  # chance of a note on right data, all checks of a table together
+POWER = 1.4  # standard deviations: wrong data are noted with a chance of 92 %
+MATCHING = 0.5  # share of a column's cells with a declared value, on right data
+RARE = 0.05  # share of the rarer label, on right data
+TENTH = 0.2**2 / 12  # variance of numbers that are uniform on a tenth of [-1, 1]
+SPREAD = 0.2**2  # variance of a number, on right data: a tenth of the range is its deviation
+WEAKEST = {"matching": 0.9, "rare": 0.15, "spread": 0.25}  # bounds that are worth a note
+# words in the name of a column that names persons, not facts; and of one that is a time
+_WHO = {"id", "ids", "uuid", "guid", "key", "index", "idx", "name", "firstname", "lastname",
+        "surname", "email", "mail", "phone", "ssn", "passport", "address", "street", "url", "hash",
+        "token", "login", "username", "iban"}
+_WHEN = {"date", "time", "timestamp", "datetime", "dob", "birthday", "birthdate"}
+_MANY = 50  # rows a value, on average, below which a category has too many
+_SHOWN = 10  # names
+
+
+class NoteWarning(UserWarning):
+    """A note on a table that is likely to waste privacy budget.
+
+    Examples:
+        >>> issubclass(jmm.tables.NoteWarning, UserWarning)
+        True
+    """
+
+
+class Note(NamedTuple):
+    """A likely mistake, and what to do about it.
+
+    Attributes:
+      column: its name; None for a note on the whole table.
+      text: what was noticed.
+      fix: what to do.
+
+    Examples:
+        >>> print(jmm.tables.Note("sex", "no cell matches", "check the spelling"))
+        sex: no cell matches. Check the spelling.
+    """
+
+    column: str | None
+    text: str
+    fix: str
+
+    def __str__(self) -> str:
+        """Prints the column, what was noticed, and the fix in a sentence of its own."""
+        where = "" if self.column is None else f"{self.column}: "
+        return f"{where}{self.text}. {self.fix[:1].upper()}{self.fix[1:]}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns `column`, `text` and `fix`."""
+        return self._asdict()
+
+
+def warn(notes: Iterable[Note]) -> None:
+    """Warns of each note, as a `NoteWarning`."""
+    for note in notes:
+        warnings.warn(str(note), NoteWarning, stacklevel=3)
+
+
+def check_delta(delta: float, population: int, allowed: bool) -> None:
+    """Refuses a delta at which publishing one record in n at random would be private.
+
+    Args:
+      delta: of everything that is to be released.
+      population: n, records; public, as neighbouring tables have equally many.
+      allowed: whether the user allows it by name.
+
+    Raises:
+      ValueError: for a delta at or above 1/n that is not allowed.
+    """
+    if delta * population >= 1 and not allowed:
+        raise ValueError(
+            f"delta = {delta:g} is not below 1/n = {1 / population:.3g}, for n = {population} "
+            "records: publishing one of them, drawn at random, would be (0, delta)-private. Take "
+            f"a much smaller one, such as {min(1e-6, population**-2.0):.2g}, or allow it by "
+            "allow_large_delta=True (--allow-large-delta).")
+
+
+# --- before a release ---
+
+
+def before(schema: Schema, population: int, names: Iterable[Any] = ()) -> tuple[Note, ...]:
+    """Returns notes from public facts: names, declared values and the number of records.
+
+    Args:
+      schema: of the table.
+      population: n, records.
+      names: of the table's columns.
+    """
+    notes = [note for name in schema.columns if (note := doubt(name)) is not None]
+    notes += [Note(name, f"{kind.width} values for {population} records, fewer than {_MANY} for "
+                   "each value, so most of them will be noise", "merge values, or drop the column")
+              for name, kind in schema.columns.items()
+              if isinstance(kind, Category) and kind.width * _MANY > population]
+    left = [str(name) for name in names if name not in schema.names]
+    if left:
+        notes.append(Note(None, f"training ignores undeclared columns: {_listed(left)}",
+                          "declare in the schema those that it should read"))
+    return tuple(notes)
+
+
+def doubt(name: str) -> Note | None:
+    """Returns why a column should perhaps not be read, by its name alone; else None."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", str(name))
+    words = set(re.split(r"[^a-z]+", spaced.lower())) | {str(name).lower()}
+    if words & _WHO or str(name).startswith("Unnamed: "):
+        return Note(name, "by its name it identifies a person or counts rows, which is no help "
+                    "with new rows", "drop it, or declare it as [owner]")
+    if words & _WHEN:
+        return Note(name, "by its name it is a date, and no number", "give years or days")
+    return None
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+# --- from what was released ---
+
+
+class _Check(NamedTuple):
+    """One comparison of a noisy number with its threshold.
+
+    Attributes:
+      low: whether the number is below the threshold, and the bound is worth a note.
+      bound: what the number without noise is at most, unless an event of `FALSE` happened.
+    """
+
+    low: bool
+    bound: float
+
+
+def after(schema: Schema, by: Moments, deviation: float, *, features: bool) -> tuple[Note, ...]:
+    """Returns notes from released moments.
+
+    Args:
+      schema: of the features.
+      by: the released moments.
+      deviation: s, standard deviation of the noise in each released mean.
+      features: whether moments of features were released, or the share of positives alone.
+    """
+    sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 1))
+
+    def check(kind: str, actual: float, noise: float, right: float, wrong: float = 0.0) -> _Check:
+        threshold = max(right - sure * noise, wrong + POWER * noise)
+        bound = threshold + sure * noise
+        return _Check(actual < threshold and bound <= WEAKEST[kind], bound)
+
+    def narrow(name: str, kind: Number, mean: list[float], second: float) -> list[Note]:
+        noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
+        spread = check("spread", second - mean[0] ** 2, noise, SPREAD, TENTH)
+        return [_narrow(name, kind, mean, spread.bound, deviation)] if spread.low else []
+
+    mistakes: list[Note] = []
+    if isinstance(schema.target, Number):
+        mean, second = np.asarray(by.prior).tolist()
+        mistakes += narrow(schema.label, schema.target, [mean], second)
+    elif schema.target is None:
+        share = float(by.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
+        rare = min(share, 1 - share)
+        label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, deviation, RARE)
+        if label.low:
+            few = "have" if share < 0.5 else "lack"
+            mistakes.append(Note(
+                schema.label, f"by the released share at most {label.bound:.0%} of the records, or "
+                f"none, {few} the positive value {schema.positive!r}", "check how it is written"))
+    first = 0
+    for name, kind in schema.columns.items() if features else ():
+        place = slice(first, first := first + kind.width)
+        if isinstance(kind, Category):
+            matching = check("matching", float(by.mean[place].sum()),
+                             deviation * math.sqrt(kind.width),
+                             MATCHING if kind.width > 1 else RARE)
+            if matching.low:
+                mistakes.append(Note(
+                    name, f"by the released shares at most {matching.bound:.0%} of the cells, or "
+                    "none, have a declared value", "check spelling, case and codes, such as 0 and "
+                    f"1, against {_listed(list(kind.values))}"))
+        elif isinstance(kind, Number):
+            mistakes += narrow(name, kind, by.mean[place].tolist(), float(by.second[place][0]))
+    return tuple(mistakes)
+
+
+def _narrow(name: str, kind: Number, mean: list[float], bound: float, deviation: float) -> Note:
+    """Words the note on a number that uses little of its range; `mean`: and of its flag."""
+    low, high = (math.log1p(e) if kind.log else e for e in (kind.low, kind.high))
+    place = min(max(mean[0], -1.0), 1.0)
+    value = low + (place + 1) / 2 * (high - low)
+    value = math.expm1(value) if kind.log else value
+    text = (f"by the released moments it uses little of its range [{kind.low:g}, {kind.high:g}]: "
+            f"the standard deviation is at most {math.sqrt(bound) / 2:.0%} of the width, around "
+            f"{value:.3g}")
+    near = 3 * deviation
+    if abs(place) > 0.9 - near:
+        end = "upper" if place > 0 else "lower"
+        return Note(name, f"{text}, the {end} end", "check the unit, such as months for years, as "
+                    "numbers outside of the range are clipped to its end; or drop a constant")
+    if (len(mean) > 1 and mean[1] > 0.5) or abs(place) < near:
+        return Note(name, f"{text}, the middle", "check whether the cells are numbers, as text and "
+                    "missing cells count as the middle; or drop a constant, or narrow the range")
+    return Note(name, text, "drop a constant, or declare a narrower range from a codebook")
