@@ -7,7 +7,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import jaxminimax as jmm
-from jaxminimax.estimators import PrivateAUCClassifier, PrivateWorstGroupClassifier
+from jaxminimax.estimators import (
+    PrivateAUCClassifier,
+    PrivateClassifier,
+    PrivateRegressor,
+    PrivateWorstGroupClassifier,
+)
 from jaxminimax.tables import Category, Number
 from jaxminimax.tables.scaling import spread
 
@@ -27,15 +32,25 @@ def fitted():
 
 
 # of noise that a thousandth of epsilon = 50 leaves little of, so that what is checked is the form
-FORM = PrivateAUCClassifier(epsilon=50.0, delta=1e-3, random_state=0)
-# checks of array_api ask for other arrays, which a variable of the environment turns on
-CHECKS = tuple((e, c) for e, c in estimator_checks_generator(FORM)
-               if "array_api" not in getattr(c, "func", c).__name__)
+HOW = dict(epsilon=50.0, delta=1e-3, random_state=0)
+
+
+def checks(form, words=""):
+    """Its checks; those of array_api ask for other arrays, which an environment variable turns on.
+
+    The three estimators have one base, so of two of them only those of their kind are here.
+    """
+    names = [(e, c, getattr(c, "func", c).__name__) for e, c in estimator_checks_generator(form)]
+    return [(e, c) for e, c, name in names if words in name and "array_api" not in name]
+
+
+CHECKS = (*checks(PrivateAUCClassifier(**HOW)), *checks(PrivateClassifier(**HOW), "classif"),
+          *checks(PrivateRegressor(label_range=(-5, 5), **HOW), "regress"))
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("estimator", "check"), CHECKS,
-                         ids=[getattr(c, "func", c).__name__ for _, c in CHECKS])
+@pytest.mark.parametrize(("estimator", "check"), CHECKS, ids=[
+    f"{type(e).__name__}-{getattr(c, 'func', c).__name__}" for e, c in CHECKS])
 def test_conventions(estimator, check):
     check(estimator)
 
@@ -147,3 +162,43 @@ def test_columns_by_name_and_groups():
 def test_other_labels_are_refused(y):
     with pytest.raises(ValueError, match=r"class|binary|label type"):
         PrivateAUCClassifier(bounds=(-1, 1)).fit(made(200)[0], y)
+
+
+def test_several_classes_have_a_row_each():
+    x, _ = made()
+    y = np.array(["c", "a", "b"])[np.digitize(x[:, 0], [-0.4, 0.4])]
+    one = PrivateClassifier(epsilon=4.0, bounds=(-1, 1), random_state=0).fit(x, y)
+    assert list(one.classes_) == ["a", "b", "c"]
+    assert (one.coef_.shape, one.intercept_.shape) == ((3, 2), (3,))
+    shares = one.predict_proba(x)
+    assert np.array_equal(one.predict(x), one.classes_[shares.argmax(1)])
+    np.testing.assert_allclose(shares.sum(1), 1)
+    assert one.score(x, y) > 0.75
+    assert one.statement_.epsilon <= 4
+    with pytest.raises(ValueError, match="predict_proba"):
+        one.predict(x, threshold=0.4)
+
+
+def test_two_classes_have_the_binary_model(fitted):
+    x, y = made()
+    one = PrivateClassifier(epsilon=2.0, bounds=(-1.0, 1.0), random_state=0).fit(x, y)
+    assert np.array_equal(one.coef_, fitted.coef_)
+    assert np.array_equal(one.predict_proba(x), fitted.predict_proba(x))
+
+
+def test_a_number_is_predicted_within_its_public_range():
+    x, _ = made()
+    y = 20 + 5 * x[:, 0]
+    how = dict(epsilon=4.0, bounds=(-1, 1), random_state=0)
+    one = PrivateRegressor(label_range=(10, 30), **how).fit(x, y)
+    assert one.score(x, y) > 0.9
+    assert one.statement_.epsilon <= 4
+    assert one.coef_.shape == (2,)
+    assert abs(one.intercept_ - 20) < 1
+    narrow = PrivateRegressor(label_range=(19, 21), **how).fit(x, y).predict(x)
+    assert narrow.min() >= 19
+    assert narrow.max() <= 21
+    with pytest.raises(ValueError, match="codebook"):
+        PrivateRegressor(**how).fit(x, y)
+    with pytest.raises(ValueError, match="low < high"):
+        PrivateRegressor(label_range=(3, 3), **how).fit(x, y)

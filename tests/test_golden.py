@@ -19,7 +19,7 @@ def test_states_and_charges_are_as_they_were(name):
     assert not golden.differs(golden.numbers(state), name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_states_of_two_devices_are_as_they_were():
     done = subprocess.run([sys.executable, "-m", "tests.golden", "--mesh"], check=False,
                           capture_output=True, text=True, cwd=golden.FILE.parents[1])

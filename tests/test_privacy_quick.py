@@ -30,6 +30,8 @@ from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
+from jaxminimax.tables.labels import Amount, Several
+from jaxminimax.tables.scaling import Moments
 from tests.releases.test_opening import RELEASES, ROWS, SIZES, Case, N, W
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
@@ -46,6 +48,17 @@ def sum_of_both(joint, noise):
     return Case(lambda key, m, k, x: jnp.concatenate(
         release(key, m, k, BOTH, Saddle(W, W), Saddle(x, -x))),
         jmm.Repeat(query=query, times=3), 3, ROWS, "")
+
+
+def gradient_of(kind, label):
+    """Gradients of a table's label at a model of zeros, where they are linear in the features."""
+    query = jmm.Query(clip=Saddle(kind.clip, None), noise_multiplier=Saddle(1.0, None),
+                      population=N)
+    rest = jnp.broadcast_to(jnp.asarray(label, jnp.float32), (N, 1, *np.shape(label)))
+    start = kind.start(1, Moments(np.zeros(1), np.ones(1), kind.prior(np.zeros(kind.numbers))))
+    return Case(lambda key, m, k, x: release(
+        key, m, k, kind.problem, Saddle(jnp.zeros_like(start), ()),
+        (x[:, None], rest, jnp.ones((N, 1)))).w, jmm.Repeat(query=query, times=3), 3, ROWS, "")
 
 
 class Law(NamedTuple):
@@ -80,7 +93,10 @@ def laws():
     both = np.repeat(np.array(CLIP) / N, 2)
     losses = dict(pair=LOSSES, keys=4000)
     each = dict(moves=math.sqrt(len(SIZES)), place=(slice(None), 0))  # one record of each group
+    several, amount = Several(3), Amount(0.0, 1.0)
     return {
+        "gradient of three logits": Law(gradient_of(several, [0, 1, 0]), several.clip / N),
+        "gradient of Huber's loss": Law(gradient_of(amount, 9.0), amount.clip / N),
         "sum": Law(RELEASES["sum"], 1 / N),
         "sum of a part": Law(RELEASES["sum of a part"], 2 / N, spent=3),
         # of two records of eight; noise begins anew with every second release

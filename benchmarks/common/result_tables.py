@@ -160,6 +160,26 @@ def tables(result: dict[str, Any]) -> str:
                       *(f"gap at ε = {e:g}" for e in epsilons), "plain, ε = 1"], lines)
 
 
+def label_tables(result: dict[str, Any]) -> str:
+    """Scores of private models of classes and of numbers, and of the best one without privacy."""
+    names = {"macro_auc": "macro AUC", "log_loss": "log-loss", "r2": "R²",
+             "mean_absolute_error": "mean absolute error"}
+    found: dict[tuple[str, str], dict[float, Any]] = {}
+    for row in result["rows"]:
+        found.setdefault((row["table"], row["score"]), {})[row["epsilon"]] = row
+    epsilons = sorted({row["epsilon"] for row in result["rows"]})
+    lines = []
+    for (name, score), own in found.items():
+        row = own[1.0]
+        without = (max if score in ("macro_auc", "r2") else min)(row["references"].values())
+        lines.append([
+            name + " \\*" * row["found_on"], f"{row['n']:,}", str(row["d"]),
+            str(row["classes"] or "a number"), names[score], f"{without:.4g}",
+            *(f"{own[e]['mean']:.4g} ± {own[e]['mean_error'] or 0:.2g}" for e in epsilons)])
+    return report.markdown(["table", "n", "d", "classes", "score", "no privacy",
+                            *(f"ε = {e:g}" for e in epsilons)], lines)
+
+
 def tables_of_packages(result: dict[str, Any]) -> str:
     """AUC of private scorers, and of private methods as one would write them down."""
     rows = [row for row in result["rows"] if not row["found_on"]] or result["rows"]
@@ -301,8 +321,10 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "rows_on_disk": rows_on_disk, "draws": draws, "tuning": tuning,
     "zoo": zoo_tables.games, "zoo_averages": zoo_tables.averages,
     "zoo_large": zoo_tables.large, "zoo_phases": zoo_tables.phases, "fair": fair,
-    "zoo_plans": zoo_tables.plans, "zoo_noise": zoo_noise.table, "worst_group": worst_group,
+    "zoo_plans": zoo_tables.plans, "zoo_noise": zoo_noise.table,
+    "zoo_turns": zoo_noise.turns_table, "worst_group": worst_group,
     "worst_group_references": worst_group_references, "tables": tables,
+    "label_tables": label_tables,
     "tables_of_packages": tables_of_packages,
     "published": published, "counts": counts,
     "gaps": gaps, "compared": compared, "stability": stability,

@@ -81,18 +81,19 @@ def rows_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
                                   ("gap", np.subtract(lr, auc)),
                                   ("plain_gap", np.subtract(lr, simple))):
                 row[what] = float(np.mean(numbers))
-                row[f"{what}_error"] = _error(numbers)
+                row[f"{what}_error"] = error(numbers)
             row["others"] = {name: {
                 "auc": float(np.mean(of := [run["epsilons"][epsilon]["others"][name]
                                             for run in seeds])),
                 "ahead": float(np.mean(np.subtract(auc, of))),
-                "ahead_error": _error(np.subtract(auc, of))}
+                "ahead_error": error(np.subtract(auc, of))}
                 for name in seeds[0]["epsilons"][epsilon].get("others", ())}
             made.append(row)
     return made
 
 
-def _error(numbers: Any) -> float | None:
+def error(numbers: Any) -> float | None:
+    """The standard error of the mean of numbers; None of a single one."""
     return None if len(numbers) < 2 else statistics.stdev(map(float, numbers)) / len(numbers)**0.5
 
 

@@ -16,9 +16,11 @@ except ImportError as error:
                       "'jaxminimax[sklearn]'") from error
 
 from jaxminimax.estimators.binary import PrivateAUCClassifier
+from jaxminimax.estimators.general import PrivateClassifier, PrivateRegressor
 from jaxminimax.estimators.groups import PrivateFairClassifier, PrivateWorstGroupClassifier
 
-__all__ = ["PrivateAUCClassifier", "PrivateFairClassifier", "PrivateWorstGroupClassifier"]
+__all__ = ["PrivateAUCClassifier", "PrivateClassifier", "PrivateFairClassifier",
+           "PrivateRegressor", "PrivateWorstGroupClassifier"]
 
 
 def __dir__() -> list[str]:

@@ -10,9 +10,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import notes, records, rule, statistics
+from jaxminimax.tables import notes, records, rule, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
+from jaxminimax.tables.scorer import Scorer
 
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
@@ -22,9 +23,12 @@ _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record
 class PrivateEstimator(BaseEstimator):
     """Base of the estimators: a private linear model with the settings of `tables.rule`.
 
-    A subclass has `_target`, which turns labels into numbers, and `_trained`, and may have
-    `_groups` and `_chosen`.
+    A subclass has `_target`, which turns labels into numbers, and may have `_label`, `_groups`,
+    `_chosen` and `_trained`.
     """
+
+    scorer_: Scorer
+    _public = "Which classes there are is public."
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
@@ -72,7 +76,7 @@ class PrivateEstimator(BaseEstimator):
         index = records.by_person(len(y), owners, most)
         kept = self._groups(groups, target, index)
         columns, how = self._columns(table)
-        schema = Schema(columns, _LABEL, "1")
+        schema = Schema(columns, _LABEL, **self._label())
         notes.check_delta(self.delta, len(index), self.allow_large_delta)
         paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
@@ -89,7 +93,7 @@ class PrivateEstimator(BaseEstimator):
         self.scorer_ = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None else f"one person, {self.most} rows of whom are read",
-            assumed=(how, "Which classes there are is public."), noted=noted)
+            assumed=(how, self._public), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -100,7 +104,7 @@ class PrivateEstimator(BaseEstimator):
 
     @property
     def coef_(self) -> np.ndarray:
-        """Returns the coefficients in the units of the columns, `[1, d]`.
+        """Returns the coefficients in the units of the columns, `[1, d]`; of K classes `[K, d]`.
 
         Rows more than one standard unit from the released means are cut to that length. So with b
         the score at the means, and |x| the length in these units, a row c has the score
@@ -110,12 +114,12 @@ class PrivateEstimator(BaseEstimator):
         `Scorer.linear` derives it. With a `schema` there is one coefficient for each number that a
         row becomes, in the order of `Schema.described`, which names them.
         """
-        return self.scorer_.linear()[0][None]
+        return np.atleast_2d(self.scorer_.linear()[0].T)
 
     @property
-    def intercept_(self) -> np.ndarray:
-        """Returns the intercept that goes with `coef_`, `[1]`."""
-        return np.array([self.scorer_.linear()[1]])
+    def intercept_(self) -> Any:
+        """Returns the intercept that goes with `coef_`, `[1]` or `[K]`."""
+        return np.atleast_1d(self.scorer_.linear()[1])
 
     @property
     def notes_(self) -> tuple[notes.Note, ...]:
@@ -168,8 +172,12 @@ class PrivateEstimator(BaseEstimator):
         return dict.fromkeys(table, Charged()), charged.format("the columns")
 
     def _target(self, y: Any) -> np.ndarray:
-        """Returns what is predicted as numbers, `[n]` float32, and keeps what is public of it."""
+        """Returns what is predicted as `Schema.labels` does, and keeps what is public of it."""
         raise TypeError(f"{type(self).__name__} is a base: use one of its subclasses.")
+
+    def _label(self) -> dict[str, Any]:
+        """Returns what the schema says of the label."""
+        return {"positive": "1"}
 
     def _groups(self, groups: Any, target: np.ndarray, index: np.ndarray) -> Any:
         """Returns the records' groups, for a classifier that uses them."""
@@ -181,6 +189,6 @@ class PrivateEstimator(BaseEstimator):
         return rule.defaults(population, schema, **how, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, **stated: Any) -> Any:
-        """Returns what was trained, with a `statement`."""
-        raise TypeError(f"{type(self).__name__} is a base: use one of its subclasses.")
+                 chosen: Any, **stated: Any) -> Scorer:
+        """Returns what was trained."""
+        return training.train_records(key, rows, schema, chosen, groups=kept, **stated)

@@ -1,8 +1,7 @@
-"""The private scorer of two classes."""
+"""Private classifiers of two classes: their base, and the scorer."""
 
 from typing import Any
 
-import jax
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import roc_auc_score
@@ -11,15 +10,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base import checks
 from jaxminimax.estimators.base import PrivateEstimator
-from jaxminimax.tables import records, training
-from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer
 
 
 class PrivateScorer(ClassifierMixin, PrivateEstimator):
-    """Base of the classifiers of two classes: scores, probabilities, decisions."""
-
-    scorer_: Scorer
+    """Base of the classifiers: scores, probabilities, decisions."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -59,14 +53,14 @@ class PrivateScorer(ClassifierMixin, PrivateEstimator):
         if kind != "binary":
             raise ValueError("Only binary classification is supported. The type of the target "
                              f"is {kind}.")
-        self.classes_ = np.unique(y)
+        return self._number(y).astype(np.float32)
+
+    def _number(self, y: Any) -> np.ndarray:
+        """Keeps the classes, and returns the number of each label's class, `[n]`."""
+        self.classes_, number = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("Classifier can't train when only one class is present.")
-        return (y == self.classes_[1]).astype(np.float32)
-
-    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, **stated: Any) -> Scorer:
-        return training.train_records(key, rows, schema, chosen, groups=kept, **stated)
+        return number
 
 
 class PrivateAUCClassifier(PrivateScorer):

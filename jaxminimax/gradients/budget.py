@@ -25,7 +25,7 @@ BUDGET = 2**30  # bytes, by default
 _ROWS = 8  # that slices are a multiple of
 _LARGE = 2**25  # bytes of a pass over factors that are no longer in a cache
 _HELD = 2**23  # bytes of one over whole gradients; slices of blocks are as fast, and hold less
-_SLICE = 2**20  # bytes of a slice that are
+_SLICE = 2**19  # bytes of a slice that are: rows and gradients stay in the cache of one core
 _PASSES = 8  # times the bytes of the sums that a slice works on at least, or it is slower
 
 

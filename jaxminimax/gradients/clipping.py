@@ -55,6 +55,8 @@ class ClippedSum:
       talkative: whether it prints `explain` when traced.
       counted: whether `sums` counts the examples within the clip norms.
       memory: the bytes that "auto" and "ghost" may take; None for 2^30.
+      shared: whether examples of `sums` are pairs of an example and its share in [0, 1], by which
+        its clipped operator is multiplied.
 
     Examples:
         >>> def loss(w, v, record):
@@ -73,6 +75,7 @@ class ClippedSum:
     talkative: bool = False
     counted: bool = False  # whether `sums` counts the examples within the clip norms
     memory: int | None = None
+    shared: bool = False
 
     def sensitivity(self, neighbours: str = "replace_one") -> Saddle:
         """Per player, the most that the sum can move between neighbouring data sets (L2).
@@ -132,6 +135,8 @@ class ClippedSum:
         if size == 0:
             return how.nothing(z, rounding)
         refuse_complex(z, "z")
+        if self.shared:
+            of_all = of_all[0]
         refuse_complex(jax.eval_shape(lambda x: self.operator(z, jax.tree.map(lambda a: a[0], x)),
                                       of_all),
                        "the operator's value")
@@ -140,10 +145,11 @@ class ClippedSum:
             print(self._explained(chosen, size))
 
         def total(examples: PyTree, mask: jax.Array) -> Sums:
+            examples, share = examples if self.shared else (examples, None)
             if chosen.strategy == "ghost":
                 assert chosen.plan is not None
-                return by_factors(how, chosen.plan, z, examples, mask, rounding)
-            return at_once(how, z, examples, mask, rounding)
+                return by_factors(how, chosen.plan, z, examples, mask, share, rounding)
+            return at_once(how, z, examples, mask, share, rounding)
 
         if chosen.rows == size and chosen.strategy != "microbatch":
             return total(examples if part is None else part.read(0, size), mask)

@@ -169,12 +169,14 @@ class Summation:
         rows = zip(self.clip, *trees, strict=True)
         return Saddle(*(None if clip is None else of(clip, *x) for clip, *x in rows))
 
-    def weights(self, g: Saddle, mask: jax.Array) -> tuple[Saddle, jax.Array]:
+    def weights(self, g: Saddle, mask: jax.Array,
+                share: jax.Array | None) -> tuple[Saddle, jax.Array]:
         """Each player's weights of the examples, `[b]`, and whether all norms are finite.
 
         Args:
           g: what has the norms of the examples.
           mask: bool `[b]`, which of them count.
+          share: what each counts for, `[b]`: cut to [0, 1], and 0 for NaN; None for 1.
         """
         norm = self.players(lambda _, x: weights.norm(x), g)
         finite = functools.reduce(jnp.logical_and, map(jnp.isfinite, jax.tree.leaves(norm)))
@@ -185,7 +187,11 @@ class Summation:
         if self.joint:
             ratio, g = weights.joint_ratio(ratio), Saddle(g, g)
         ratio = self.players(lambda _, r, x: weights.widened(r, x), ratio, g)
-        return self.players(lambda _, r: weights.weight(r, mask), ratio), jnp.all(finite)
+        weight = self.players(lambda _, r: weights.weight(r, mask), ratio)
+        if share is not None:  # at most 1, so that no example is longer than its clip norm
+            share = jnp.where(share > 0, jnp.minimum(share, 1), 0)
+            weight = self.players(lambda _, s: s * share.astype(s.dtype), weight)
+        return weight, jnp.all(finite)
 
     def num_unclipped(self, weight: Saddle) -> Saddle | None:
         """Adds up 1 for each example of weight 1, -1 for each shortened one, 0 for absent ones."""
@@ -237,12 +243,12 @@ class Summation:
 
 
 def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
-            rounding: Rounding | None) -> Sums:
+            share: jax.Array | None, rounding: Rounding | None) -> Sums:
     """Adds up the operators of all examples, which are held at once."""
     # once, for norms and sum alike: computed twice, cancelling terms could round differently
     g = materialise_rows(lambda: each(how.operator, z, examples))
-    # min(1, C / ||g_i||), [b]
-    scale, finite = how.weights(g, mask)
+    # min(1, C / ||g_i||) times its share, [b]
+    scale, finite = how.weights(g, mask, share)
 
     def floats(rows: Saddle) -> Saddle:
         return how.players(lambda _, x, rows: jax.tree.unflatten(

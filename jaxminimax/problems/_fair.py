@@ -111,21 +111,25 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
                        or abs(clip.w - math.sqrt(1 - 1 / count)) <= 1e-6):
         raise ValueError(f"clip must be Saddle((1 - 1 / {count})**0.5, None), got {clip!r}.")
 
-    def shifted(z: Saddle, record: PyTree) -> Saddle:
-        cell, weight = record
-        one = jax.nn.one_hot(cell, count, dtype=z.w.dtype)
-        return Saddle(jnp.asarray(weight, z.w.dtype) @ one - 1 / count, None)
-
     cells = jnp.asarray(cells, jnp.int32)
     if weight is None:
         cells, weight = cells[:, None], jnp.ones((len(cells), 1))
     key = jax.random.fold_in(key, 0x7368)  # apart from a run that was given the same key
-    answer = release(key, mechanism, jnp.int32(0), Problem(shifted), Saddle(jnp.zeros(count), ()),
-                     (cells, weight))
+    answer = _release(key, mechanism, jnp.int32(0), _SHIFTED, Saddle(jnp.zeros(count), ()),
+                      (cells, weight))
     positive = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
     return positive / jnp.sum(positive)
 
 
+def _shifted(z: Saddle, record: PyTree) -> Saddle:
+    """A person's mean one-hot row, less 1 / count."""
+    cell, weight = record
+    one = jax.nn.one_hot(cell, len(z.w), dtype=z.w.dtype)
+    return Saddle(jnp.asarray(weight, z.w.dtype) @ one - 1 / len(z.w), None)
+
+
+_SHIFTED = Problem(_shifted)
+_release = jax.jit(release, static_argnames="problem")  # compiled once for records of one shape
 PENALTIES = ("squared", "absolute")
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
 

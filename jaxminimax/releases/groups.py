@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
-from jaxminimax.gradients import weights
 from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
-from jaxminimax.releases import opening, reading, release_keys
+from jaxminimax.releases import opening, reading
 from jaxminimax.releases.noisy_sums import noisy_sum
 from jaxminimax.releases.watch import watched
 
@@ -69,17 +68,13 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
         s = max_i v_i / n_i,    r_i = v_i / (n_i s) <= 1.
 
     The bracket is what `release` answers to a `Query` on all N = sum_i n_i records at once, with
-    clip norm C, of the operator
-
-        (w; x, r) -> r clip(grad loss(w, x), C)
-
-    of records (x, r) that hold the share r of their group: the same grid, rounding, noise and count
-    of releases, and the same charge, which rests on no property of r. For `release` clips what the
-    operator says to C once more. Where r is in [0, 1] that changes nothing; were it above 1, or
-    NaN, the record would be clipped or left out. All that is needed is that a replaced record
-    changes no r, and it does not: r is a function of v and of the public sizes. s and N, which the
-    bracket is multiplied by, are too, so that is post-processing. Of a problem that draws, a record
-    holds the words of its key as well, functions of the run's key, group and row.
+    clip norm C, but that each clipped record counts for its group's share r: the same grid,
+    rounding, noise and count of releases, and the same charge. For the sum cuts shares to [0, 1],
+    whatever they are, so that no record adds a vector that is longer than C. All that is needed is
+    that a replaced record changes no r, and it does not: r is a function of v and of the public
+    sizes. s and N, which the bracket is multiplied by, are too, so that is post-processing. Of a
+    problem that draws, a record holds the words of its key as well, functions of the run's key,
+    group and row.
 
     On a mesh the bracket's sum is made shard by shard (`placement.shard_sums`): a record's share
     follows from its group wherever it is, and what is added to it is the same noise, once.
@@ -108,20 +103,8 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
     opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data)
-    operator = release_keys.operator_of(problem)
     s, r = shares(jnp.asarray(v, tree.float_dtype(opened.point.w)), query.sizes)
-
-    def weighted(z: Saddle, record: tuple[PyTree, jax.Array]) -> Saddle:
-        # (w; x, r) -> r clip(grad loss(w, x), C)
-        x, share = record
-        g = operator(z, x).w
-        # r min(1, C / ||g||); the sum clips to C once more, which leaves r <= 1 as it is
-        scale = share * _own_clip(g, query.clip)
-        return Saddle(jax.tree.map(lambda a: a * scale.astype(tree.at_least_float32(a.dtype)), g),
-                      ())
-
-    opened = opened.summing(weighted)
-    mean = noisy_sum(opened, reading.of_all_groups(opened, r), n).value.w
+    mean = noisy_sum(opened.of_shares(), reading.of_all_groups(opened, r), n).value.w
     # the bracket is N times the mean; s and N are public, so this is postprocessing
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
 
@@ -132,13 +115,6 @@ def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     s = jnp.max(each)
     # for v = 0 every r is 0, not 0 / 0
     return s, each / jnp.where(s > 0, s, 1)
-
-
-def _own_clip(g: PyTree, clip: jax.typing.ArrayLike) -> jax.Array:
-    """Returns min(1, C / ||g||) of one record; 0 for a NaN, and if the norm is not finite."""
-    # as a batch of one, [1, ...]; of no numbers at all the norm is [] already
-    norm = weights.norm(jax.tree.map(lambda a: a[None], g)).reshape(())
-    return weights.weight(norm / jnp.asarray(clip, norm.dtype), jnp.isfinite(norm))
 
 
 def _described(mechanism: Repeat, release: str, groups: str) -> GroupGradients:

@@ -10,7 +10,6 @@ closed by `nan_if_refused`.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -101,10 +100,10 @@ class Opened:
         return Saddle(*(None if c is None else x
                         for c, x in zip(self.clipped.clip, self.point, strict=True)))
 
-    def summing(self, operator: Callable[[Saddle, PyTree], Saddle]) -> "Opened":
-        """The same, of another operator with the same clip norms."""
+    def of_shares(self) -> "Opened":
+        """The same, of records that come with their shares in [0, 1]."""
         assert self.clipped is not None
-        return dataclasses.replace(self, clipped=clipped_sum(operator, self.clipped.clip))
+        return dataclasses.replace(self, clipped=dataclasses.replace(self.clipped, shared=True))
 
     def only_if(self, answered: jax.Array) -> "Opened":
         """The same, refused unless one more public condition holds."""

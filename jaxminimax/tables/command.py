@@ -325,13 +325,13 @@ def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
             own_files.check_parent(folder)
             held.enter_context(own_files.locked(folder / MODEL))
             held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
-            held.callback(_drop_empty, folder / UNFINISHED)
             for name in (REPORT, PAGE, UNFINISHED):
                 own_files.sweep(folder / name)
         except OSError as error:
             raise ValueError(f"--out {folder} cannot be written: {error}") from error
         if (folder / UNFINISHED).exists():
             own_files.check(folder / UNFINISHED)
+        held.callback(_drop_empty, folder / UNFINISHED)
         return held.pop_all()
 
 

@@ -14,7 +14,9 @@ is measured, on one table; privacy rests on none of them.
 """
 
 import dataclasses
+import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +28,7 @@ from jaxminimax.algorithms import sgda
 from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
-from jaxminimax.drivers.long_runs import fit
+from jaxminimax.drivers.runs import run
 from jaxminimax.mechanism import Query, Repeat, Sequence, budget_split
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
@@ -140,7 +142,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     return FairDefaults(plain, shares, hyper, groups, float(weight), kind)
 
 
-def _of_persons(shares: np.ndarray, weight: float, kind: str) -> Problem:
+def _of_persons(shares: jax.Array, weight: float, kind: str) -> Problem:
     """Makes `fermi` for records of several rows each, of weights with a sum of 1 at most."""
     problem = fermi(linear_scorer, shares=shares, weight=weight, kind=kind)
     row = problem.operator.loss  # type: ignore[attr-defined]
@@ -151,6 +153,13 @@ def _of_persons(shares: np.ndarray, weight: float, kind: str) -> Problem:
 
     return problem._replace(operator=saddle_operator(loss), value=None,
                             best_response=Saddle(None, None))
+
+
+@functools.partial(jax.jit, static_argnames=("weight", "kind"))
+def _trained(key: jax.Array, start: Saddle, data: PyTree, hyper: sgda.Hyper, shares: jax.Array,
+             weight: float, kind: str) -> Any:
+    """Runs all rounds; one program for all released shares."""
+    return run(key, start, data, hyper, sgda, _of_persons(shares, weight, kind)).state
 
 
 def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema,
@@ -180,18 +189,16 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
     noisy = np.array(release_shares(second, chosen.shares, cells, count, rows.weight), np.float64)
     noisy /= noisy.sum()
     shares = noisy.reshape(2, k) if kind == "odds" else noisy
-    problem = _of_persons(shares, chosen.weight, kind)
     theta = np.zeros(rows.x.shape[-1] + 1, np.float32)
     theta[-1] = np.log(by.prior / (1 - by.prior))
     start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
     data = (scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
             rows.weight)
-    done = fit(third, start, data, chosen.hyper, sgda, problem, delta=plain.delta,
-               alongside=chosen.extra, progress=False)
-    stated = statement(sgda, chosen.hyper, done.state, delta=plain.delta, alongside=chosen.extra,
+    state = _trained(third, start, data, chosen.hyper, jnp.asarray(shares), chosen.weight, kind)
+    stated = statement(sgda, chosen.hyper, state, delta=plain.delta, alongside=chosen.extra,
                        unit=unit, assumed=(*assumed, chosen.explain()))
     mistakes = notes.after(schema, by, statistics.deviation(plain.moments),
                            features=plain.standardise)
     notes.warn(mistakes)
-    return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, stated.to_json(),
+    return Scorer(schema, np.asarray(state.average.w, np.float64), by, floor, stated.to_json(),
                   chosen.mechanism(), notes=(*noted, *mistakes))

@@ -157,7 +157,7 @@ def test_a_planted_bug_is_seen(where, name, make):
 
 @pytest.mark.slow
 def test_shares_that_are_wrong_cost_accuracy_and_no_privacy():
-    """Whatever a record's share is: it is clipped once more by the sum."""
+    """A share is cut to [0, 1] by the sum, whatever it is."""
     sound = release_module.shares
     with mock.patch.object(release_module, "shares", lambda v, sizes: (sound(v, sizes)[0],
                                                              9 * sound(v, sizes)[1] - 1)):

@@ -175,7 +175,7 @@ def test_the_dtype_of_the_parameters_is_kept_whatever_the_hypers_are(game, dtype
 # ---- exact error under noise --------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gda_meets_the_exact_expected_gap_of_the_uncoupled_game():
     """E gap = (mu/2)(|A|^2 + |B|^2)/T^2 + (p sigma^2/(mu T^2)) sum_s (sum_{t>=s} 1/t)^2."""
     p, mu, rounds, sigma, n, runs = 6, 1.5, 40, 0.7, 5, 20_000

@@ -99,7 +99,7 @@ def gaps(algorithm, rounds, step, average=True):
     return float(jax.jit(lambda z: jmm.metrics.strong_gap(problem, z, data))(z))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_noise_the_gap_falls_at_the_proven_rate():
     """D^2 / (step T), with D^2 / 2 = 4 the squared distance of the farthest points of W."""
     step = 1 / (math.sqrt(3) * 1.0)
@@ -109,7 +109,7 @@ def test_without_noise_the_gap_falls_at_the_proven_rate():
     assert actual[-1] < 2e-3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_noise_the_last_point_converges_where_descent_ascent_circles():
     problem, data, saddle = game()
     assert gaps(extragradient, 400, 0.5, average=False) < 1e-5

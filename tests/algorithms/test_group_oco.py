@@ -323,7 +323,7 @@ def test_float32_stays_float32_and_runs_map():
     np.testing.assert_allclose(jnp.sum(state.average.v, -1), 1.0, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
     """Two groups; at the optimum the wider one weighs 0.946. The paper's steps, epsilon = 10."""
     rounds, dim = 4000, 2

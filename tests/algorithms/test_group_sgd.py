@@ -374,7 +374,7 @@ def excess(algorithm, n, runs, rounds=None):
     return np.mean(risk) - demo_games.group_means_optimum(means, spreads)[2], average, hyper, error
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_excess_risk_of_weighted_groups_falls_like_one_over_n():
     ns = (125, 400)
     actual = [excess(group_sgd, n, 16) for n in ns]
@@ -392,7 +392,7 @@ def test_the_excess_risk_of_weighted_groups_falls_like_one_over_n():
     np.testing.assert_allclose(np.mean(actual[1][1].v, 0), 0.2, atol=0.03)  # by symmetry
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_active_group_is_a_baseline():
     value, average, *_ = excess(active_groups, 1000, 12, rounds=100)
     assert value < 0.045  # what the start, which is not trained, has

@@ -657,7 +657,7 @@ def draw_quadratic(key, n):
     return CENTRE + u[0], CENTRE + u[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_strong_convexity_is_found_without_being_told():
     """The gap falls like 1 / n: the bias is quadratic in lambda."""
     made = []

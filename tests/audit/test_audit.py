@@ -301,7 +301,7 @@ def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     assert dataclasses.replace(actual, shared=0.01).violated
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_noise_of_a_round_that_ends_with_an_average_is_that_of_its_release():
     """The point moves to the mean of the round, which holds the noise of the earlier releases."""
     module, rounds = jmm.recursive_sgda, benchmark.Case(Disjoint(batch=6), 7)
@@ -423,7 +423,7 @@ def test_a_problem_and_a_pair_of_ones_own_are_attacked(sampling):
             assert audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine).violated
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_extragradient_trees_and_groups_are_attacked_with_ones_own_pair_too():
     hyper, mine = own()
     more = jmm.extragradient.Hyper(query=hyper.query, iterations=2, step=hyper.step)
@@ -594,8 +594,8 @@ def few(monkeypatch):
     return monkeypatch
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [1, 3, 5, 6])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), *(
+    pytest.param(number, marks=pytest.mark.nightly) for number in (3, 5, 6))])
 def test_what_repeats_no_query_is_attacked_and_half_the_noise_is_caught(number):
     attack = stream_attack.attacks()[number]
     hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)
@@ -638,7 +638,7 @@ def test_an_algorithm_that_no_attack_knows_is_named(monkeypatch):
         benchmark.modules()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_quick_benchmark_passes_on_sound_code(monkeypatch, capsys):
     """One algorithm of `--quick --only claims`, with fewer runs; every night runs all of them."""
     sgda_alone = {"sgda": benchmark.modules()["sgda"]}
@@ -649,7 +649,7 @@ def test_the_quick_benchmark_passes_on_sound_code(monkeypatch, capsys):
     assert capsys.readouterr().out.count("replace_one") == len(cases)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_writes_rows_and_statements(few, tmp_path, capsys):
     table = tmp_path / "audit.md"
     assert benchmark.main(["--runs", "2000", "--json", str(tmp_path / "audit.json"),

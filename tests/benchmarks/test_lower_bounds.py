@@ -19,7 +19,7 @@ def rows():
             + lower_bounds.two_step_table(2, [(2, 1), (3, 2)], (1.0,)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_adaptive_steps_never_exceed_the_composed_bound(rows):
     assert {r["sampler"] for r in rows} == {"full", "disjoint", *lower_bounds.SAMPLERS}
     for row in rows:
@@ -27,7 +27,7 @@ def test_two_adaptive_steps_never_exceed_the_composed_bound(rows):
         assert row["fixed"] <= row["sign"] * LIMIT <= row["whole"] * LIMIT**2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_steps_attain_the_bound_where_it_is_exact_and_come_close_elsewhere(rows):
     # catches a factor of two or a wrong rate that leaves too much; epsilon 3 is a far tail
     # (what rounding may move is charged, and not attained)
@@ -42,13 +42,13 @@ def test_correlated_noise_is_charged_what_its_worst_pair_attains():
         assert 0.95 < row["attained_over_claimed"] <= LIMIT, row
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parts_in_turn_are_charged_what_their_worst_pair_attains():
     for row in lower_bounds.turns_table():
         assert 0.95 < row["attained_over_claimed"] <= LIMIT, row
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_difference_whose_clip_the_adversary_chooses_is_charged_what_it_attains():
     rows = lower_bounds.windows_table()
     for row in rows:
@@ -69,7 +69,7 @@ def test_the_cited_attack_is_reproduced():
         assert row["attained_over_claimed"] <= LIMIT
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_epsilon_at_the_attained_delta_is_no_smaller(rows):
     for row in rows:
         how = lower_bounds.described(row["sampler"], row["n"], row["m"], row["noise_multiplier"], 2)
@@ -77,7 +77,7 @@ def test_epsilon_at_the_attained_delta_is_no_smaller(rows):
             assert jmm.epsilon(how, row["whole"]) >= row["epsilon"] * (1 - 1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_noise_overstated_by_a_fiftieth_would_be_seen(rows):
     seen = set()
     for row in rows:
@@ -120,7 +120,7 @@ def test_samples_have_the_laws_of_the_samplers():
         assert often == pytest.approx(1.0 if sampler in ("full", "disjoint") else 0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_prints_and_writes_its_rows(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(lower_bounds, "table", lambda dim, sizes: [
         {"steps": 1, "attained_over_claimed": 0.5}])

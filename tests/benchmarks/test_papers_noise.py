@@ -88,7 +88,7 @@ def test_the_largest_epsilon_for_which_proposition_3_holds(delta, largest):
         assert (gaussian(z, delta) <= epsilon) == holds
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("epsilon", "paper", "lower", "upper", "half", "grid"), [
     (0.25, 19.194, 0.240, 0.2497, None, 5e-6),
     (0.4, 11.996, 0.405, 0.422, None, 5e-6),
@@ -145,7 +145,7 @@ def test_points_of_every_sampler(n, batch, times, z, without, replacement, rate)
     assert (tight > 0.999 * replacement) == (batch == 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("n", "batch", "times", "epsilon", "delta", "z"), [
     (30, 1, 1800, 1, 1e-5, 5.6638),
     (30, 1, 1800, 4, 1e-5, 1.9186),
@@ -180,7 +180,7 @@ def test_vectors_of_the_proximal_and_extragradient_methods():
     assert ideal_epsilon(fixed(z, 900, 30, 901), 1e-5) == pytest.approx(1.0, rel=4e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sampled_extragradient_needs_more_noise_than_proposition_7():
     needed = calibrated(fixed(1.0, 100, 1, 20_000), 1.0, 1e-5)
     assert near(needed, 11.346)
@@ -353,7 +353,7 @@ def test_noise_over_clip_norm_read_as_noise_over_sensitivity_is_refuted():
 
 # The reference's own table has 5.4486, 3.0583 and 7.1698 with replacement, from a threshold common
 # to all multiplicities; the minimum over thresholds, which the accountant takes, is less.
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("n", "batch", "times", "epsilon", "delta", "rate", "without", "tight",
                           "loose"), [
     (256, 16, 64, 1, 1e-5, 3.7321, 4.5805, 4.6464, 5.4486),
@@ -390,7 +390,7 @@ def test_constants_of_descent_ascent_with_many_records(constant, stated, tight):
     assert true < stated
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_noisy_descent_ascent_has_no_universal_constant():
     for constant, loose in ((8.0, 1.13), (2.0, 6.2)):
         z = 45 * formulas.recursive_theorem_21(1.0, 1000, 125, 1.0, 1e-5, constant)
@@ -443,7 +443,7 @@ def test_noise_of_the_groups_losses_as_printed():
         assert jmm.epsilon(losses, 1e-6) == pytest.approx(spent, rel=2e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("share", "laplace", "replacement", "without", "rate", "full", "rel"), [
     (0.2, 266.98, 3.48477, 3.46290, 6.132, 61.30, 5e-4),
     (0.5, 113.16, 3.9298, 3.9086, 7.031, 70.29, 3e-3),
@@ -508,7 +508,7 @@ def test_gradients_alone():
 
 # The reference's grid of 1e-3 rounds up: its attained .477 for 7239 releases of 13 records exceeds
 # what the same profile proves on a grid of 1e-4, .4728, so that column is no lower bound there.
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("noise", "times", "batch", "proved"), [
     (0.4517, 724, 2, 9.39), (0.4517, 724, 5, 0.810), (0.4517, 724, 10, 0.595),
     (0.4517, 724, 40, 0.505), (1.5068, 7239, 1, 1.213), (1.5068, 7239, 2, 0.647),
@@ -524,7 +524,7 @@ def test_theorem_9_by_batch(noise, times, batch, proved):
     assert (true > 1) == (proved > 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_minibatch_of_one_attains_46_where_1_is_claimed():
     noise = formulas.mgr_theorem_9(1.0, 1000, 724, 1.0, 1e-6, 1.0)
     assert noise == pytest.approx(0.4517, abs=6e-5)
@@ -544,7 +544,7 @@ def test_the_argmax_baselines_noise():
                                           1e-6).noise_multiplier == pytest.approx(72.99, rel=5e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("z", "times", "replacement", "lower", "without"), [
     (1, 1, 2.28887, 2.28887, 1.46466), (1, 200, 7.205, 6.630, 6.146),
     (2, 1, 0.28436, 0.28436, 0.25241), (2, 200, 2.0130, 1.8210, 1.9770),
@@ -607,7 +607,7 @@ def test_every_formula_is_tried_and_none_is_used():
     assert not hasattr(jmm, "papers")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_prints_and_writes_its_rows(capsys, tmp_path):
     path = tmp_path / "formulas.json"
     assert papers_noise.main(["--quick", "--json", str(path)]) == 0

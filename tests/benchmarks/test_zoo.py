@@ -206,7 +206,7 @@ def test_poisson_samples_win_at_small_epsilon_and_correlated_noise_at_large_ones
 
 
 def test_only_one_part_is_measured_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(zoo_noise, "rows", lambda *_: measured()["noise"]["rows"][:1])
+    monkeypatch.setattr(zoo_noise, "rows", lambda *_, **__: measured()["noise"]["rows"][:1])
     monkeypatch.setattr(zoo, "measured", lambda _: pytest.fail("ran"))
     file = tmp_path / "zoo.json"
     assert zoo.main(["--only", "noise", "--result", str(RESULT), "--json", str(file)]) == 0

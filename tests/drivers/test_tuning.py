@@ -235,7 +235,7 @@ def calibrated(candidates, apart, rows=1000, share=0.2, runs=RUNS(), epsilon=1.0
     return made, score, [accountant.one_run(jmm.sgda, h, score, apart) for h in made]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("apart", [False, True])
 def test_every_candidate_meets_the_target_and_wastes_little(apart):
     rate = jmm.Poisson(rate=0.05)

@@ -103,7 +103,7 @@ def test_one_record_moves_slices_by_its_clip_norm_wherever_it_stands():
                 assert 0.5 - loss < length <= 0.5 + loss
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @every_model
 @pytest.mark.optimised
 def test_a_compiled_sum_takes_no_more_than_its_budget(model, monkeypatch):

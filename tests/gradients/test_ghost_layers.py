@@ -346,7 +346,7 @@ def haiku():
     return lambda w, v, x: jnp.sum(jnp.tanh(transformed.apply(w, x))), params
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("author", [linen, equinox, flax_nnx, haiku])
 def test_models_as_their_authors_write_them(author):
     """Everything with two axes of its own is understood; the rest is kept at its own size."""

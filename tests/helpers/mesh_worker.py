@@ -2,7 +2,9 @@
 
     python mesh_worker.py process OUT ID PORT 4    process ID of four, one device each
     python mesh_worker.py process OUT ID PORT 2    process ID of two, with 2 devices each
+    python mesh_worker.py pair OUT ID PORT 2       the same two, for one run and its noise
     python mesh_worker.py devices OUT              one process of 8 devices
+    python mesh_worker.py planted OUT              one of 8, with planted bugs and saved states
 
 Results go to OUT, as JSON: numbers and words by name. The last of the four is killed; of what they
 have saved, a copy lies beside the OUT of the others, who go on. Data on the hosts are in
@@ -98,14 +100,6 @@ def runs(found):
         found[f"statement {count}"] = many.statement == one.statement
         found[f"epsilon {count}"] = [one.statement.epsilon, many.statement.epsilon]
         found[f"bits {count}"] = bits_of(many.state)
-    # what processes have saved, on two devices and on one
-    saved = pathlib.Path(sys.argv[2]).parent
-    lost = functools.partial(fitted, settings, data, checkpoint=saved / "killed")
-    found["saved of killed"] = sorted(x.name for x in (saved / "killed").iterdir())
-    found["refused shards"] = [refusal(lambda n=n: lost(shards=n)) for n in (4, None)]
-    found["resumed shards"] = bits_of(lost(meshed(2), shards=8).state)
-    found["resumed parameters"] = apart(
-        one.state, fitted(settings, data, every=1, checkpoint=saved / "half").state)
     # two rounds on one device, the third on four and the rest on eight
     with tempfile.TemporaryDirectory() as folder:
         go = functools.partial(fitted, settings, data, every=1, checkpoint=folder)
@@ -118,6 +112,18 @@ def runs(found):
     run = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
     state, _ = run(KEY, START, jmm.placement.shard(data, meshed(8)), settings, jmm.sgda, GAME)
     found["scanned"] = apart(one.state, state)
+
+
+def resumed(found):
+    """Goes on, on two devices and on one, from what processes have saved."""
+    saved, data = pathlib.Path(sys.argv[2]).parent, dataset()
+    settings = hyper(jmm.Poisson(rate=0.1))
+    lost = functools.partial(fitted, settings, data, checkpoint=saved / "killed")
+    found["saved of killed"] = sorted(x.name for x in (saved / "killed").iterdir())
+    found["refused shards"] = [refusal(lambda n=n: lost(shards=n)) for n in (4, None)]
+    found["resumed shards"] = bits_of(lost(meshed(2), shards=8).state)
+    found["resumed parameters"] = apart(fitted(settings, data).state, fitted(
+        settings, data, every=1, checkpoint=saved / "half").state)
 
 
 def algorithms(found):
@@ -266,11 +272,18 @@ def noise_scale(data):
             for g, clip in zip(released, settings.clip, strict=True)]
 
 
+def described(found):
+    """The noise of eight devices, and shards of which a device has several."""
+    silent, data = query(jmm.Full(), 0.0), dataset()
+    found["noise scale"] = noise_scale(jmm.placement.shard(data, meshed(8)))
+    found["cut"] = apart(answers(silent, data), answers(silent, jmm.placement.shard(
+        data, meshed(2), shards=8)))
+
+
 def bugs(found):
     """Noise of every device, and what else could go wrong when sums are added up."""
     silent, data, count = query(jmm.Full(), 0.0), dataset(), 8
     one, rows = answers(silent, data), jmm.placement.shard(data, meshed(count))
-    found["noise scale"] = noise_scale(rows)
     sound, noise = reading.sum_over_shards, noisy_sums.integer_noise
 
     def uncounted(total, z, data, *rest):
@@ -281,7 +294,6 @@ def bugs(found):
         return lambda *args: jax.tree.map(lambda x: (factor * x).astype(jnp.int32), noise(*args))
 
     each, cut = shard_sums._each_shard, jmm.placement.shard(data, meshed(2), shards=count)
-    found["cut"] = apart(one, answers(silent, cut))
     planted = {
         "a shard twice": (shard_sums, "_each_shard",
                           lambda turn, own: each(lambda k: turn(jnp.minimum(k, 2)), own)),
@@ -357,12 +369,6 @@ def together(found):
     rows = tuple(x[mine] for x in data)
     found["rows"] = mine.tolist()
     placed = jmm.placement.shard(rows, mesh, population=N, shards=8)
-    spread = NamedSharding(mesh, PartitionSpec("data"))
-    padded = tuple(np.pad(x, ((0, 104 - len(x)), (0, 0))) for x in rows)
-    handed = jmm.placement.shard(tuple(jax.make_array_from_process_local_data(spread,
-                                                                              x) for x in padded),
-                                 mesh, population=N, shards=8)
-    found["marks"] = len({fingerprint.of_rows(b"secret", x) for x in (data, placed, handed)})
     settings = hyper(SAMPLINGS["poisson"])
     one = fitted(settings, data)
     many = fitted(settings, placed, mesh, callback=lambda state: None)
@@ -370,6 +376,18 @@ def together(found):
     found["statement"] = many.statement == one.statement
     found["epsilon"] = many.statement.epsilon
     found["bytes"] = bits_of(many.state)
+    return mesh, data, rows, placed, one, many
+
+
+def in_processes(found):
+    """What else goes on in two processes: saved runs, data on the hosts, and refusals."""
+    mesh, data, rows, placed, one, many = together(found)
+    settings, spread = hyper(SAMPLINGS["poisson"]), NamedSharding(mesh, PartitionSpec("data"))
+    padded = tuple(np.pad(x, ((0, 104 - len(x)), (0, 0))) for x in rows)
+    handed = jmm.placement.shard(tuple(jax.make_array_from_process_local_data(spread,
+                                                                              x) for x in padded),
+                                 mesh, population=N, shards=8)
+    found["marks"] = len({fingerprint.of_rows(b"secret", x) for x in (data, placed, handed)})
     found["resumed shards"] = bits_of(fitted(
         settings, placed, checkpoint=pathlib.Path(sys.argv[2]).parent / "killed").state)
     found["equal handed"] = apart(many.state, fitted(settings, handed, mesh).state)
@@ -406,10 +424,15 @@ def together(found):
 
 
 def main():
-    actual, checks = {}, {4: (mesh_across.killed,), 2: (together, mesh_groups.together), 1: (
-        runs, mesh_host.runs, samplings, keys_of_rows, slots_of_shards, algorithms, placements,
-        sensitivity, other_meshes, bugs, costs, refusals, mesh_groups.alone)}
-    for check in checks[PROCESSES]:
+    actual, checks = {}, {
+        "devices": (runs, mesh_host.runs, samplings, keys_of_rows, slots_of_shards, algorithms,
+                    placements, sensitivity, described, other_meshes, costs, refusals,
+                    mesh_groups.alone),
+        "planted": (resumed, bugs, mesh_groups.planted, mesh_groups.planted_solutions),
+        "pair": (together,),
+        "process": (mesh_across.killed,) if PROCESSES == 4 else (in_processes,
+                                                                 mesh_groups.together)}
+    for check in checks[sys.argv[1]]:
         check(actual)
     pathlib.Path(sys.argv[2]).write_text(json.dumps(actual))
 

@@ -42,7 +42,7 @@ def inverse(times, bands):
     return r
 
 
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("exact", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_block_has_the_square_root_and_shares_nothing_with_another(exact):
     """The covariance of 8 releases in blocks of 3, of 6,000 numbers each, is that of R R^T."""
     size, times = 6000, 8

@@ -1,8 +1,9 @@
 """On any number of devices and processes: the same run, the same epsilon, and one noise.
 
-A process has one number of devices, so the work is done in `mesh_worker`, started once as four
-processes, the last of which is killed, once as two processes of 2 devices, and once as one process
-of 8 forced devices.
+A process has one number of devices, so the work is done in `mesh_worker`: started as one process of
+8 forced devices and as two of 2 devices; every night also as four processes, the last of which is
+killed, as two for all that processes do, and as one that goes on from what these have saved and has
+planted bugs.
 """
 
 import json
@@ -20,7 +21,7 @@ WORKER = pathlib.Path(__file__).parents[1] / "helpers/mesh_worker.py"
 ROUNDING = 1e-14  # float64 numbers near 1
 GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
 
-pytestmark = pytest.mark.slow  # its workers run for two minutes
+SLOW, NIGHTLY = pytest.mark.slow, pytest.mark.nightly  # a worker runs for a minute
 SAMPLINGS = ("full", "poisson", "fixed", "narrow", "replacement", "disjoint")
 DEVICES = (1, 8)  # of one process; two and four processes have 4
 
@@ -74,13 +75,29 @@ def processes(lost, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(lost, processes, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("devices")
+def pair(tmp_path_factory):
+    """One run of two processes."""
+    folder, port = tmp_path_factory.mktemp("pair"), free_port()
+    outs = [folder / f"{number}.json" for number in range(2)]
+    return results([(start("pair", out, number, port, 2), out)
+                    for number, out in enumerate(outs)])
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    out = tmp_path_factory.mktemp("devices") / "found.json"
+    return results([(start("devices", out), out)])[0]
+
+
+@pytest.fixture(scope="module")
+def planted(lost, processes, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("planted")
     shutil.copytree(lost[0] / "killed", folder / "killed")
     shutil.copytree(tmp_path_factory.getbasetemp() / "processes0" / "half", folder / "half")
-    return results([(start("devices", folder / "found.json"), folder / "found.json")])[0]
+    return results([(start("planted", folder / "found.json"), folder / "found.json")])[0]
 
 
+@SLOW
 @pytest.mark.parametrize("count", DEVICES)
 def test_a_run_is_the_same_on_any_number_of_devices_and_costs_the_same(found, count):
     assert found[f"run {count}"] < GRID
@@ -89,11 +106,13 @@ def test_a_run_is_the_same_on_any_number_of_devices_and_costs_the_same(found, co
     assert one == many > 0
 
 
+@SLOW
 @pytest.mark.parametrize("count", DEVICES)
 def test_a_run_without_noise_is_the_same_to_the_last_digits(found, count):
     assert found[f"silent run {count}"] < ROUNDING
 
 
+@SLOW
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_every_sampling_reads_the_same_rows(found, name):
     """With noise, and without, where nothing but the sample decides."""
@@ -106,43 +125,51 @@ def test_every_sampling_reads_the_same_rows(found, name):
     assert not all(refused)
 
 
+@SLOW
 def test_a_shard_takes_as_many_passes_as_its_sample_needs(found):
     assert found["passes poisson"] < GRID
     assert found["bug one pass"] > 0.01
 
 
+@SLOW
 def test_a_saved_state_goes_on_on_other_devices(found):
     assert found["resumed"] < GRID
     assert found["resumed statement"]
     assert found["scanned"] < GRID
 
 
+@SLOW
 @pytest.mark.parametrize("name", ["extragradient", "recursive_sgda"])
 def test_algorithms_of_several_releases_or_parts_are_the_same(found, name):
     assert found[f"algorithm {name}"] < GRID
     assert found[f"algorithm statement {name}"]
 
 
+@SLOW
 def test_an_operator_that_draws_has_the_keys_of_its_rows_on_every_mesh(found):
     assert max(found[f"drawn {how}"] for how in ("full", "in passes")) < GRID
     assert found["bug keys of places"] > 1e-3
 
 
+@SLOW
 def test_every_shard_puts_its_rows_into_slots_in_an_order_of_its_own(found):
     """In one order for all, where the others lie would tell whether a record is before them."""
     np.testing.assert_array_equal(found["slots"], np.tile(np.arange(1, 27), (7, 1)))
     assert found["same slots"] < 0.4
 
 
+@SLOW
 @pytest.mark.parametrize("how", ["everywhere", "backwards"])
 def test_rows_that_are_on_the_devices_already_count_once_each(found, how):
     assert found[f"placed {how}"] < GRID
 
 
+@NIGHTLY
 def test_rows_have_the_same_fingerprint_wherever_they_are(found, processes):
     assert [here["marks"] for here in (found, *processes)] == [1, 1, 1]
 
 
+@SLOW
 def test_a_second_axis_holds_copies_or_parameters(found):
     assert found["two axes"] < GRID
     assert found["parameters spread"] < GRID
@@ -150,6 +177,7 @@ def test_a_second_axis_holds_copies_or_parameters(found):
     assert "axis 'data'" in found["refused parameters over data"]
 
 
+@SLOW
 def test_a_record_is_clipped_once_in_whatever_shard_it_is(found):
     """203 equal records add up to 203 clip norms, and swapping one moves that by two."""
     np.testing.assert_allclose(found["all"], 203, rtol=1e-12)
@@ -157,24 +185,37 @@ def test_a_record_is_clipped_once_in_whatever_shard_it_is(found):
     assert found["moved unclipped"] > 1e3
 
 
+@SLOW
 def test_the_noise_is_the_described_one_and_not_every_devices(found):
     assert max(abs(x - 1) for x in found["noise scale"]) < 0.04  # 3000 numbers: 3 deviations
-    assert found["bug half of the noise"] > 0.4
-    assert found["bug noise of every device"] > 1
 
 
-@pytest.mark.parametrize("bug", ["no sum", "sum of sums", "padding counts", "a shard twice"])
-def test_what_goes_wrong_in_the_sum_shows(found, bug):
+@SLOW
+def test_a_device_may_have_several_shards(found):
     assert found["cut"] < ROUNDING
-    assert found[f"bug {bug}"] > 1e-3
 
 
+@NIGHTLY
+def test_noise_that_is_not_the_described_one_shows(planted):
+    assert planted["bug half of the noise"] > 0.4
+    assert planted["bug noise of every device"] > 1
+    assert planted["groups bug noise of every device"] > 1
+
+
+@NIGHTLY
+@pytest.mark.parametrize("bug", ["no sum", "sum of sums", "padding counts", "a shard twice"])
+def test_what_goes_wrong_in_the_sum_shows(planted, bug):
+    assert planted[f"bug {bug}"] > 1e-3
+
+
+@SLOW
 def test_what_does_not_run_on_a_mesh_is_refused(found):
     assert "give the arrays themselves" in found["hosts"]
     for words, stated in found["refused"].items():
         assert words in stated
 
 
+@SLOW
 def test_a_release_moves_the_parameters_once_and_nothing_else(found):
     """And the arithmetic of a device falls with its rows."""
     for made, size in zip(found["collectives"], found["size"], strict=True):
@@ -189,6 +230,7 @@ def test_a_release_moves_the_parameters_once_and_nothing_else(found):
 # --- data on the hosts ---
 
 
+@SLOW
 def test_data_on_the_host_make_the_run_of_the_mesh_in_memory_bit_for_bit(found):
     assert found["host poisson"] == found["host disjoint"] == 0
     assert found["host run"] == 0
@@ -197,6 +239,7 @@ def test_data_on_the_host_make_the_run_of_the_mesh_in_memory_bit_for_bit(found):
     assert found["host resumed"] < GRID
 
 
+@SLOW
 def test_a_shard_that_was_sent_other_rows_makes_nan_of_the_release(found):
     assert found["host sound"] == [False, False, False, True]  # the last is one too many
     assert found["host wrong row"] == [False, True, False, True]
@@ -209,6 +252,7 @@ def test_a_shard_that_was_sent_other_rows_makes_nan_of_the_release(found):
 # --- groups, certified solutions, single records ---
 
 
+@SLOW
 def test_releases_of_groups_are_the_same_on_any_number_of_devices(found):
     """Of all groups, of one, of a sample of it, and of losses; with noise, and without."""
     for name in ("all 2", "all 8", "full", "poisson", "losses"):
@@ -218,22 +262,25 @@ def test_releases_of_groups_are_the_same_on_any_number_of_devices(found):
         assert found[f"groups refused {name}"] == [False, False, False, True]
 
 
+@SLOW
 def test_a_record_of_a_group_is_clipped_once_in_whatever_shard_it_is(found):
     """9 equal records add up to 9 clip norms; swapping one moves that by two, and losses by two."""
     np.testing.assert_allclose(found["groups all clips"], 9, rtol=1e-12)
     np.testing.assert_allclose(found["groups moved"], 2, rtol=1e-5)
 
 
+@NIGHTLY
 @pytest.mark.parametrize("bug", ["group's mask", "shards' mask"])
-def test_rows_that_are_no_records_show_if_they_count(found, bug):
-    assert found[f"groups bug {bug}"] > 0.1
+def test_rows_that_are_no_records_show_if_they_count(planted, bug):
+    assert planted[f"groups bug {bug}"] > 0.1
 
 
+@SLOW
 def test_the_noise_on_groups_is_the_described_one_and_not_every_devices(found):
     assert abs(found["groups noise scale"] - 1) < 0.04  # 3000 numbers: 3 deviations
-    assert found["groups bug noise of every device"] > 1
 
 
+@SLOW
 def test_solutions_on_a_mesh_are_certified_and_those_of_one_device(found):
     assert found["certified"]
     assert found["silent points"] < ROUNDING
@@ -241,11 +288,13 @@ def test_solutions_on_a_mesh_are_certified_and_those_of_one_device(found):
     assert found["unsolved"] == 0  # all NaN: what is not certified is not released
 
 
+@NIGHTLY
 @pytest.mark.parametrize("bug", ["sum of one shard", "other rows", "padding counts"])
-def test_what_goes_wrong_with_the_rows_of_a_solution_shows(found, bug):
-    assert found[f"points bug {bug}"] > 1e-3
+def test_what_goes_wrong_with_the_rows_of_a_solution_shows(planted, bug):
+    assert planted[f"points bug {bug}"] > 1e-3
 
 
+@SLOW
 def test_single_records_are_those_of_one_device_bit_for_bit(found):
     assert found["singly"] < GRID  # what is released of them
     assert found["records"] == 0
@@ -253,6 +302,7 @@ def test_single_records_are_those_of_one_device_bit_for_bit(found):
     assert found["beyond"] == [False, False, False]
 
 
+@SLOW
 def test_a_run_over_groups_goes_on_on_other_devices_and_costs_the_same(found):
     assert found["groups run"] < GRID
     assert found["groups statement"]
@@ -260,6 +310,7 @@ def test_a_run_over_groups_goes_on_on_other_devices_and_costs_the_same(found):
     assert "by_group" in found["groups ungrouped"]
 
 
+@NIGHTLY
 def test_two_processes_feed_their_own_rows_of_every_group(found, processes):
     one, other = processes
     assert one["groups bytes"] == other["groups bytes"]
@@ -273,20 +324,27 @@ def test_two_processes_feed_their_own_rows_of_every_group(found, processes):
 # --- two processes ---
 
 
-def test_two_processes_feed_their_own_rows_and_end_alike(processes):
-    one, other = processes
+@SLOW
+def test_two_processes_feed_their_own_rows_and_end_alike(found, pair):
+    one, other = pair
     assert sorted(one["rows"] + other["rows"]) == list(range(203))
     assert not set(one["rows"]) & set(other["rows"])
-    assert one["bytes"] == other["bytes"]  # different noise would give the sum away
-    for mine in processes:
+    assert one["bytes"] == other["bytes"] == found["bits 8"]  # other noise would give the sum away
+    for mine in pair:
         assert mine["equal"] < GRID
-        assert mine["equal handed"] < GRID
         assert mine["statement"]
+        assert mine["epsilon"] == found["epsilon 8"][0]
+
+
+@NIGHTLY
+def test_two_processes_go_on_from_what_both_saved(processes):
+    for mine in processes:
+        assert mine["equal handed"] < GRID
         assert mine["saved"] == 0
-    assert one["epsilon"] == other["epsilon"]
-    assert one["secret"] == other["secret"]
+    assert len({mine["secret"] for mine in processes}) == 1
 
 
+@NIGHTLY
 def test_two_processes_send_their_own_rows_from_their_hosts(processes):
     for mine in processes:
         assert mine["host equal"] == 0
@@ -298,6 +356,7 @@ def test_two_processes_send_their_own_rows_from_their_hosts(processes):
             assert words in stated
 
 
+@NIGHTLY
 def test_processes_that_do_not_agree_are_refused(processes):
     for mine in processes:
         assert len(mine["refused"]) == 10
@@ -308,6 +367,7 @@ def test_processes_that_do_not_agree_are_refused(processes):
 # --- shards, parameters and copies of rows in several processes ---
 
 
+@NIGHTLY
 def test_eight_shards_are_the_same_to_the_last_bit_on_any_devices_and_processes(
         found, processes, lost):
     one = [found["bits 1"], found["epsilon 1"][0]]
@@ -316,20 +376,22 @@ def test_eight_shards_are_the_same_to_the_last_bit_on_any_devices_and_processes(
     assert [mine["shards"] for mine in lost[1]] == [one] * 4
 
 
+@NIGHTLY
 def test_a_run_of_which_a_process_was_killed_goes_on_on_fewer_to_the_same_last_bit(
-        found, processes):
+        found, planted, processes):
     """The state that it died in was written by all and has no name, so the one before is valid."""
-    unfinished = [name for name in found["saved of killed"] if name not in ("1", "2")]
-    assert {"1", "2"} <= set(found["saved of killed"])
+    unfinished = [name for name in planted["saved of killed"] if name not in ("1", "2")]
+    assert {"1", "2"} <= set(planted["saved of killed"])
     assert unfinished
     assert all(name.startswith("3.") for name in unfinished)
-    for goes_on in (found, *processes):
+    for goes_on in (planted, *processes):
         assert goes_on["resumed shards"] == found["bits 1"]
-    for stated in found["refused shards"]:
+    for stated in planted["refused shards"]:
         assert "another number of shards" in stated
 
 
-def test_parameters_and_copies_of_rows_may_lie_in_several_processes(found, processes):
+@NIGHTLY
+def test_parameters_and_copies_of_rows_may_lie_in_several_processes(planted, processes):
     for mine in processes:
         assert mine["across"] < GRID
         assert mine["statement across"]
@@ -340,9 +402,10 @@ def test_parameters_and_copies_of_rows_may_lie_in_several_processes(found, proce
         assert len(mine["refused across"]) == 2
         for words, stated in mine["refused across"].items():
             assert words in stated
-    assert found["resumed parameters"] < GRID
+    assert planted["resumed parameters"] < GRID
 
 
+@NIGHTLY
 def test_copies_of_rows_that_differ_in_one_bit_are_not_released(processes):
     for mine in processes:
         assert "Copies of the rows differ" in mine["copies"]

@@ -36,9 +36,10 @@ MODELS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.optimised
-@pytest.mark.parametrize("model", MODELS, ids=lambda x: x.__name__)
+@pytest.mark.parametrize("model", [
+    pytest.param(model, id=model.__name__, marks=pytest.mark.slow if model is linear
+                 else pytest.mark.nightly) for model in MODELS])
 @pytest.mark.parametrize(("sampling", "most"), [
     (jmm.FixedSize(batch=BATCH, replacement=True), 2), (jmm.Poisson(rate=BATCH / N), 3)],
     ids=["replacement", "Poisson"])

@@ -244,7 +244,7 @@ def test_variance_reduction_contracts_as_fast_as_proven():
     assert squared <= 1.1 * 2 * fall * norm(exact) ** 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_evaluations_of_the_variance_reduced_solver_grow_nearly_linearly():
     """Components of norm 1, mu = 4 / sqrt(N), so a condition number that grows like sqrt(N)."""
     domain, rng = problems.ball(1.0), np.random.default_rng(5)

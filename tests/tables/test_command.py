@@ -263,6 +263,23 @@ def test_a_ledger_takes_runs_of_its_own_unit(tmp_path, unit, owner, claim, refus
         ledger.check_same("The run", unit=stated)
 
 
+@pytest.mark.slow
+def test_a_training_is_charged_for_all_that_it_releases_and_once_with_its_folder(tmp_path):
+    table, schema = made(), SCHEMA.without(("c",))
+    ledger = jmm.accounting.Ledger(tmp_path / "l.json", epsilon=3.0, delta=1e-3)
+    how = {"epsilon": 1.0, "delta": 1e-5, "ledger": ledger, "name": "first"}
+    scorers = [train(table, schema, folder=tmp_path / "run", **how) for _ in range(2)]
+    assert np.array_equal(*(one.weights for one in scorers))
+    (run,) = ledger.statement().runs
+    assert run["closed"] is not None
+    assert run["charge"] == ledger._rule.charge(scorers[0].described, "", 1e-3, "replace_one")
+    assert len(scorers[0].described.parts) >= 3, "ranges, moments and rounds"
+    with pytest.raises(ValueError, match="is in the ledger already"):
+        train(table, schema, **how)
+    with pytest.raises(ValueError, match="key was used for another run"):
+        train(made(seed=1), schema, key=unfinished.Unfinished(tmp_path / "run").key, **how)
+
+
 class StoppedError(Exception):
     """Ends a run on the way."""
 

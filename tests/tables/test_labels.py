@@ -11,8 +11,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import jaxminimax as jmm
+from benchmarks.privacy.attacks import table as table_attack
 from jaxminimax import Saddle
 from jaxminimax import __main__ as main
+from jaxminimax.mechanism import Sequence
 from jaxminimax.tables import (
     Category,
     Number,
@@ -158,6 +160,22 @@ def test_everything_is_charged_and_nothing_twice(schema):
         cost = jmm.epsilon(chosen.mechanism(), 1e-6)
         assert 0.9999 * epsilon < cost <= epsilon
         assert 0 < jmm.epsilon(chosen.moments, 1e-6) < cost
+
+
+@both
+def test_the_releases_that_training_makes_are_those_that_are_charged(schema):
+    """One of moments, and of gradients as many as there are rounds: all columns with one clip."""
+    table = made(60)
+    released = [described for described, _ in table_attack.releases(
+        table, schema, jax.random.key(0))]
+    chosen = defaults(60, schema, epsilon=20.0, delta=1e-3)
+    assert released[0] == chosen.moments
+    assert all(one == released[1] for one in released[1:])
+    assert released[1].query.clip.w == labels.of(schema).clip
+    assert released[1].times == chosen.hyper.iterations
+    cost = jmm.epsilon(Sequence(parts=(released[0], released[1])), 1e-3)
+    assert math.isclose(cost, jmm.epsilon(chosen.mechanism(), 1e-3), rel_tol=1e-9)
+    assert cost <= 20
 
 
 # --- routes ---

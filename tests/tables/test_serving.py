@@ -1,5 +1,6 @@
 """A model's file is what its page says: the page's programs score as the library does."""
 
+import itertools
 import json
 import math
 import pathlib
@@ -11,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from jaxminimax.tables import Category, Number, Schema, Scorer, scaling
+from jaxminimax.tables import Category, Note, Number, Schema, Scorer, scaling
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 SCHEMA = Schema({"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
@@ -22,14 +23,24 @@ NUMBERS = ("", "text", None, -math.inf, 1e300, 0.0, 17.0, 18.0, 55.5, 91.0, 1e5,
 WORDS = ("state", " private ", "3.0", "3", "?", "", None, "TRUE", "+3.0", "State")
 
 
-def scorers():
+# labels that have no positive value, each with its outputs and what training releases of it
+OTHERS = {Category(("low", "middle", "high")): ((3,), np.array([0.2, 0.3, 0.5])),
+          Number(0, 120): ((), np.array([0.1, 0.4]))}
+
+
+def scorers(kinds=("binary", "classes", "number")):
     """Scorers with features as they are, and scaled, with weights far from one."""
     rng = np.random.default_rng(2)
-    for floor in (None, 0.0025):
+    labels = [(SCHEMA, ((), 0.3)), *(
+        (Schema(SCHEMA.columns, "y", target=target), shape) for target, shape in OTHERS.items())]
+    for floor, (schema, (outputs, prior)) in itertools.product((None, 0.0025), labels):
         by = scaling.Moments(rng.uniform(-0.5, 0.5, SCHEMA.width),
-                             rng.uniform(0.3, 1.0, SCHEMA.width), 0.3)
-        yield Scorer(SCHEMA, 20 * rng.normal(size=SCHEMA.width + 1), by, floor, {"epsilon": 1.0},
-                     group_losses={"state": 0.3})
+                             rng.uniform(0.3, 1.0, SCHEMA.width), prior)
+        weights = 20 * rng.normal(size=(SCHEMA.width + 1, *outputs))
+        if schema.kind in kinds:
+            yield Scorer(schema, weights, by, floor, {"epsilon": 1.0},
+                         group_losses={"state": 0.3} if schema is SCHEMA else None,
+                         notes=(Note("age", "it is constant", "drop it"),))
 
 
 def rows(n=300):
@@ -56,13 +67,13 @@ model, columns = json.load(open({folder!r} + "/model.json")), json.load(sys.stdi
 PLAIN = """
 import plain_scorer
 rows = [dict(zip(columns, cells)) for cells in zip(*columns.values())]
-print(json.dumps([plain_scorer.score(model, row)[0] for row in rows]))
+print(json.dumps([plain_scorer.score(model, row) for row in rows]))
 """
 NUMPY = """
 import numpy_scorer, plain_scorer
 columns = {name: [(plain_scorer.text if name == "work" else plain_scorer.number)(cell)
                   for cell in cells] for name, cells in columns.items()}
-print(json.dumps(numpy_scorer.scores(model, columns)[:, 0].tolist()))
+print(json.dumps(numpy_scorer.scores(model, columns).tolist()))
 """
 
 
@@ -80,7 +91,7 @@ def test_programs_of_the_page_score_as_the_library_does(tmp_path, program, refus
         code = PROGRAM.format(refused=refused, folder=str(tmp_path)) + program
         out = subprocess.run([sys.executable, "-c", code], input=json.dumps(rows()), check=True,
                              capture_output=True, text=True)
-        scores = scorer.decision_function(rows())
+        scores = scorer.decision_function(rows()).reshape(300, -1)
         assert np.ptp(scores) > 1
         np.testing.assert_allclose(json.loads(out.stdout), scores, rtol=0, atol=1e-6)
 
@@ -118,7 +129,7 @@ def test_a_model_is_as_its_published_schema_says():
 
 
 def test_a_file_of_the_former_format_is_read(tmp_path):
-    for scorer in scorers():
+    for scorer in scorers(["binary"]):
         former = {"format": 1, "schema": SCHEMA.to_dict(), "weights": scorer.weights.tolist(),
                   **scorer.moments.to_json(), "floor": scorer.floor, "statement": scorer.stated,
                   "group_losses": scorer.group_losses}

@@ -5,7 +5,8 @@ read, split where persons are held out, and passed to `train` with one key, so t
 cancels in the difference of two releases, which is compared with the sensitivity that is charged.
 Both runs go on from the releases of the first table, as in adaptive composition. The attack covers
 the release of charged ranges, those of means and second moments, gradients at three points (of the
-average record, and of all groups with equal weights), and the losses of groups.
+average record, by every kind of label, and of all groups with equal weights), and the losses of
+groups.
 """
 
 import decimal
@@ -50,7 +51,11 @@ SCHEMAS = {
     "ranges": Schema(COLUMNS | {"a": Charged()}, "y", "1", "who", MOST),
     "average": Schema(COLUMNS, "y", "1", "who", MOST),
     "losses": Schema(COLUMNS, "y", "1", "who", MOST, **GROUPS),
-    "balanced": Schema(COLUMNS, "y", "1", "who", MOST, **GROUPS, by_label=True)}
+    "balanced": Schema(COLUMNS, "y", "1", "who", MOST, **GROUPS, by_label=True),
+    "classes": Schema({"a": COLUMNS["a"], "b": COLUMNS["b"]}, "c", None, "who", MOST,
+                      target=Category(("1", str(LARGE), "u"))),
+    "number": Schema({"b": COLUMNS["b"], "c": COLUMNS["c"]}, "a", None, "who", MOST,
+                     target=Number(-1, 1))}
 _gradient = jax.jit(release, static_argnames="problem")
 _of_all_groups = jax.jit(release_weighted_gradient, static_argnames="problem")
 

@@ -3,10 +3,11 @@
     python -m benchmarks.utility.zoo [--json FILE] [--markdown FILE] [--plot FILE] [--quick]
     python -m benchmarks.utility.zoo --result FILE [--markdown FILE] [--plot FILE]
         [--noise-plot FILE]
-    python -m benchmarks.utility.zoo --only noise --result FILE --json FILE
+    python -m benchmarks.utility.zoo --only noise|turns --result FILE --json FILE
 
 The second form runs nothing: it makes the tables and the figures of a file that --json wrote. The
-third measures correlated noise against Poisson samples (`noise`), and keeps the rest of a file.
+third measures correlated noise against Poisson samples (`noise`), or samples of parts in turn
+against those of all records (`turns`), and keeps the rest of a file.
 
 Descent-ascent (`sgda`), optimistic steps and extragradient run on full batches with the same number
 of releases, calibrated to the same epsilon at delta = 1e-6, replace-one. "theory": the step from
@@ -294,14 +295,16 @@ def page(result: dict[str, Any]) -> str:
         "point of the records with Gaussian noise for its sensitivity. The phases solve for "
         f"disjoint parts of the records, one after the other.\n\n{tables.phases(result)}\n"
         f"## Correlated noise and Poisson samples\n\n{noise.caption(result['noise'])}\n"
-        f"{noise.table(result)}")
+        f"{noise.table(result)}\n"
+        f"## Samples of parts in turn\n\n{noise.caption(result['turns'])}\n"
+        f"{noise.turns_table(result)}")
 
 
-def noise_rows(args: argparse.Namespace) -> dict[str, Any]:
+def noise_rows(args: argparse.Namespace, in_turn: bool = False) -> dict[str, Any]:
     """Correlated noise against Poisson samples, 24 seeds if nothing else is said."""
     study = Study(args.quick, max(2, args.seeds or (4 if args.quick else 24)), args.keep)
     return {"environment": report.environment(),
-            "rows": noise.rows(study.quick, study.seeds, study.part)}
+            "rows": noise.rows(study.quick, study.seeds, study.part, in_turn=in_turn)}
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
@@ -316,7 +319,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         "rows": main_rows(study), "failures": failure_rows(study), "large": large_rows(study),
         "plans": plan_rows(study),
         "phases": study.part("phases", lambda: phases.rows(study.quick, study.seeds)),
-        "noise": noise_rows(args), "bounds": plot.bounds()}
+        "noise": noise_rows(args), "turns": noise_rows(args, True), "bounds": plot.bounds()}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -327,7 +330,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=pathlib.Path,
                         help="folder of finished parts, for a run that goes on later")
     parser.add_argument("--result", type=pathlib.Path, help="tables and figures of this file")
-    parser.add_argument("--only", choices=("noise",), help="measure this part of --result anew")
+    parser.add_argument("--only", choices=("noise", "turns"),
+                        help="measure this part of --result anew")
     parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
     parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
@@ -341,7 +345,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         result = json.loads(args.result.read_text(encoding="utf-8"))
         if args.only:
-            result["noise"] = noise_rows(args)
+            result[args.only] = noise_rows(args, args.only == "turns")
     print(page(result))
     if args.json is not None:
         report.write_json(args.json, result)

@@ -6,6 +6,9 @@ batches whose noise is correlated by 8, by 32 and by the planned number of bands
 The game is the bilinear one of `games` with n distinct records, (b, c) + N(0, I / 40) around
 their mean, in another order for every seed. No record reaches the clip norm.
 
+`turns` compares plain Poisson samples with samples of 8 and 32 parts in turn, whose noise has as
+many bands and begins anew after so many releases (`CyclicPoisson`).
+
 Every row is the best of eight steps, chosen by the gaps themselves on the same seeds and unpaid,
 for every kind of release alike ("oracle"); the table takes the better batch and algorithm of each.
 """
@@ -26,12 +29,15 @@ from benchmarks.common import report
 from benchmarks.utility.zoo import games
 from benchmarks.utility.zoo.games import DELTA
 from jaxminimax import Disjoint, Poisson, Problem, Saddle, metrics, problems
+from jaxminimax.mechanism import CyclicPoisson
 
 N, D, CLIP = 20_000, 10, 4.0
 EPSILONS = (0.1, 1.0, 8.0, 32.0)
 BATCHES = {1: (40, 200, 1000), 8: (200, 1000)}  # by the number of passes
 MULTIPLES = tuple(0.5 * 2.0**k for k in range(8))
 KINDS = ("Poisson", "disjoint", "8 bands", "32 bands", "planned bands")
+TURNS = ("Poisson", "8 parts", "32 parts")
+TURNS_BATCHES, TURNS_EPSILONS = {1: (40,), 8: (200,)}, (1.0, 8.0)
 _METHODS: dict[str, Any] = {"sgda": jmm.sgda, "optimistic": jmm.optimistic}
 _BANDS = (1, 8, 32)
 
@@ -77,6 +83,14 @@ def queries(n: int, batch: int, passes: int) -> dict[tuple[str, int], jmm.Query]
     return result
 
 
+def queries_in_turn(n: int, batch: int, passes: int) -> dict[tuple[str, int], jmm.Query]:
+    """Poisson samples of all records and of parts in turn, not calibrated."""
+    plain = queries(n, batch, passes)["Poisson", 1]
+    return {("Poisson", 1): plain, **{("in turn", p): dataclasses.replace(
+        plain, bands=p, sampling=CyclicPoisson(rate=min(1.0, batch * p / n), parts=p))
+        for p in (8, 32)}}
+
+
 def planned(n: int, batch: int, passes: int) -> int:
     """Bands by the numbers of the run."""
     return jmm.mechanism.planned_bands(passes * (n // batch), n // batch, 2 * D)
@@ -116,7 +130,9 @@ def _gaps(keys: jax.Array, data: jax.Array, hypers: Any, method: str) -> jax.Arr
 
 
 def rows_of(n: int, passes: int, batch: int, epsilons: Sequence[float], seeds: int, *,
-            methods: Sequence[str] = tuple(_METHODS), exact: bool = False) -> list[dict[str, Any]]:
+            methods: Sequence[str] = tuple(_METHODS), exact: bool = False,
+            kinds: Callable[..., dict[tuple[str, int], jmm.Query]] = queries,
+            ) -> list[dict[str, Any]]:
     """A row for each kind of release, epsilon and algorithm.
 
     Args:
@@ -127,10 +143,11 @@ def rows_of(n: int, passes: int, batch: int, epsilons: Sequence[float], seeds: i
       seeds: runs of each setting.
       methods: of the algorithms.
       exact: whether the noise is on integers.
+      kinds: the releases, of n, batch and passes.
     """
     times, data, made = passes * (n // batch), records(n), []
     keys = jax.random.split(jax.random.key(passes * batch), seeds)
-    for (kind, bands), query in queries(n, batch, passes).items():
+    for (kind, bands), query in kinds(n, batch, passes).items():
         known = [jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=times), e,
                                                 DELTA).query
                  for e in epsilons]
@@ -154,15 +171,18 @@ def rows_of(n: int, passes: int, batch: int, epsilons: Sequence[float], seeds: i
     return made
 
 
-def rows(quick: bool, seeds: int, part: Callable[..., Any]) -> list[dict[str, Any]]:
-    """All rows; `part(name, make)` keeps what is finished."""
+def rows(quick: bool, seeds: int, part: Callable[..., Any], *,
+         in_turn: bool = False) -> list[dict[str, Any]]:
+    """All rows, of `KINDS` or `TURNS`; `part(name, make)` keeps what is finished."""
     made: list[dict[str, Any]] = []
-    for passes, batches in BATCHES.items():
+    name, kinds = ("turns", queries_in_turn) if in_turn else ("noise", queries)
+    for passes, batches in (TURNS_BATCHES if in_turn else BATCHES).items():
         if quick and passes > 1:
             break
         for batch in batches[-1:] if quick else batches:
-            made += part(f"noise: {passes} passes, batches of {batch}", functools.partial(
-                rows_of, N, passes, batch, EPSILONS[1:3] if quick else EPSILONS, seeds))
+            made += part(f"{name}: {passes} passes, batches of {batch}", functools.partial(
+                rows_of, N, passes, batch, TURNS_EPSILONS if quick or in_turn else EPSILONS, seeds,
+                kinds=kinds, methods=("sgda",) if in_turn else tuple(_METHODS)))
     return made
 
 
@@ -172,6 +192,8 @@ def least(found: Sequence[dict[str, Any]], passes: int, epsilon: float,
     def fits(r: dict[str, Any]) -> bool:
         if kind == "planned bands":
             return r["sampling"] == "disjoint" and r["planned"]
+        if kind.endswith(" parts"):
+            return r["sampling"] == "in turn" and f"{r['bands']} parts" == kind
         if kind.endswith(" bands"):
             return r["sampling"] == "disjoint" and f"{r['bands']} bands" == kind
         return (r["sampling"], r["bands"]) == (kind, 1)
@@ -192,12 +214,29 @@ def table(result: dict[str, Any]) -> str:
     return report.markdown(["passes", "ε", *(k + ", oracle" for k in KINDS)], lines)
 
 
+def turns_table(result: dict[str, Any]) -> str:
+    """Gaps of samples of all records and of parts in turn, and the least gap over the first."""
+    lines, all_rows = [], result["turns"]["rows"]
+    for passes, batch, epsilon in sorted({(r["passes"], r["batch"], r["epsilon"])
+                                          for r in all_rows}):
+        own = [r for r in all_rows if r["batch"] == batch]
+        cells = [least(own, passes, epsilon, kind) for kind in TURNS]
+        kept = [r for r in cells if r is not None]
+        lines.append([str(passes), str(batch), f"{epsilon:g}",
+                      *(f"{r['gap']:.4f} ± {r['se']:.4f}" for r in kept),
+                      f"{min(r['gap'] for r in kept[1:]) / kept[0]['gap']:.2f}"])
+    return report.markdown(["passes", "batch", "ε", *(k + ", oracle" for k in TURNS),
+                            "parts over Poisson"], lines)
+
+
 def caption(part: dict[str, Any]) -> str:
     """The text above the table: what its cells are."""
     row = part["rows"][0]
+    several = len({r["method"] for r in part["rows"]}) > 1
+    of = ", all batch sizes, and `sgda` and `optimistic`" if several else ", of `sgda`"
     return (f"A cell has the mean strong gap ± its standard error over {row['seeds']} seeds, for "
-            f"n = {row['n']:,} records. It is the least over {len(MULTIPLES)} steps, all batch "
-            "sizes, and `sgda` and `optimistic`. The command "
+            f"n = {row['n']:,} records. It is the least over {len(MULTIPLES)} steps{of}. The "
+            "command "
             f"`{part['environment']['command']}` made it with jax {part['environment']['jax']}.\n")
 
 

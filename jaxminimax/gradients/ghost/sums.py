@@ -177,13 +177,13 @@ class Kept(NamedTuple):
 
 
 def by_factors(how: Summation, plan: Plan, z: Saddle, examples: PyTree, mask: jax.Array,
-               rounding: Rounding | None) -> Sums:
+               share: jax.Array | None, rounding: Rounding | None) -> Sums:
     """Norms and sums come from the factors that one pass leaves behind."""
     # once, for norms and sum alike, as in `summation.at_once`
     g = plan.gradients(z, examples, mask)
     norms = jax.tree.map(lambda x: norms_of(x) if isinstance(x, Factors) else x, g,
                          is_leaf=lambda x: isinstance(x, Factors))
-    weight, finite = how.weights(norms, mask)
+    weight, finite = how.weights(norms, mask, share)
     kept = how.players(lambda clip, weight, *lists: [
         Kept(treatment, of_leaf, norm, weight, clip) for treatment, of_leaf, norm in zip(
             *lists, strict=True)], weight, plan.by_player(plan.treatments), g, norms)
