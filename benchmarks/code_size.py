@@ -24,8 +24,7 @@ from jaxminimax import Saddle
 
 ROOT = pathlib.Path(jmm.__file__).parent
 APART = {"tables", "audit", "estimators", "__main__.py", "commands.py", "options.py"}
-LEDGER = ("_ledger", "_books", "_entries", "_record", "_filters", "_odometer", "_tuning", "ledger",
-          "tuning")
+LEDGER = ("ledger.py", "books.py", "filters.py", "tuning.py")
 SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
           tokenize.ENDMARKER)
 

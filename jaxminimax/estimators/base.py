@@ -19,6 +19,13 @@ _LABEL = "label of the records"  # no column of a table that a schema could decl
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
                "release, so a record of weight 2 cannot count twice. Leave the weights out.")
 
+# errors of scikit-learn that print cells, and what to say instead
+_WITH_CELLS = {
+    "could not convert string": "X has text where numbers must be: give a data frame and "
+                                "schema={name: Category(values), ...}.",
+    "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
+                         "shape: X[:, None] makes one of a single column."}
+
 
 class PrivateEstimator(BaseEstimator):
     """Base of the estimators: a private linear model with the settings of `tables.rule`.
@@ -139,7 +146,8 @@ class PrivateEstimator(BaseEstimator):
             if y is not None:
                 y = np.asarray(y)
                 names = list(self._declared())
-                rows = len(X[names[0]]) if names[0] in X else len(y)  # a missing one is named later
+                has_it = names[0] in columns_of(X)  # a missing one is named later
+                rows = len(X[names[0]]) if has_it else len(y)
                 if len(y) != rows:
                     raise ValueError(f"X has {rows} rows and y {len(y)}: they must be equal.")
                 self.n_features_in_ = len(names)
@@ -147,10 +155,16 @@ class PrivateEstimator(BaseEstimator):
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
-        if y is None:
-            X = validate_data(self, X, reset=False, **how)
-        else:
-            X, y = validate_data(self, X, y, ensure_min_samples=2, **how)
+        try:
+            if y is None:
+                X = validate_data(self, X, reset=False, **how)
+            else:
+                X, y = validate_data(self, X, y, ensure_min_samples=2, **how)
+        except ValueError as error:
+            for part, words in _WITH_CELLS.items():
+                if part in str(error):
+                    raise ValueError(words) from None
+            raise
         return {f"x{k}": X[:, k] for k in range(X.shape[1])}, y
 
     def _declared(self) -> Mapping[str, Column]:

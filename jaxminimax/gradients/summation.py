@@ -285,25 +285,18 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
       size: at most b.
     """
     count = mask.shape[0]
-    reshaped = not count % size and not isinstance(examples, Part)
-    if reshaped:
-        # copied once as they are, without an index a slice
-        slices = jax.tree.map(lambda x: x.reshape(count // size, size, *x.shape[1:]),
-                              (examples, mask))
-    else:  # the last slice begins early, to be whole
-        slices = jnp.arange(-(-count // size)) * size
-        part = examples if isinstance(examples, Part) else rows_from(examples, 0, count)
+    part = examples if isinstance(examples, Part) else rows_from(examples, 0, count)
 
-    def at(slices: Any) -> tuple[PyTree, jax.Array]:
-        if reshaped:
-            return slices
-        first = jnp.minimum(slices, count - size)
+    def at(start: jax.Array) -> tuple[PyTree, jax.Array]:
+        first = jnp.minimum(start, count - size)  # the last slice begins early, to be whole
         counted = jax.lax.dynamic_slice_in_dim(mask, first, size)
-        # rows before `slices` are counted in the slice before
-        return part.read(first, size), counted & fresh(first + jnp.arange(size), slices)
+        # rows before `start` are counted in the slice before
+        return part.read(first, size), counted & fresh(first + jnp.arange(size), start)
 
-    def step(carry: tuple[Sums, Saddle], slices: Any) -> tuple[tuple[Sums, Saddle], None]:
-        return carry[0].plus(carry[1], total(*at(slices))), None
+    def step(carry: tuple[Sums, Saddle], start: jax.Array) -> tuple[tuple[Sums, Saddle], None]:
+        return carry[0].plus(carry[1], total(*at(start))), None
 
-    (sums, lost), _ = jax.lax.scan(step, (nothing, nothing.floats), slices)
+    # rows are read where they lie: slices as the scan's own arrays would be a copy of all
+    (sums, lost), _ = jax.lax.scan(step, (nothing, nothing.floats),
+                                   jnp.arange(-(-count // size)) * size)
     return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost))

@@ -90,6 +90,16 @@ def word(cell: Any) -> str:
     return {"true": "1", "false": "0"}.get(text.lower(), match[1] if match else text)
 
 
+def listed(names: Sequence[Any]) -> str:
+    """Prints names of columns for a message, but none if one is a number in text.
+
+    The first line of a file without a header line is a record, which no message may print.
+    """
+    if any(isinstance(name, str) and not math.isnan(_number(name)) for name in names):
+        return f"{len(names)} columns, some with numbers for names: is a header line missing?"
+    return ", ".join(map(str, names))
+
+
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
 # |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
 # `[n]` cells as `[n, width]` numbers in [-1, 1]; `declared`, what was declared, as a record; and

@@ -21,7 +21,7 @@ from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
 from jaxminimax.tables import files, notes, report, scores, statistics, training
-from jaxminimax.tables.columns import Category, Charged, Column, Number
+from jaxminimax.tables.columns import Category, Charged, Column, Number, listed
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
 
@@ -115,7 +115,7 @@ def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
         lines.append("  --label NAME --positive VALUE: which column is predicted, and the value "
                      "that counts.")
     lines += [
-        f"  of each column that is to be read, of {', '.join(kept)}: --numeric NAME=LOW:HIGH, or "
+        f"  of each column that is to be read, of {listed(kept)}: --numeric NAME=LOW:HIGH, or "
         "--categorical 'NAME=A|B'. A column that is not declared is not read.",
         *(f"  {why}" for why in doubts.values()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. " + _price(args, rows),

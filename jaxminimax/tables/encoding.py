@@ -1,5 +1,8 @@
 """The columns of a table as arrays: what training reads of it, encoded once and piece by piece."""
 
+import math
+import os
+import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +12,7 @@ from jaxminimax.tables import files, statistics
 from jaxminimax.tables.columns import Charged
 from jaxminimax.tables.schema import Schema
 
+MAPPED = 0.3  # share of the memory from which on features lie in a file
 _ALIGNED = 64  # bytes; a device that shares the host's memory uses such arrays as they lie
 
 
@@ -101,8 +105,25 @@ def _of_length(rows: np.ndarray, length: int) -> np.ndarray:
 
 
 def _zeros(rows: int, width: int) -> np.ndarray:
-    """Makes an array that a device may use as it lies; pages that nobody writes take no memory."""
+    """Makes an array that a device may use as it lies; pages that nobody writes take no memory.
+
+    A large one lies in a file without a name, which is the user's alone and ends with the process:
+    the system writes pages there when it needs their memory, and reads them again.
+    """
     size = 4 * rows * width
-    flat = np.zeros(size + _ALIGNED, np.uint8)
-    begin = -flat.ctypes.data % _ALIGNED
+    if size > MAPPED * _memory():
+        with tempfile.TemporaryFile() as file:
+            flat = np.asarray(np.memmap(file, np.uint8, "w+", shape=(size,)))
+        begin = 0
+    else:
+        flat = np.zeros(size + _ALIGNED, np.uint8)
+        begin = -flat.ctypes.data % _ALIGNED
     return flat[begin: begin + size].view(np.float32).reshape(rows, width)
+
+
+def _memory() -> float:
+    """Returns the bytes of memory that the machine has; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf

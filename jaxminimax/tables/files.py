@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.identity import persons
+from jaxminimax.tables.columns import listed
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = ",;\t|"
@@ -251,8 +252,8 @@ def header(path: Any) -> tuple[list[str], dict[str, Any]]:
     names = [name.strip() or f"Unnamed: {k}" for k, name in enumerate(cells)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"several columns are named {', '.join(map(repr, twice))}: give every one "
-                         "a name of its own.")
+        raise ValueError(f"several columns have one name, {listed(twice)}: give every one a name "
+                         "of its own.")
     return names, {"sep": separator, "skiprows": before,
                    "skipinitialspace": bool(spaced) and all(spaced)}
 

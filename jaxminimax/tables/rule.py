@@ -15,7 +15,7 @@ the noise of the matrix may hide, so
     T = max(20, tau least_ridge / 2),     which grows like d whatever n and epsilon are.
 
 The matrix costs 0.03 of mu^2, and time, for which d / 2 rounds are reckoned. Where that saves none,
-as in wide tables of few records, the plain flow stays; for groups and data too few for moments, too.
+as in wide tables of few records, for groups, and for data too few for moments, the flow stays.
 
 Where n mu' / sqrt(d) is above 2,000, bias costs more than noise: the clip norm grows with it until
 no gradient is clipped, at 4,000. (A rare label is what clipped gradients keep from being learned.)

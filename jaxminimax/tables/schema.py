@@ -16,6 +16,7 @@ from jaxminimax.tables.columns import (
     Number,
     as_numbers,
     check_names,
+    listed,
     of_record,
     places,
     word,
@@ -353,11 +354,14 @@ class Schema:
         """
         columns = columns_of(frame)
         if name not in columns:
-            raise ValueError(f"the table has no column {name!r}; it has {columns}.")
+            raise ValueError(f"the table has no column {name!r}; it has {listed(columns)}.")
         if columns.count(name) > 1:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
         column = frame[name]
+        if not hasattr(column, "__len__") or isinstance(column, str):
+            raise ValueError(f"column {name!r} must have a cell for each row, got a "
+                             f"{type(column).__name__}.")
         return exact(column) if isinstance(column, list | tuple) else column
 
 

@@ -193,20 +193,20 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     Args:
       key: a key of its own, not the run's.
       described: `one_release` of vectors of `psi_length`.
-      x: features in [-1, 1], `[n, rows, d]`.
+      x: features in [-1, 1], `[n, rows, d]`, or with further columns, which are not read.
       y: labels as the schema reads them, `[n, rows, ...]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1 at most.
       schema: of the features and the label.
       features: whether they are released too; without them they stay as they are.
     """
-    width, kind = x.shape[-1], labels.of(schema)
+    width, kind = schema.width, labels.of(schema)
     shift, squared = _layout(schema)
     places = np.flatnonzero(squared)
     problem = _psi(kind, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
     start = Saddle(np.zeros(kind.numbers + features * (width + len(places)),
                             jnp.result_type(float)), ())
     answer = np.asarray(_release(key, described, np.int32(0), problem, start,
-                                (x, y, weight)).w, np.float64)
+                                jax.device_put((x, y, weight))).w, np.float64)
     of_label, answer = np.split(answer, [kind.numbers])
     prior = kind.prior(of_label)
     if not features:
@@ -225,6 +225,7 @@ def _psi(kind: labels.Label, shift: tuple[float, ...] | None, places: tuple[int,
         x, y, weight = record
         parts = kind.psi(y)
         if shift is not None:
+            x = x[:, : len(shift)]
             parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 1]
         return Saddle(weight @ jnp.concatenate(parts, 1), None)
 

@@ -53,7 +53,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       assumed: for the statement.
       noted: notes from before the training, which the scorer keeps.
       progress: whether to show a bar.
-      room: where the scaled features go, which may be where `rows.x` lie; None: new memory.
+      room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; None: new memory.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       **driver: for `fit`, but no ledger.
 
@@ -63,14 +63,17 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     refuse_ledger(driver)
     first, second = jax.random.split(key)
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
-        first, chosen.moments, rows.x, rows.y, rows.weight, schema, chosen.standardise).to_json()))
+        first, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
+        chosen.standardise).to_json()))
     floor = chosen.floor if chosen.standardise else None
     kind = labels.of(schema)
     data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
                     rows.weight.astype(np.float32))
     problem: Any = kind.problem
-    start, own = kind.start(rows.x.shape[-1], by), data
-    if chosen.method != "average":
+    start = kind.start(rows.x.shape[-1], by)
+    if chosen.method == "average":
+        own = jax.device_put(data)  # where the host's memory is the device's, as it lies
+    else:
         assert groups is not None
         start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
@@ -79,8 +82,8 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         described = chosen.matrix
         # P is saved, as another machine's M may have other eigenvectors in the last digits
         matrix = once("preconditioner", lambda: curvature.preconditioner(
-            curvature.release_second_moments(jax.random.fold_in(first, 2), described, data[0],
-                                             data[2]), chosen.ridge, kind.curvature).tolist())
+            curvature.release_second_moments(jax.random.fold_in(first, 2), described, own[0],
+                                             own[2]), chosen.ridge, kind.curvature).tolist())
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
             np.array(matrix, np.float32), None))
     done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,

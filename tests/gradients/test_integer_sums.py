@@ -181,9 +181,8 @@ def test_where_sums_without_the_record_are_compared_with_the_charge_is_the_large
 
 def test_each_player_has_a_grid_and_the_coarsest_is_charged():
     both = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 5.0), population=10)
-    z = both.multiplier()
-    assert both.effective_noise_multiplier("replace_one") == charged_multiplier(
-        z, 1.0, both.parameters, absent=False)
+    charged = jmm.Repeat(query=both, times=1).effective_noise_multiplier("replace_one")
+    assert charged == charged_multiplier(both.multiplier(), 1.0, both.parameters, absent=False)
 
 
 def test_failures_of_the_dither_are_counted_once_a_pair_of_sums():

@@ -1,5 +1,6 @@
 """Notes: from public facts before a release, from released moments after it, by every route."""
 
+import csv
 import html
 import math
 import statistics as normal
@@ -9,6 +10,8 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxminimax import __main__ as main
 from jaxminimax.estimators import PrivateAUCClassifier
@@ -19,6 +22,7 @@ from jaxminimax.tables import (
     Schema,
     Scorer,
     defaults,
+    files,
     notes,
     scaling,
     statistics,
@@ -159,3 +163,42 @@ def test_the_same_notes_by_every_route(tmp_path, capsys):
         assert str(note) in printed
         assert html.escape(str(note)) in page
         assert note.fix in record
+
+
+# --- bad input ---
+
+SCORER = Scorer(Schema({"a": Number(0, 1)}, "y", "1"), np.zeros(2),
+                scaling.Moments(np.zeros(1), np.ones(1), 0.5), None, {})
+SECRET = "Alice"
+NO_TABLES = {
+    "records": [{"a": SECRET, "y": 1}] * 4, "rows": [[SECRET, 1]] * 4, "text": SECRET,
+    "array": np.array([[SECRET, "1"]] * 4), "column": pd.Series([SECRET] * 4), "none": None,
+    "scalars": {"a": SECRET, "y": 1},
+    "no header": pd.DataFrame([[SECRET, "34"]] * 4, columns=[SECRET, "34"])}
+
+
+@pytest.mark.parametrize("name", NO_TABLES)
+def test_what_is_no_table_is_refused_without_printing_a_cell(name):
+    table, y = NO_TABLES[name], [0, 1, 0, 1]
+    for read in (lambda: train(table, SCORER.schema, epsilon=1.0, delta=1e-6),
+                 lambda: SCORER.decision_function(table),
+                 lambda: PrivateAUCClassifier(schema=SCORER.schema.columns).fit(table, y),
+                 lambda: PrivateAUCClassifier(bounds=(0, 1)).fit(table, y)):
+        with pytest.raises((ValueError, TypeError)) as refused:
+            read()
+        assert SECRET not in str(refused.value)
+
+
+CELL = st.text(st.sampled_from("a1 ,;|\t\n\"'\ufeff\x00é"), max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=4), st.sampled_from([",", ";", "\t"]))
+def test_no_cell_changes_how_many_records_there_are(tmp_path_factory, rows, separator):
+    path = tmp_path_factory.mktemp("t") / "t.csv"
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL)
+        writer.writerows([("a", "b"), *rows])
+    frame = files.read(path)
+    assert len(frame) == len(rows)
+    assert frame.to_numpy().tolist() == [list(row) for row in rows]
