@@ -20,8 +20,7 @@ from benchmarks.common import report
 from benchmarks.utility import table_sets
 from jaxminimax.tables import Category, Number, Schema, defaults, notes, statistics
 
-TABLES = ("synthetic", "adult: income", "fair: an affair", "randhie: a visit",
-          "randhie: ten visits", "randhie: a limitation", "ijcnn1")
+TABLES = ("synthetic", "adult: income", "fair: an affair", "randhie: a visit")
 _ROWS = 50_000  # of the synthetic table
 
 

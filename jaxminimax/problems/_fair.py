@@ -56,7 +56,7 @@ KINDS = ("parity", "odds")
 _LEAST = 1e-3  # of a released share
 
 
-def conditionals(shares: np.ndarray, kind: str, classes: int) -> tuple[Any, Any]:
+def conditionals(shares: np.ndarray | jax.Array, kind: str, classes: int) -> tuple[Any, Any]:
     """Computes P(l) `[l]` and P(s | l) `[l, k]`; l is the class for odds, and 0 for parity."""
     checks.one_of("kind", kind, KINDS)
     checks.count("classes", classes, low=2)
@@ -172,7 +172,7 @@ def _places(y: jax.Array, s: jax.Array, shape: tuple[int, ...],
     return label, jax.nn.one_hot(s, groups, dtype=dtype)
 
 
-def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2,
+def fermi(scorer: Scorer, *, shares: np.ndarray | jax.Array, weight: float, classes: int = 2,
           kind: str = "parity", radius: float | None = None) -> Problem:
     """Cross entropy + weight * ERMI, the chi-square information between prediction and group.
 

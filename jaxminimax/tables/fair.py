@@ -142,7 +142,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     return FairDefaults(plain, shares, hyper, groups, float(weight), kind)
 
 
-def _of_persons(shares: jax.Array, weight: float, kind: str) -> Problem:
+def _of_persons(shares: Any, weight: float, kind: str) -> Problem:
     """Makes `fermi` for records of several rows each, of weights with a sum of 1 at most."""
     problem = fermi(linear_scorer, shares=shares, weight=weight, kind=kind)
     row = problem.operator.loss  # type: ignore[attr-defined]

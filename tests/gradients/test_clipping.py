@@ -1,5 +1,6 @@
 """Clipped sums: three strategies, one number, and a bound that no example escapes."""
 
+import dataclasses
 import functools
 import math
 from fractions import Fraction
@@ -655,3 +656,13 @@ def test_an_operator_brings_its_strategy_and_an_argument_comes_before_it(own):
         np.testing.assert_allclose(a, b, rtol=1e-6)
     with pytest.raises(ValueError, match=r"strategy must be one of .*, got 'magic'"):
         clipped_sum(with_strategy(own, "magic"), Saddle(1.0, 1.0))
+
+
+@pytest.mark.parametrize("strategy", ["vmap", "ghost", "microbatch"])
+def test_shares_are_cut_to_at_most_one_clip_norm(strategy):
+    records, shares = jnp.eye(5) * 30, jnp.array([9.0, -1.0, jnp.nan, 0.25, 1.0])
+    sums = dataclasses.replace(clipped_sum(
+        saddle_operator(lambda w, v, x: w @ x), Saddle(2.0, None), strategy=strategy,
+        microbatch=2), shared=True)
+    total = sums(Saddle(jnp.zeros(5), jnp.zeros(())), (records, shares)).w
+    np.testing.assert_allclose(total, [2.0, 0.0, 0.0, 0.5, 2.0], rtol=1e-5)

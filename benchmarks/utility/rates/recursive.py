@@ -71,7 +71,9 @@ def lower(n: int, epsilon: float | None) -> float:
 
 def _solutions(variant: str, note: str, **settings: Any) -> Case:
     """Recursive regularisation by certified solutions, with further settings of its plan."""
-    job = functools.partial(recursive_job, epsilon=1.0, **settings)
+    def job(n: int) -> Job:
+        return recursive_job(n, 1.0, **settings)
+
     return Case("recursive", variant, "bilinear game on small balls", "strong", 1.0, -0.5, job,
                 lambda n: n**-0.5 + spread(1.0, 2 * _K) / n,
                 lambda n: spread(1.0, 2 * _K) > n**0.5, lambda n: solution_cost(job(n).hyper),
@@ -81,7 +83,8 @@ def _solutions(variant: str, note: str, **settings: Any) -> Case:
 
 def _descent(variant: str, note: str, **settings: Any) -> Case:
     """Recursive regularisation by descent-ascent, with further settings of its plan."""
-    job = functools.partial(descent_job, epsilon=1.0, **settings)
+    def job(n: int) -> Job:
+        return descent_job(n, 1.0, **settings)
 
     def cost(n: int) -> int:
         hyper = job(n).hyper
