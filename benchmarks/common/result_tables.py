@@ -11,8 +11,7 @@ from benchmarks.privacy import prices
 from benchmarks.published import page as published_report
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
-from benchmarks.utility import calibration
-from benchmarks.utility import notes
+from benchmarks.utility import calibration, notes
 from benchmarks.utility.variance import tables as variance_tables
 from benchmarks.utility.worst_group import figures as group_figures
 from benchmarks.utility.zoo import noise as zoo_noise

@@ -14,7 +14,8 @@ the noise of the matrix may hide, so
 
     T = max(20, tau least_ridge / 2),     which grows like d whatever n and epsilon are.
 
-The matrix costs 0.03 of mu^2. Groups, and data too few for moments, keep the plain flow.
+The matrix costs 0.03 of mu^2, and time, for which d / 2 rounds are reckoned. Where that saves none,
+as in wide tables of few records, for groups, and for data too few for moments, the flow stays.
 
 Where n mu' / sqrt(d) is above 2,000, bias costs more than noise: the clip norm grows with it until
 no gradient is clipped, at 4,000. (A rare label is what clipped gradients keep from being learned.)
@@ -281,7 +282,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         noise = z / math.sqrt(MATRIX)
         few = max(FEWEST, math.ceil(time / ADDED * curvature.least_ridge(
             width, population, noise, kind.curvature)))
-        if preconditioned and kind.curvature and standardise and few < rounds:
+        if preconditioned and kind.curvature and standardise and few + width / 2 < rounds:
             rounds, matrix = few, statistics.one_release(population, 1.0, noise)
             left = math.sqrt(1 - MATRIX / share)
             clip *= min(max(left * heard * mu / math.sqrt(width) / FREE, 1.0), 2.0)
