@@ -14,7 +14,8 @@ the noise of the matrix may hide, so
 
     T = max(20, tau least_ridge / 2),     which grows like d whatever n and epsilon are.
 
-The matrix costs 0.03 of mu^2. Groups, and data too few for moments, keep the plain flow.
+The matrix costs 0.03 of mu^2, and time, for which d / 2 rounds are reckoned. Where that saves none,
+as in wide tables of few records, for groups, and for data too few for moments, the flow stays.
 
 Where n mu' / sqrt(d) is above 2,000, bias costs more than noise: the clip norm grows with it until
 no gradient is clipped, at 4,000. (A rare label is what clipped gradients keep from being learned.)
@@ -46,7 +47,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import curvature, labels, statistics
+from jaxminimax.tables import calibration, curvature, labels, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -66,6 +67,7 @@ METHODS = ("average", "balanced", "minimax")
 GROUP_ROUNDS = 200
 LOSS_BOUND = 2.0
 LOSSES = 0.1  # of mu^2 besides the moments', for the losses that move weights
+CALIBRATED = 0.02  # of mu^2, for the release that makes scores log-odds
 CHECKED = 0.05  # of mu^2, for one release of the losses of a model that was trained without groups
 WEIGHTS = 2.1  # steps of log weights add up to that, on a loss of 1, or to less:
 STRAY = 0.2  # noise of the smallest group's log weight at the end, at most
@@ -95,6 +97,7 @@ class Defaults:
       population: n, records.
       label: the kind of label.
       losses: the release of groups' losses under a model that was trained without groups, or None.
+      line: the release that calibrates the scores of a model of the average record, or None.
       matrix: the release of rows' second moments that makes a preconditioner, or None for none.
 
     Examples:
@@ -118,6 +121,7 @@ class Defaults:
     population: int
     label: labels.Label
     losses: GroupLosses | None = None
+    line: Repeat | None = None
     matrix: Repeat | None = None
 
     @property
@@ -132,7 +136,7 @@ class Defaults:
 
     def extra(self) -> tuple[Mechanism, ...]:
         """Returns the releases that are charged with the run."""
-        optional = (x for x in (self.matrix, self.losses) if x is not None)
+        optional = (x for x in (self.matrix, self.losses, self.line) if x is not None)
         return (*self.alongside, self.moments, *optional)
 
     def beside(self) -> tuple[Mechanism, ...]:
@@ -173,6 +177,9 @@ class Defaults:
             f"Optimiser: heavy-ball gradient steps of {how}, over a time of "
             f"{self.time:.4g}, from weights 0{prior}",
             "Averaging: the scorer is the mean of the last half of the points"]
+        if self.line is not None:
+            lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets slope and "
+                         "intercept of the scores, so that they are log-odds")
         return ". ".join(lines) + "." + self.of_groups() + " ".join(
             ("", *map(str, self.notes())))
 
@@ -260,6 +267,9 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     checked = None
     if sizes and method == "average":
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
+    line = None
+    if method == "average" and isinstance(kind, labels.TwoValues):
+        line = statistics.one_release(population, calibration.CLIP, z / math.sqrt(CALIBRATED))
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
     width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
@@ -272,7 +282,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         noise = z / math.sqrt(MATRIX)
         few = max(FEWEST, math.ceil(time / ADDED * curvature.least_ridge(
             width, population, noise, kind.curvature)))
-        if preconditioned and kind.curvature and standardise and few < rounds:
+        if preconditioned and kind.curvature and standardise and few + width / 2 < rounds:
             rounds, matrix = few, statistics.one_release(population, 1.0, noise)
             left = math.sqrt(1 - MATRIX / share)
             clip *= min(max(left * heard * mu / math.sqrt(width) / FREE, 1.0), 2.0)
@@ -288,7 +298,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
     result = Defaults(hyper, moments, standardise, deviation, max(2 * deviation, FLOOR), time,
                       heard * mu / math.sqrt(width), alongside, float(epsilon), float(delta),
-                      method, population, kind, checked, matrix)
+                      method, population, kind, checked, line, matrix)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra())
     return dataclasses.replace(result, hyper=hyper)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.tables import curvature, encoding, labels, notes, statistics
+from jaxminimax.tables import calibration, curvature, encoding, labels, notes, statistics
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.notes import Note
@@ -89,6 +89,12 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
+    if chosen.line is not None:
+        line, scores = chosen.line, data[0] @ np.float32(w)
+        shift, tilt = once("line", lambda: calibration.release_line(
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(by.prior)))
+        w *= tilt
+        w[-1] += shift
     released = None
     if chosen.losses is not None:
         assert groups is not None

@@ -315,7 +315,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
     assert not one.schema.charged
     assert one.statement == full.statement
     assert 0.9999 * 2 < one.statement.epsilon <= 2
-    assert len(one.statement.sampling) == 4
+    assert len(one.statement.sampling) == 5
     for other, message in ((made(seed=1), "table"), (table[::-1], "table")):
         with pytest.raises(ValueError, match=f"another {message}"):
             train(other, SCHEMA, folder=folder, **target)

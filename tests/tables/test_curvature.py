@@ -109,6 +109,9 @@ def test_the_clip_norm_grows_with_the_data_until_nothing_is_clipped():
 
 def test_few_data_and_groups_keep_the_plain_flow():
     assert defaults(60, SCHEMA, epsilon=0.5, delta=1e-6).matrix is None
+    wide = Schema({f"x{k}": Number(0, 1) for k in range(200)}, "y", 1)
+    assert defaults(9000, wide, epsilon=0.5, delta=1e-6).matrix is None
+    assert defaults(90_000, wide, epsilon=0.5, delta=1e-6).matrix is not None
     grouped = defaults(9000, SCHEMA, epsilon=1.0, delta=1e-6, sizes=(6000, 3000), by_label=True)
     assert grouped.matrix is None
     plain = defaults(10**6, SCHEMA, epsilon=1.0, delta=1e-9, preconditioned=False)
@@ -161,9 +164,9 @@ def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_state
             train(table, SCHEMA, **how)
     (first, alongside), (second, _) = seen
     assert np.array_equal(first.preconditioner.w, second.preconditioner.w)
-    assert len(alongside) == 2
+    assert len(alongside) == 3
     one = train(table, SCHEMA, **how)
-    assert len(one.statement.sampling) == 3
+    assert len(one.statement.sampling) == 4
     assert 0.9999 * 4 < one.statement.epsilon <= 4
 
 

@@ -272,9 +272,9 @@ def test_a_scorer_is_saved_and_loaded(tmp_path):
         again = scorer.Scorer.load(path)
         assert np.array_equal(again.decision_function(table), one.decision_function(table))
         assert again.statement.to_json() == one.statement.to_json()
-    stated = one.statement  # the means, second moments of rows, and all steps
+    stated = one.statement  # means, second moments of rows, the calibration, and all steps
     assert stated.allowed == sum(int(x.split(" release")[0]) for x in stated.sampling)
-    assert len(stated.sampling) == 3
+    assert len(stated.sampling) == 4
     (tmp_path / "other").write_text("{}")
     for path in ("other", "none"):
         with pytest.raises(ValueError, match="no saved scorer"):

@@ -1,0 +1,97 @@
+"""Calibration: one release of bounded numbers, charged, that makes scores log-odds."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import expit
+from sklearn.metrics import log_loss
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from jaxminimax.tables import Number, Schema, calibration, defaults, statistics, train
+
+SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1)}, "y", "1")
+
+
+def described(n, deviation):
+    """A release of the mean over n records with noise of this standard deviation."""
+    return statistics.one_release(n, calibration.CLIP, deviation * n / calibration.CLIP)
+
+
+def lines(described, scores, y, keys, prior=0.5):
+    one = np.ones((len(y), 1), np.float32)
+    return np.array([calibration.release_line(jax.random.key(k), described, scores[:, None],
+                                              y[:, None], one, prior) for k in range(keys)])
+
+
+def test_no_record_is_longer_than_the_clip_norm():
+    grid = itertools.product(np.linspace(0, 1, 41), np.linspace(-1, 1, 21), (0.0, 1.0))
+    psi = [np.asarray(calibration._psi(Saddle(np.zeros(5), ()), (
+        np.array([p]), np.array([t]), np.array([y]), np.ones(1))).w) for p, t, y in grid]
+    longest = max(map(np.linalg.norm, psi))
+    assert longest == pytest.approx(calibration.CLIP, rel=1e-6)
+
+
+def test_intercepts_have_the_noise_that_is_described():
+    """Of undecided scores the intercept is the noise of one number over 1/4 and the ridge."""
+    deviation, y = 0.01, np.arange(200) % 2
+    shifts = lines(described(200, deviation), np.zeros(200), y, 300)[:, 0]
+    assert np.std(shifts) == pytest.approx(deviation / (0.25 + 3 * deviation), rel=0.2)
+
+
+@pytest.mark.parametrize(("shift", "slope"), [(0.0, 1.0), (0.5, 1.4), (-0.5, 0.7)])
+def test_probabilities_come_near_to_the_shares_of_labels(shift, slope):
+    rng = np.random.default_rng(0)
+    truth = rng.normal(0, 1.5, 20_000)
+    y = (rng.uniform(size=20_000) < expit(truth)).astype(int)
+    scores = (truth - shift) / slope
+    (a, b), = lines(described(20_000, 1e-4), scores, y, 1)
+    assert (a, b) == (pytest.approx(shift, abs=0.15), pytest.approx(slope, rel=0.15))
+    best, old, new = (log_loss(y, expit(s)) for s in (truth, scores, a + b * scores))
+    assert new - best <= 0.2 * (old - best) + 1e-4
+
+
+def test_noise_alone_leaves_scores_ordered_and_near():
+    scores = np.linspace(-2, 2, 100)
+    found = lines(described(100, 1.0), scores, scores > 0, 50)
+    assert np.all(found[:, 1] > 0)
+    assert np.abs(found).max() < 4
+
+
+def test_it_is_charged():
+    chosen = defaults(600, SCHEMA, epsilon=2.0, delta=1e-5)
+    without = dataclasses.replace(chosen, line=None)
+    assert jmm.epsilon(without.mechanism(), 1e-5) < jmm.epsilon(chosen.mechanism(), 1e-5) <= 2.0
+    assert chosen.line.query.clip.w == calibration.CLIP
+
+
+@pytest.mark.slow
+def test_what_is_released_is_what_is_charged(monkeypatch):
+    rng = np.random.default_rng(0)
+    table = {"a": rng.uniform(-1, 1, 600), "b": rng.uniform(-1, 1, 600)}
+    table["y"] = (table["a"] + rng.normal(0, 0.3, 600) > 0).astype(int)
+    chosen = defaults(600, SCHEMA, epsilon=2.0, delta=1e-5)
+    seen, release_line = [], calibration.release_line
+
+    def kept(key, described, *rest):
+        seen.append((described, *rest, release_line(key, described, *rest)))
+        return seen[-1][-1]
+
+    monkeypatch.setattr(calibration, "release_line", kept)
+    scorer = train(table, SCHEMA, epsilon=2.0, delta=1e-5, key=jax.random.key(0))
+    (line, scores, *_, prior, (shift, slope)), = seen
+    assert line == chosen.line
+    assert len(scorer.statement.sampling) == 4
+    np.testing.assert_allclose(scorer.decision_function(table), shift + slope * scores[:, 0],
+                               atol=1e-4)
+    assert prior == scorer.moments.prior
+
+
+def test_groups_and_other_labels_have_none():
+    assert defaults(600, SCHEMA, epsilon=1.0, delta=1e-6, sizes=(300, 300),
+                    by_label=True).line is None
+    wide = dataclasses.replace(SCHEMA, positive=None, target=Number(0, 1))
+    assert defaults(600, wide, epsilon=1.0, delta=1e-6).line is None
