@@ -24,7 +24,7 @@ _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
-                         "shape: X[:, None] makes one of a single column."}
+                         "shape. Reshape your data: X[:, None] makes one of a single column."}
 
 
 class PrivateEstimator(BaseEstimator):
