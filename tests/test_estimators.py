@@ -1,6 +1,7 @@
 """Estimators keep scikit-learn's conventions, and every fit is charged."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -10,10 +11,11 @@ import jaxminimax as jmm
 from jaxminimax.estimators import (
     PrivateAUCClassifier,
     PrivateClassifier,
+    PrivateFairClassifier,
     PrivateRegressor,
     PrivateWorstGroupClassifier,
 )
-from jaxminimax.tables import Category, Number
+from jaxminimax.tables import Category, Number, Schema
 from jaxminimax.tables.scaling import spread
 
 pytestmark = pytest.mark.slow
@@ -36,12 +38,12 @@ HOW = dict(epsilon=50.0, delta=1e-3, random_state=0)
 
 
 def checks(form, words=""):
-    """Its checks; those of array_api ask for other arrays, which an environment variable turns on.
+    """Its checks.
 
     The three estimators have one base, so of two of them only those of their kind are here.
     """
     names = [(e, c, getattr(c, "func", c).__name__) for e, c in estimator_checks_generator(form)]
-    return [(e, c) for e, c, name in names if words in name and "array_api" not in name]
+    return [(e, c) for e, c, name in names if words in name]
 
 
 CHECKS = (*checks(PrivateAUCClassifier(**HOW)), *checks(PrivateClassifier(**HOW), "classif"),
@@ -51,8 +53,18 @@ CHECKS = (*checks(PrivateAUCClassifier(**HOW)), *checks(PrivateClassifier(**HOW)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("estimator", "check"), CHECKS, ids=[
     f"{type(e).__name__}-{getattr(c, 'func', c).__name__}" for e, c in CHECKS])
-def test_conventions(estimator, check):
+def test_conventions(estimator, check, monkeypatch):
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")  # what the check of array_api asks for
     check(estimator)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), [
+    *checks(PrivateWorstGroupClassifier(groups=0, **HOW)),
+    *checks(PrivateFairClassifier(groups=0, group_values=(0, 1), **HOW))])
+def test_conventions_of_classifiers_of_groups(estimator, check, monkeypatch):
+    test_conventions(estimator, check, monkeypatch)
 
 
 def test_a_fit_is_private_and_useful(fitted):
@@ -104,6 +116,40 @@ def test_a_weight_of_a_row_is_refused_with_the_reason():
         PrivateAUCClassifier(bounds=(-1, 1)).fit(x, y, sample_weight=np.ones(200))
     with pytest.raises(TypeError, match="no argument weights"):
         PrivateAUCClassifier(bounds=(-1, 1)).fit(x, y, weights=np.ones(200))
+
+
+def test_weights_of_classes_are_public_and_cost_nothing():
+    x, _ = made(1500)
+    y = (x[:, 0] > 0.7).astype(int)
+    models = [PrivateAUCClassifier(epsilon=4.0, bounds=(-1.0, 1.0), random_state=0, class_weight=w)
+              .fit(x, y) for w in (None, "balanced", {0: 20.0})]
+    plain, balanced, negative = (np.mean(one.predict(x)) for one in models)
+    assert negative < plain < balanced
+    assert len({one.statement_.epsilon for one in models}) == 1
+    for bad in ({2: 1.0}, {1: -1.0}, "x", [1.0, 2.0]):
+        with pytest.raises(ValueError, match="class_weight must"):
+            PrivateAUCClassifier(bounds=(-1, 1), class_weight=bad).fit(x, y)
+
+
+def test_a_schema_with_an_owner_makes_records_of_persons():
+    x, y = made(400)
+    table = {"a": x[:, 0], "who": np.arange(400) // 2}
+    schema = Schema({"a": Number(-1, 1)}, "label", "yes", owner="who", most=2)
+    one = PrivateAUCClassifier(epsilon=4.0, schema=schema, random_state=0).fit(table, y)
+    assert "one person" in one.statement_.unit
+    for more in ({"owners": table["who"]}, {}):
+        with pytest.raises(ValueError, match="owns the rows"):
+            clone(one).set_params(most=1 if more else 3).fit(table, y, **more)
+
+
+@pytest.mark.parametrize("column", ["group", 2])
+def test_groups_may_be_a_column(column):
+    x, y = made(200)
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "group": np.arange(200) % 2})
+    one = PrivateWorstGroupClassifier(epsilon=4.0, bounds=(-1, 1), groups=column, random_state=0)
+    assert set(one.fit(frame, y).group_losses_) == {"0.0", "1.0"}
+    with pytest.raises(ValueError, match="no column of X"):
+        clone(one).set_params(groups="other").fit(frame, y)
 
 
 def test_a_clone_has_the_parameters_and_nothing_else(fitted):

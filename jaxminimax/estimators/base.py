@@ -24,7 +24,7 @@ _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
-                         "shape: X[:, None] makes one of a single column."}
+                         "shape. Reshape your data: X[:, None] makes one of a single column."}
 
 
 class PrivateEstimator(BaseEstimator):
@@ -64,6 +64,7 @@ class PrivateEstimator(BaseEstimator):
           groups: of every row, `[n]`; the classifiers of groups need them. Those of the worst group
             are public, those to be fair to as private as the row.
           owners: whose each row is, `[n]`: a record is a person, of whom `most` rows are read.
+            None: as a `Schema` with an owner says, else every row is a record.
           **refused: `sample_weight`, for which there is none.
 
         Raises:
@@ -79,9 +80,9 @@ class PrivateEstimator(BaseEstimator):
         table, y = self._table(X, y)
         target = self._target(y)
         key = self._key()
-        most = 1 if owners is None else self.most
+        owners, most = self._owners(X, owners)
         index = records.by_person(len(y), owners, most)
-        kept = self._groups(groups, target, index)
+        kept = self._groups(groups, table, target, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
         notes.check_delta(self.delta, len(index), self.allow_large_delta)
@@ -99,7 +100,7 @@ class PrivateEstimator(BaseEstimator):
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_ = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
-            unit="one row" if owners is None else f"one person, {self.most} rows of whom are read",
+            unit="one row" if owners is None else f"one person, {most} rows of whom are read",
             assumed=(how, self._public), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
@@ -193,7 +194,16 @@ class PrivateEstimator(BaseEstimator):
         """Returns what the schema says of the label."""
         return {"positive": "1"}
 
-    def _groups(self, groups: Any, target: np.ndarray, index: np.ndarray) -> Any:
+    def _owners(self, X: Any, owners: Any) -> tuple[Any, int]:
+        """Returns whose each row is, of `fit` or of the schema, and the rows of a person."""
+        if not isinstance(self.schema, Schema) or self.schema.owner is None:
+            return owners, 1 if owners is None else self.most
+        if owners is not None or self.most not in (1, self.schema.most):
+            raise ValueError(f"the schema says that {self.schema.owner!r} owns the rows, most = "
+                             f"{self.schema.most}: give neither owners nor another most.")
+        return self.schema.owners(X), self.schema.most
+
+    def _groups(self, groups: Any, table: Any, target: np.ndarray, index: np.ndarray) -> Any:
         """Returns the records' groups, for a classifier that uses them."""
         return None
 

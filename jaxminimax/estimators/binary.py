@@ -1,7 +1,9 @@
 """Private classifiers of two classes: their base, and the scorer."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import roc_auc_score
@@ -10,6 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base import checks
 from jaxminimax.estimators.base import PrivateEstimator
+from jaxminimax.tables import records
+from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Scorer
 
 
 class PrivateScorer(ClassifierMixin, PrivateEstimator):
@@ -69,6 +74,9 @@ class PrivateAUCClassifier(PrivateScorer):
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.
       delta: delta, in (0, 1), below 1/n.
+      class_weight: weights of the classes by name, public, or "balanced", by the released share of
+        positives. The heavier class keeps its influence, the other one loses some, so a record
+        moves a release by no more than without weights. Probabilities are those under the weights.
       schema: `Schema`, or columns by name; public. None if X are numbers.
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
         released, and charged.
@@ -93,6 +101,35 @@ class PrivateAUCClassifier(PrivateScorer):
         >>> model.decision_function(X).shape, model.statement_.epsilon <= 4
         ((300,), True)
     """
+
+    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, class_weight: Any = None,
+                 schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
+                 allow_large_delta: bool = False, random_state: Any = None) -> None:
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
+                         allow_large_delta=allow_large_delta, random_state=random_state)
+        self.class_weight = class_weight
+
+    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
+                 chosen: Any, **stated: Any) -> Scorer:
+        return super()._trained(key, rows, kept, schema, chosen, class_weight=self._weights(),
+                                **stated)
+
+    def _target(self, y: Any) -> np.ndarray:
+        target = super()._target(y)
+        self._weights()  # refused before anything is released
+        return target
+
+    def _weights(self) -> Any:
+        """Returns the weights of both classes, "balanced", or None."""
+        asked, names = self.class_weight, self.classes_.tolist()
+        if asked is None or (isinstance(asked, str) and asked == "balanced"):
+            return asked
+        if not isinstance(asked, Mapping) or set(asked) - set(names):
+            raise ValueError('class_weight must be None, "balanced" or numbers by class, of '
+                             f"{names}, got {asked!r}.")
+        weights = [asked.get(name, 1.0) for name in names]
+        checks.number("class_weight", np.array(weights), low=0.0)
+        return weights
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Returns the AUC; it is not private, and for records that were not used to train."""

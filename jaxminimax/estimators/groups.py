@@ -30,6 +30,7 @@ class PrivateWorstGroupClassifier(PrivateScorer):
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.
       delta: delta, in (0, 1), below 1/n.
+      groups: name or number of the column of X with the group, where `fit` gets no groups.
       by_label: whether groups are cut by the label.
       schema: `Schema`, or columns by name; public. None if X are numbers.
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
@@ -57,11 +58,13 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         True
     """
 
-    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, by_label: bool = False,
-                 schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
-                 allow_large_delta: bool = False, random_state: Any = None) -> None:
+    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, groups: Any = None,
+                 by_label: bool = False, schema: Any = None, bounds: Any = None, most: int = 1,
+                 ledger: Any = None, allow_large_delta: bool = False,
+                 random_state: Any = None) -> None:
         super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
                          allow_large_delta=allow_large_delta, random_state=random_state)
+        self.groups = groups
         self.by_label = by_label
 
     @property
@@ -70,9 +73,9 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         check_is_fitted(self)
         return self.scorer_.group_losses
 
-    def _groups(self, groups: Any, target: np.ndarray, index: np.ndarray) -> records.Groups:
-        if groups is None:
-            raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
+    def _groups(self, groups: Any, table: Any, target: np.ndarray,
+                index: np.ndarray) -> records.Groups:
+        groups = _found(self, groups, table)
         names, number = np.unique(exact(groups).astype(str), return_inverse=True)
         if number.shape != target.shape:
             raise ValueError(f"groups has shape {number.shape} and y {target.shape}: one for "
@@ -93,6 +96,7 @@ class PrivateFairClassifier(PrivateScorer):
         logistic loss: a larger one is fairer and less accurate; public.
       kind: "parity", predictions independent of the group, or "odds", independent among the records
         of each class.
+      groups: name or number of the column of X with the group, where `fit` gets no groups.
       group_values: the groups; public. None for those that occur, which is then public. A row with
         another value is in no group.
       schema: `Schema`, or columns by name; public. None if X are numbers.
@@ -122,16 +126,19 @@ class PrivateFairClassifier(PrivateScorer):
     """
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, weight: float = 4.0,
-                 kind: str = "parity", group_values: Any = None, schema: Any = None,
-                 bounds: Any = None, most: int = 1, ledger: Any = None,
+                 kind: str = "parity", groups: Any = None, group_values: Any = None,
+                 schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
                  allow_large_delta: bool = False, random_state: Any = None) -> None:
         super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
                          allow_large_delta=allow_large_delta, random_state=random_state)
         self.weight = weight
         self.kind = kind
+        self.groups = groups
         self.group_values = group_values
 
-    def _groups(self, groups: Any, target: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _groups(self, groups: Any, table: Any, target: np.ndarray,
+                index: np.ndarray) -> np.ndarray:
+        groups = _found(self, groups, table)
         number, self.groups_ = _numbered(groups, self.group_values, len(target))
         # where a person has no further row, no other person's group may stand
         return np.where(index >= 0, number[index], -1)
@@ -148,10 +155,26 @@ class PrivateFairClassifier(PrivateScorer):
             *assumed, "Which groups there are is public" + which))
 
 
+def _found(model: Any, groups: Any, table: Any) -> Any:
+    """Returns the groups of all rows: those that `fit` got, or a column of the table."""
+    column = model.groups
+    if groups is None and column is None and isinstance(model.schema, Schema):
+        column = model.schema.groups
+    if groups is not None:
+        return groups
+    if column is None:
+        raise ValueError("groups must be given: fit(X, y, groups=...), one for every row, or the "
+                         "column that they are in, groups=... of the estimator.")
+    if model.schema is None:  # columns of arrays have numbers
+        names = list(getattr(model, "feature_names_in_", ()))
+        column = f"x{names.index(column) if column in names else column}"
+    if column not in table:
+        raise ValueError(f"groups={model.groups!r} is no column of X: give its name or number.")
+    return table[column]
+
+
 def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns every row's group by number, -1 for a row in none of them, and the groups."""
-    if groups is None:
-        raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
     words = as_words(groups)
     if words.shape != (rows,):
         raise ValueError(f"groups must be one for every row, got shape {words.shape} for {rows} "

@@ -12,6 +12,7 @@ from jaxminimax.mechanism import GroupLosses
 from jaxminimax.problems import by_group
 from jaxminimax.problems._people import rows_of_people
 from jaxminimax.releases.losses import release_group_losses
+from jaxminimax.tables.scaling import Moments
 
 
 class Records(NamedTuple):
@@ -66,6 +67,24 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
     return Records(np.where(present[:, :, None], x[index], 0),
                    np.where(present.reshape(*index.shape, *[1] * (y.ndim - 1)), y[index], 0),
                    weight.astype(np.float32))
+
+
+def weighted(rows: Records, by: Moments, class_weight: Any) -> tuple[np.ndarray, Moments]:
+    """Returns the weights of rows under weights of classes, and the share of positives under them.
+
+    The weights are divided by the larger one, so that rows of a person still add up to 1 at most.
+
+    Args:
+      rows: of every person, with labels in {0, 1}.
+      by: the released moments.
+      class_weight: of labels 0 and 1, above 0, or "balanced" for 1 over their released shares.
+    """
+    shares = np.array([1 - by.prior, by.prior])
+    weights = 1 / shares if isinstance(class_weight, str) and class_weight == "balanced" else (
+        class_weight)
+    weights = np.asarray(weights, float) / np.max(weights)
+    positive = float(np.clip(weights[1] * shares[1] / (weights @ shares), 1e-6, 1 - 1e-6))
+    return rows.weight * weights[(rows.y > 0.5).astype(int)], by._replace(prior=positive)
 
 
 def group_of_persons(group: np.ndarray, index: np.ndarray) -> np.ndarray:

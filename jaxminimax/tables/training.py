@@ -38,7 +38,7 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
-                  progress: bool = False, room: np.ndarray | None = None,
+                  progress: bool = False, room: np.ndarray | None = None, class_weight: Any = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -54,6 +54,8 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       noted: notes from before the training, which the scorer keeps.
       progress: whether to show a bar.
       room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; None: new memory.
+      class_weight: of other labels and of positive ones, public numbers above 0; "balanced" for
+        those that the released share of positives makes equal; None for equal ones.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       **driver: for `fit`, but no ledger.
 
@@ -67,10 +69,13 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         chosen.standardise).to_json()))
     floor = chosen.floor if chosen.standardise else None
     kind = labels.of(schema)
+    weight, start_by = rows.weight, by
+    if class_weight is not None:
+        weight, start_by = recording.weighted(rows, by, class_weight)
     data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
-                    rows.weight.astype(np.float32))
+                    weight.astype(np.float32))
     problem: Any = kind.problem
-    start = kind.start(rows.x.shape[-1], by)
+    start = kind.start(rows.x.shape[-1], start_by)
     if chosen.method == "average":
         own = jax.device_put(data)  # where the host's memory is the device's, as it lies
     else:
@@ -92,7 +97,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     if chosen.line is not None:
         line, scores = chosen.line, data[0] @ np.float32(w)
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(by.prior)))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(start_by.prior)))
         w *= tilt
         w[-1] += shift
     released = None
