@@ -248,3 +248,22 @@ def test_a_number_is_predicted_within_its_public_range():
         PrivateRegressor(**how).fit(x, y)
     with pytest.raises(ValueError, match="low < high"):
         PrivateRegressor(label_range=(3, 3), **how).fit(x, y)
+
+
+@pytest.mark.parametrize("form", [
+    PrivateAUCClassifier, PrivateWorstGroupClassifier, PrivateFairClassifier])
+def test_the_noise_is_for_all_rows_of_a_person_whose_owners_are_not_known(form, tmp_path):
+    x, y = made(300)
+    more = {} if form is PrivateAUCClassifier else {"groups": np.arange(300) % 2}
+    model = form(epsilon=4.0, delta=1e-4, people=2, random_state=0).fit(x, y, **more)
+    described = model.scorer_.described
+    assert model.statement_.people == 2
+    assert 3.9 < jmm.epsilon(described, 1e-4, people=2) <= 4.0
+    assert model.epsilon_spent_ == pytest.approx(jmm.epsilon(described, 1e-4, people=2), rel=1e-6)
+    assert jmm.epsilon(described, 1e-4) < 2.5
+    with pytest.raises(ValueError, match="a person is one record"):
+        model.fit(x, y, owners=np.arange(300), **more)
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=9.0, delta=1e-3)
+    with pytest.raises(ValueError, match="people = 2, and the ledger for 1"):
+        form(epsilon=4.0, delta=1e-4, people=2, ledger=ledger).fit(x, y, **more)
+    assert ledger.remaining().epsilon == 9.0

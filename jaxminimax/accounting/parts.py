@@ -6,8 +6,9 @@ from typing import Any
 from jaxminimax.accounting.calibration import calibrate
 from jaxminimax.accounting.curve import of_run
 from jaxminimax.base.types import Algorithm, HyperT
-from jaxminimax.mechanism import CyclicPoisson, Description, Poisson, Query, Repeat
+from jaxminimax.mechanism import Description
 from jaxminimax.mechanism.correlated import Bands, InTurn
+from jaxminimax.mechanism.cyclic_poisson import in_turn
 
 _QUIET = 1.2  # noise multiplier above which parts in turn gain nothing
 _GAIN = 0.95  # what they must leave of the noise
@@ -44,24 +45,19 @@ def calibrate_parts(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: f
         >>> hyper.query.sampling  # large batches, small epsilon
         Poisson(rate=0.01, capacity=None)
     """
-    query, described = getattr(hyper, "query", None), of_run(algorithm, hyper)
-    if not (isinstance(query, Query) and isinstance(query.sampling, Poisson) and query.bands == 1
-            and query.adaptive is None and query.sampling.capacity is None):
+    query: Any = getattr(hyper, "query", None)
+    described: Any = of_run(algorithm, hyper)
+    if in_turn(query, 2) is None:
         raise ValueError("calibrate_parts takes a Query of Poisson(rate=...) samples with bands=1, "
                          f"no capacity and fixed clip norms, got {query!r}.")
-    if not (isinstance(described, Repeat) and described.parts == 1
-            and described.times == getattr(hyper, "iterations", None)):
+    if getattr(described, "parts", 0) != 1 or described.times != getattr(hyper, "iterations", None):
         raise ValueError("calibrate_parts is for one release a round on the whole data: with "
                          "several, those of one place in a round would read the same parts only.")
     rate, times = query.sampling.rate, described.times
 
     def calibrated(parts: int) -> tuple[float, Any]:
         """The noise on prefix sums, and the settings."""
-        own: Any = hyper
-        if parts > 1:
-            sampling = CyclicPoisson(rate=min(1.0, rate * parts), parts=parts)
-            own = dataclasses.replace(own, query=dataclasses.replace(query, bands=parts,
-                                                                     sampling=sampling))
+        own: Any = hyper if parts == 1 else dataclasses.replace(hyper, query=in_turn(query, parts))
         own = calibrate(algorithm, own, epsilon, delta, neighbours=neighbours,
                         alongside=alongside, people=people)
         noise = InTurn(parts).mean_prefix(Bands(parts, times, query.parameters))

@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from jaxminimax.base import checks
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -38,13 +39,14 @@ class PrivateEstimator(BaseEstimator):
     _public = "Which classes there are is public."
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
-                 bounds: Any = None, most: int = 1, ledger: Any = None,
+                 bounds: Any = None, most: int = 1, people: int = 1, ledger: Any = None,
                  allow_large_delta: bool = False, random_state: Any = None) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.schema = schema
         self.bounds = bounds
         self.most = most
+        self.people = people
         self.ledger = ledger
         self.allow_large_delta = allow_large_delta
         self.random_state = random_state
@@ -68,8 +70,8 @@ class PrivateEstimator(BaseEstimator):
           **refused: `sample_weight`, for which there is none.
 
         Raises:
-          ValueError: for values that `y` may not have, for numbers out of range, or where the
-            ledger cannot pay.
+          ValueError: for values that `y` may not have, for numbers out of range, for owners and
+            `people`, or where the ledger cannot pay or is for another number of people.
           TypeError: for a sample weight, or another argument that there is not.
         """
         if refused:
@@ -86,12 +88,13 @@ class PrivateEstimator(BaseEstimator):
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
         notes.check_delta(self.delta, len(index), self.allow_large_delta)
-        paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
+        paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta, self.people)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
-                              alongside=paid)
+                              alongside=paid, people=self.people)
         noted = (*notes.before(schema, len(index), columns_of(table)), *chosen.notes())
         notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
+            self.ledger.check_same("The fit", people=self.people)
             self.ledger.reserve(chosen.mechanism())
         for described in paid:
             cells = records.records(statistics.charged_cells(schema, table), target, owners, most)
@@ -100,7 +103,8 @@ class PrivateEstimator(BaseEstimator):
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_ = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
-            unit="one row" if owners is None else f"one person, {most} rows of whom are read",
+            unit="one row" if owners is None and self.people == 1 else "one person" + (
+                "" if owners is None else f", {most} rows of whom are read"),
             assumed=(how, self._public), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
@@ -196,7 +200,12 @@ class PrivateEstimator(BaseEstimator):
 
     def _owners(self, X: Any, owners: Any) -> tuple[Any, int]:
         """Returns whose each row is, of `fit` or of the schema, and the rows of a person."""
-        if not isinstance(self.schema, Schema) or self.schema.owner is None:
+        checks.count("people", self.people)
+        owned = isinstance(self.schema, Schema) and self.schema.owner is not None
+        if self.people > 1 and (owned or owners is not None):
+            raise ValueError(f"people={self.people} is for rows whose owners are not known: where "
+                             "owners are given, a person is one record. Leave one of them out.")
+        if not owned:
             return owners, 1 if owners is None else self.most
         if owners is not None or self.most not in (1, self.schema.most):
             raise ValueError(f"the schema says that {self.schema.owner!r} owns the rows, most = "

@@ -81,6 +81,8 @@ class PrivateAUCClassifier(PrivateScorer):
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      people: k, if any k rows may be of one person and owners are not known; a ledger must have the
+        same number.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
       allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
@@ -103,10 +105,12 @@ class PrivateAUCClassifier(PrivateScorer):
     """
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, class_weight: Any = None,
-                 schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
-                 allow_large_delta: bool = False, random_state: Any = None) -> None:
-        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         allow_large_delta=allow_large_delta, random_state=random_state)
+                 schema: Any = None, bounds: Any = None, most: int = 1, people: int = 1,
+                 ledger: Any = None, allow_large_delta: bool = False,
+                 random_state: Any = None) -> None:
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, people=people,
+                         ledger=ledger, allow_large_delta=allow_large_delta,
+                         random_state=random_state)
         self.class_weight = class_weight
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,

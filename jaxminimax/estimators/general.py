@@ -31,6 +31,8 @@ class PrivateClassifier(PrivateScorer):
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      people: k, if any k rows may be of one person and owners are not known; a ledger must have the
+        same number.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
       allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
@@ -103,6 +105,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      people: k, if any k rows may be of one person and owners are not known; a ledger must have the
+        same number.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
       allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
@@ -125,10 +129,12 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     _public = "The range of the label is public: it was not read off these records."
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, label_range: Any = None,
-                 schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
-                 allow_large_delta: bool = False, random_state: Any = None) -> None:
-        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         allow_large_delta=allow_large_delta, random_state=random_state)
+                 schema: Any = None, bounds: Any = None, most: int = 1, people: int = 1,
+                 ledger: Any = None, allow_large_delta: bool = False,
+                 random_state: Any = None) -> None:
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, people=people,
+                         ledger=ledger, allow_large_delta=allow_large_delta,
+                         random_state=random_state)
         self.label_range = label_range
 
     def predict(self, X: Any) -> np.ndarray:

@@ -36,6 +36,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      people: k, if any k rows may be of one person and owners are not known; a ledger must have the
+        same number.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
       allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
@@ -60,10 +62,11 @@ class PrivateWorstGroupClassifier(PrivateScorer):
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, groups: Any = None,
                  by_label: bool = False, schema: Any = None, bounds: Any = None, most: int = 1,
-                 ledger: Any = None, allow_large_delta: bool = False,
+                 people: int = 1, ledger: Any = None, allow_large_delta: bool = False,
                  random_state: Any = None) -> None:
-        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         allow_large_delta=allow_large_delta, random_state=random_state)
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, people=people,
+                         ledger=ledger, allow_large_delta=allow_large_delta,
+                         random_state=random_state)
         self.groups = groups
         self.by_label = by_label
 
@@ -103,6 +106,8 @@ class PrivateFairClassifier(PrivateScorer):
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
         released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
+      people: k, if any k rows may be of one person and owners are not known; a ledger must have the
+        same number.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
       allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
@@ -127,10 +132,12 @@ class PrivateFairClassifier(PrivateScorer):
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, weight: float = 4.0,
                  kind: str = "parity", groups: Any = None, group_values: Any = None,
-                 schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
-                 allow_large_delta: bool = False, random_state: Any = None) -> None:
-        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
-                         allow_large_delta=allow_large_delta, random_state=random_state)
+                 schema: Any = None, bounds: Any = None, most: int = 1, people: int = 1,
+                 ledger: Any = None, allow_large_delta: bool = False,
+                 random_state: Any = None) -> None:
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, people=people,
+                         ledger=ledger, allow_large_delta=allow_large_delta,
+                         random_state=random_state)
         self.weight = weight
         self.kind = kind
         self.groups = groups

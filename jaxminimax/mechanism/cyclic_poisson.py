@@ -11,7 +11,9 @@ what is not below n is dropped: as if each part had records that are absent. Abs
 their numbers.
 """
 
+import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -146,3 +148,16 @@ class CyclicPoisson(Sampling):
         """A record of part 0 with probability q; the others contribute nothing."""
         case = self._of_part.worst_case(self._largest(population))
         return case._replace(every=self.parts)
+
+
+def in_turn(query: Any, parts: int) -> Any:
+    """Returns a query of Poisson samples as one of p parts in turn and p bands, of the same batch.
+
+    Returns None for a query of other samples, with bands, a capacity or clip norms that change.
+    """
+    sampling = getattr(query, "sampling", None)
+    if (not isinstance(sampling, Poisson) or sampling.capacity is not None
+            or getattr(query, "bands", None) != 1 or query.adaptive is not None):
+        return None
+    return dataclasses.replace(query, bands=parts, sampling=CyclicPoisson(
+        rate=min(1.0, sampling.rate * parts), parts=parts))

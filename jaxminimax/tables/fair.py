@@ -99,7 +99,7 @@ class FairDefaults:
 
 def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: float, delta: float,
                   weight: float = 4.0, kind: str = "parity",
-                  alongside: tuple[Mechanism, ...] = ()) -> FairDefaults:
+                  alongside: tuple[Mechanism, ...] = (), people: int = 1) -> FairDefaults:
     """Chooses settings from n, the columns, the number of groups, epsilon and delta alone.
 
     Args:
@@ -111,6 +111,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
       weight: of the penalty; 0.5 to 10 is the range of interest, for odds a third of that.
       kind: "parity" or "odds".
       alongside: other mechanisms on the same records that are paid from epsilon.
+      people: k, if any k records of one person may differ instead of one.
 
     Raises:
       ValueError: for numbers that are out of range.
@@ -125,12 +126,12 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     checks.count("groups", groups, low=2)
     checks.number("weight", weight, low=0.0)
     checks.one_of("kind", kind, ("parity", "odds"))
-    z = statistics.noise_of_one(population, epsilon, delta, alongside)
+    z = statistics.noise_of_one(population, epsilon, delta, alongside, people)
     labels = 2 if kind == "odds" else 1
     shares = statistics.one_release(population, math.sqrt(1 - 1 / (labels * groups)),
                                     z / math.sqrt(SHARE))
     plain = defaults(population, schema, epsilon=epsilon, delta=delta,
-                     alongside=(*alongside, shares), preconditioned=False)
+                     alongside=(*alongside, shares), preconditioned=False, people=people)
     rounds = max(plain.hyper.iterations, ROUNDS)
     hyper = sgda.Hyper(
         query=Query(clip=Saddle(plain.label.clip, LENGTH * labels * math.sqrt(groups - 1)),
@@ -138,7 +139,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
         step=Saddle(min(0.1 * plain.time / rounds, 2.0), STEP), iterations=rounds, averaging=TAIL,
         optimiser=Saddle(HEAVY_BALL, optax.sgd))
     hyper = calibrate(sgda, hyper, epsilon=epsilon, delta=delta,
-                      alongside=(*plain.alongside, plain.moments))
+                      alongside=(*plain.alongside, plain.moments), people=people)
     return FairDefaults(plain, shares, hyper, groups, float(weight), kind)
 
 
@@ -196,7 +197,7 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
             rows.weight)
     state = _trained(third, start, data, chosen.hyper, jnp.asarray(shares), chosen.weight, kind)
     stated = statement(sgda, chosen.hyper, state, delta=plain.delta, alongside=chosen.extra,
-                       unit=unit, assumed=(*assumed, chosen.explain()))
+                       unit=unit, assumed=(*assumed, chosen.explain()), people=plain.people)
     mistakes = notes.after(schema, by, statistics.deviation(plain.moments),
                            features=plain.standardise)
     notes.warn(mistakes)

@@ -99,6 +99,7 @@ class Defaults:
       losses: the release of groups' losses under a model that was trained without groups, or None.
       line: the release that calibrates the scores of a model of the average record, or None.
       matrix: the release of rows' second moments that makes a preconditioner, or None for none.
+      people: k, how many records of one person may differ.
 
     Examples:
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
@@ -123,6 +124,7 @@ class Defaults:
     losses: GroupLosses | None = None
     line: Repeat | None = None
     matrix: Repeat | None = None
+    people: int = 1
 
     @property
     def ridge(self) -> float:
@@ -193,7 +195,8 @@ class Defaults:
             None, f"the data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
             f"{FEW:.0f}, so expect little of the score",
             "ask for a larger epsilon, or leave columns out")]
-        others = other_deltas(described or self.mechanism(), self.population, self.delta)
+        others = other_deltas(described or self.mechanism(), self.population, self.delta,
+                              self.people)
         if others:
             each = ", ".join(f"{e:.4g} at delta = {x}" for x, e in others.items())
             notes.append(Note(
@@ -220,7 +223,8 @@ class Defaults:
 
 def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
              sizes: tuple[int, ...] = (), by_label: bool = False, method: str | None = None,
-             alongside: tuple[Mechanism, ...] = (), preconditioned: bool = True) -> Defaults:
+             alongside: tuple[Mechanism, ...] = (), preconditioned: bool = True,
+             people: int = 1) -> Defaults:
     """Chooses settings of a private linear scorer, from n, the columns, epsilon and delta alone.
 
     Args:
@@ -235,6 +239,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         contain the label "minimax", or "balanced" where losses would be noise; else "average".
       alongside: other mechanisms on the same records that are paid from epsilon.
       preconditioned: whether second moments of rows may be released, where that saves rounds.
+      people: k, if any k records of one person may differ instead of one.
 
     Raises:
       ValueError: for numbers that are out of range, or a method that needs groups without them.
@@ -253,7 +258,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     if method not in (None, "average") and not sizes:
         raise ValueError(f"method={method!r} needs groups: give their sizes.")
     kind = labels.of(schema)
-    z = statistics.noise_of_one(population, epsilon, delta, alongside)
+    z = statistics.noise_of_one(population, epsilon, delta, alongside, people)
     budget = (1 - SHARE) * LOSSES * (2 / z) ** 2  # mu_l^2
     steps = min(WEIGHTS, STRAY * min(sizes, default=0) * math.sqrt(budget) / LOSS_BOUND)
     if method is None:
@@ -298,9 +303,9 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
     result = Defaults(hyper, moments, standardise, deviation, max(2 * deviation, FLOOR), time,
                       heard * mu / math.sqrt(width), alongside, float(epsilon), float(delta),
-                      method, population, kind, checked, line, matrix)
+                      method, population, kind, checked, line, matrix, people)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
-                      alongside=result.extra())
+                      alongside=result.extra(), people=people)
     return dataclasses.replace(result, hyper=hyper)
 
 
@@ -324,7 +329,8 @@ def _losses(sizes: tuple[int, ...], times: int, budget: float) -> GroupLosses:
                        noise_multiplier=math.sqrt(times / budget))
 
 
-def other_deltas(described: Mechanism, population: int, delta: float) -> dict[str, float]:
+def other_deltas(described: Mechanism, population: int, delta: float,
+                 people: int = 1) -> dict[str, float]:
     """Returns epsilons of the same noise at 1e-6 and 1/n^2, by delta; none if delta is small.
 
     A delta near 1/n makes for a small epsilon: a run may say (1, n^-1.1) where it is
@@ -332,4 +338,5 @@ def other_deltas(described: Mechanism, population: int, delta: float) -> dict[st
     """
     if population * delta <= NEAR:
         return {}
-    return {f"{x:.3g}": epsilon(described, x) for x in (USUAL, population**-2.0) if x < delta}
+    return {f"{x:.3g}": epsilon(described, x, people=people)
+            for x in (USUAL, population**-2.0) if x < delta}

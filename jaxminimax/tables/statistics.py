@@ -62,9 +62,10 @@ def one_release(population: int, clip: float, noise_multiplier: float | None = N
 
 
 def noise_of_one(population: int, epsilon: float, delta: float,
-                 alongside: tuple[Mechanism, ...] = ()) -> float:
+                 alongside: tuple[Mechanism, ...] = (), people: int = 1) -> float:
     """Returns the noise multiplier of one release that takes all of (epsilon, delta) left."""
-    one = calibrate_noise(one_release(population, 1.0), epsilon, delta, alongside=alongside)
+    one = calibrate_noise(one_release(population, 1.0), epsilon, delta, alongside=alongside,
+                          people=people)
     return float(one.query.noise_multiplier.w)
 
 
@@ -85,8 +86,8 @@ def _shares(z: Saddle, record: tuple[jax.Array, jax.Array]) -> Saddle:
 _SHARES = Problem(_shares)
 
 
-def ranges_query(population: int, schema: Schema, epsilon: float,
-                 delta: float) -> tuple[Repeat, ...]:
+def ranges_query(population: int, schema: Schema, epsilon: float, delta: float,
+                 people: int = 1) -> tuple[Repeat, ...]:
     """Describes the release that the charged columns of a schema need: none, or one with noise.
 
     Args:
@@ -94,6 +95,7 @@ def ranges_query(population: int, schema: Schema, epsilon: float,
       schema: of the table.
       epsilon: of everything that is to be released; the histograms take a tenth of mu^2.
       delta: in (0, 1).
+      people: k, if any k records of one person may differ.
 
     Raises:
       ValueError: for numbers out of range, or more cells than fit into memory.
@@ -105,7 +107,7 @@ def ranges_query(population: int, schema: Schema, epsilon: float,
         raise ValueError(f"charged ranges of {len(schema.charged)} columns of {population} records "
                          f"need histograms of {size:.2g} numbers, above {_LARGEST:.2g}: declare "
                          "ranges of some columns, or leave some out.")
-    z = noise_of_one(population, epsilon, delta)
+    z = noise_of_one(population, epsilon, delta, people=people)
     # a record is in one cell of every column
     return (one_release(population, math.sqrt(len(schema.charged)), z / math.sqrt(RANGES_SHARE)),)
 

@@ -108,7 +108,8 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
             jax.random.fold_in(first, 1), losses, w, data, by_group))
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
-                           *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
+                           *assumed, *(() if groups is None else groups.assumed),
+                           chosen.explain()), people=chosen.people)
     w = kind.finished(w, by, chosen.floor)
     mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
                         features=chosen.standardise)
