@@ -330,6 +330,7 @@ def test_people_are_counted_by_every_command(capsys):
     assert "people must be an integer" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     given = ["profile", "gda", "--effective-noise-multiplier", "50", "--population", "5000",
              "--iterations", "20"]

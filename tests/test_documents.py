@@ -155,6 +155,7 @@ def test_a_block_that_is_neither_is_found(text, kept):
     assert unaccounted(block) is not kept
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_layers_is_drawn(tmp_path, monkeypatch):
     """From the imports as they are now."""
     picture = tmp_path / "layers.svg"

@@ -27,8 +27,9 @@ NAMES = {"jax": jax, "jnp": jnp, "np": np, "jmm": jmm, "Saddle": Saddle}
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SLOW = {"fit", "sweep", "tune", "release", "audit.audit", "audit.signal", "tables.train",
         "problems.release_prior", "problems.release_shares", "estimators.PrivateAUCClassifier",
-        "estimators.PrivateFairClassifier",
-        "estimators.PrivateWorstGroupClassifier"}  # they compile whole runs
+        "estimators.PrivateClassifier", "estimators.PrivateFairClassifier",
+        "estimators.PrivateRegressor", "estimators.PrivateWorstGroupClassifier",
+        "problems.fermi"}  # they compile whole runs
 
 
 def face(name):

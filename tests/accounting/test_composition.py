@@ -51,6 +51,7 @@ def gaussians(mu, times):
 # generating function, without a grid of losses.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cost", "delta", "neighbours", "exact"), [
     (gaussians(1e-3, 10**6), 1e-12, RO, 7.238494),
     (gaussians(1e-3, 10**6), 1e-30, RO, 11.743883),
@@ -230,6 +231,7 @@ def exact_mixtures(eps, w, v, z):
             - mpmath.e**eps * sum(p * mpmath.ncdf((-j - low) / z) for j, p in enumerate(v)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("r", "s"), [(1, 1), (1, 0), (0, 1), (2, 1), (0, 3)])
 @pytest.mark.parametrize(("rate", "z"), [(0.01, 0.3), (0.3, 2.0), (1e-4, 1.0), (1e-3, 400.0)])
 def test_profiles_of_mixtures_are_exact_from_above(r, s, rate, z):

@@ -49,6 +49,7 @@ def test_a_target_above_what_is_proven_is_refused_with_the_limit(made):
         jmm.accounting.calibrate_noise(made, 1.0, 1e-50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "correlated", "tree"])
 def test_between_what_noise_reaches_and_the_limit_a_target_is_refused(kind):
     """Just below the limit delta is spent on the error of the noise, whatever the noise is."""
@@ -58,6 +59,7 @@ def test_between_what_noise_reaches_and_the_limit_a_target_is_refused(kind):
         jmm.accounting.calibrate_noise(made, target, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 50.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_within_reach_is_met_to_a_fifth_of_a_percent(kind, epsilon):
@@ -89,6 +91,7 @@ def test_limits_are_where_delta_has_nothing_left_for_any_noise(kind, people):
     assert jmm.epsilon(quiet, actual.delta, people=people) == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_search_among_candidates_meets_its_target_or_refuses_it(apart):
     def searched(epsilon):

@@ -124,6 +124,7 @@ def test_epsilon_grows_with_the_records_of_a_person(made):
     assert actual[-1] < math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "k"), [("small", 19), ("half", 6)])
 def test_the_lemma_counts_where_it_is_the_smaller(kind, k):
     made, delta = RUNS[kind], 1e-6

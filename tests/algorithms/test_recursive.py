@@ -501,6 +501,7 @@ def test_the_plan_of_the_reference_table():
     assert weight(less) == pytest.approx(0.3 * same.tight(less.hyper.query.population), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [recursive, recursive_sgda])
 def test_the_default_plan_has_the_smallest_bound_and_more_records_never_raise_it(algorithm):
     """The paper's largest number of rounds raises the bound each time that it grows by one."""

@@ -118,6 +118,7 @@ def test_a_record_moves_it_by_twice_the_clip_and_the_noise_is_of_the_same_length
     assert np.std(noise[0]) == pytest.approx(3.0 * length / N, rel=4 / math.sqrt(2 * wide))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_points_that_are_equal_close_or_not_finite(dtype):
     problem = jmm.Problem(lambda z, x: Saddle(x[0] / z.w, x[1] * z.v))

@@ -136,6 +136,7 @@ def divergence(p, q, e):
     return float(np.maximum(p - math.exp(e) * q, 0).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [
     RUNS(expected=10.0, eta=-0.5), RUNS(expected=10.0), RUNS(expected=10.0, eta=1.0),
     RUNS(expected=10.0, most=50), RUNS(expected=5.0, eta=1.0, most=10)], ids=str)
@@ -195,6 +196,7 @@ def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, 
     assert actual < 0.85 * accountant.get_epsilon(1e-6)
 
 
+@pytest.mark.slow
 def test_a_search_of_ten_costs_39_per_cent_of_noise(real_noise):
     target = accountant.Target(1.0, 1e-6, RUNS(), "replace_one")
     scale = accountant.least(lambda s: main_run(1.34254 * s), target)

@@ -349,6 +349,7 @@ def test_a_release_inside_a_program_of_ones_own_is_not_refused_the_second_time()
     np.testing.assert_array_equal(first.z.w, again.state.z.w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [
     pytest.param(lambda spent, k: spent + 0, id="in one round"),
     pytest.param(lambda spent, k: jnp.int32(k), id="in two rounds")])
@@ -502,6 +503,7 @@ def test_a_release_of_no_records_is_refused():
         jmm.release(KEY, repeat(none), 0, STILL, START, DATA[:0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vmap", "microbatch", "ghost", "auto"])
 @pytest.mark.parametrize("n", [20, 300])
 def test_a_leaf_without_numbers_is_released(n, strategy):
@@ -553,6 +555,7 @@ def test_check_counts_the_releases_of_a_vmap_over_points():
         by_check(with_point(one_of_many))
 
 
+@pytest.mark.slow
 def test_check_compares_noise_that_mechanism_computes():
     class Computed(Two):
         scale = 10.0
@@ -576,6 +579,7 @@ def test_check_compares_noise_that_mechanism_computes():
         by_check(type("Quieter", (Computed,), {"scale": 1.0}))
 
 
+@pytest.mark.slow
 def test_descriptions_may_be_arguments_of_an_inner_program():
     def point(key, t, described, hyper, release, z):
         inner = jax.jit(lambda t, parts, w: Two.point(

@@ -236,6 +236,7 @@ def test_a_lifted_clip_is_seen(monkeypatch):
     assert adaptive_attack.signal(jax.random.key(9), runs=1000).violated
 
 
+@pytest.mark.slow
 def test_a_signal_of_several_rounds_is_refused():
     hyper = dataclasses.replace(adaptive_attack.hyper_of(), iterations=2)
     with pytest.raises(ValueError, match="iterations=1"):

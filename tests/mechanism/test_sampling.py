@@ -202,6 +202,7 @@ def test_every_record_is_drawn_with_probability_rate(rate, population):
     assert max(off[[0, population // 2, -1]]) < 4
 
 
+@pytest.mark.slow
 @cases
 def test_the_size_of_a_sample_is_binomial(rate, population):
     sample, inside = drawn(rate, population)

@@ -352,6 +352,7 @@ def test_the_least_numbers_are_taken(count):
         np.testing.assert_array_equal(pick(jax.random.key(trial), words, among, count), among)
 
 
+@pytest.mark.slow
 def test_equal_words_are_put_in_order_by_the_last_bits():
     key, count = jax.random.key(5), 40
     (second, fourth), (third, _) = word_pairs(jax.random.fold_in(key, distinct._TIES), (2, count))

@@ -71,6 +71,7 @@ def test_the_best_response_of_fermi_attains_the_chi_square_information(kind):
     np.testing.assert_allclose(jax.jit(problem.best_response.v)(start.w, data), start.v, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "groups"), [("parity", 2), ("odds", 2), ("parity", 3)])
 def test_the_best_response_of_parity_attains_the_penalty(kind, groups):
     data, theta = made(classes=2, groups=groups), jnp.array([0.8, -0.5])

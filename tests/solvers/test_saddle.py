@@ -94,6 +94,7 @@ def test_certificates_bound_the_distance_and_the_gap(name, steps):
     assert not len(tight) or tight.max() > 0.1
 
 
+@pytest.mark.slow
 @sets
 def test_the_count_of_steps_brings_the_residual_below_its_target(name):
     domain = SETS[name]

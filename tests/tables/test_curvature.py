@@ -135,6 +135,7 @@ class StoppedError(Exception):
     """Ends a run on the way."""
 
 
+@pytest.mark.slow
 def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_stated(
         tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
