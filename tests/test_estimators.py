@@ -37,33 +37,26 @@ def fitted():
 HOW = dict(epsilon=50.0, delta=1e-3, random_state=0)
 
 
-def checks(form, words=""):
-    """Its checks.
-
-    The three estimators have one base, so of two of them only those of their kind are here.
-    """
-    names = [(e, c, getattr(c, "func", c).__name__) for e, c in estimator_checks_generator(form)]
-    return [(e, c) for e, c, name in names if words in name]
-
-
-CHECKS = (*checks(PrivateAUCClassifier(**HOW)), *checks(PrivateClassifier(**HOW), "classif"),
-          *checks(PrivateRegressor(label_range=(-5, 5), **HOW), "regress"))
+def checks(form):
+    """An estimator's checks, with what names them."""
+    return [pytest.param(e, c, id=f"{type(e).__name__}-{getattr(c, 'func', c).__name__}")
+            for e, c in estimator_checks_generator(form)]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("estimator", "check"), CHECKS, ids=[
-    f"{type(e).__name__}-{getattr(c, 'func', c).__name__}" for e, c in CHECKS])
+@pytest.mark.parametrize(("estimator", "check"), checks(PrivateAUCClassifier(**HOW)))
 def test_conventions(estimator, check, monkeypatch):
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")  # what the check of array_api asks for
     check(estimator)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # all estimators have one base
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("estimator", "check"), [
+    *checks(PrivateClassifier(**HOW)), *checks(PrivateRegressor(label_range=(-5, 5), **HOW)),
     *checks(PrivateWorstGroupClassifier(groups=0, **HOW)),
     *checks(PrivateFairClassifier(groups=0, group_values=(0, 1), **HOW))])
-def test_conventions_of_classifiers_of_groups(estimator, check, monkeypatch):
+def test_conventions_of_the_other_estimators(estimator, check, monkeypatch):
     test_conventions(estimator, check, monkeypatch)
 
 

@@ -20,7 +20,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+import scipy
 
 from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.mechanism import Repeat
@@ -53,9 +53,9 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
       prior: the released share of positives.
     """
-    middle = float(special.logit(prior))
+    middle = float(scipy.special.logit(prior))
     t = np.clip((scores - middle) / _UNIT, -1.0, 1.0)
-    data = tuple(np.asarray(x, np.float32) for x in (special.expit(scores), t, y, weight))
+    data = tuple(np.asarray(x, np.float32) for x in (scipy.special.expit(scores), t, y, weight))
     answer = _release(key, described, np.int32(0), _PSI, Saddle(np.zeros(5, np.float32), ()), data)
     *gradient, flat, mixed, steep = np.asarray(answer.w, np.float64).tolist()
     query = described.query

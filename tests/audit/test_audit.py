@@ -196,8 +196,8 @@ def test_a_round_of_two_releases_that_is_charged_as_one_is_refuted(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "rounds", "neighbours", "pair", "share"), [
     (FixedSize(batch=5, replacement=True), 1, RO, "worst", 0.4),
-    (Poisson(rate=0.25, capacity=11), 3, AR, "worst", 0.4),
-    (Poisson(rate=0.25), 3, RO, "random", 0.1),
+    pytest.param(Poisson(rate=0.25, capacity=11), 3, AR, "worst", 0.4, marks=pytest.mark.nightly),
+    pytest.param(Poisson(rate=0.25), 3, RO, "random", 0.1, marks=pytest.mark.nightly),
 ], ids=str)
 def test_what_composes_stays_below_its_claim(sampling, rounds, neighbours, pair, share):
     actual = audit.audit(jax.random.key(5), sgda, noisy(sampling, rounds), DELTA, runs=20_000,

@@ -10,9 +10,9 @@ from benchmarks.privacy.mutants import __main__ as mutants
 # tests noise, clips and charges of every kind of release; every night all bugs are planted
 BUGS = {getattr(mutant.detector, "func", mutant.detector): mutant
         for mutant in reversed(mutants.MUTANTS)}
-# a third of the detectors with every change, all of them every night
+# a fifth of the detectors with every change, all of them every night
 every_detector = pytest.mark.parametrize("mutant", [
-    pytest.param(mutant, id=mutant.name, marks=pytest.mark.nightly if k % 3 else pytest.mark.slow)
+    pytest.param(mutant, id=mutant.name, marks=pytest.mark.nightly if k % 5 else pytest.mark.slow)
     for k, mutant in enumerate(BUGS.values())])
 
 

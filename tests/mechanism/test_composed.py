@@ -471,12 +471,13 @@ def audited(algorithm):
 
 @pytest.mark.slow
 def test_an_audit_sees_noise_that_two_releases_share():
-    from jaxminimax.releases import opening
+    from jaxminimax.releases import release_keys
 
     sound = audited(with_point(Two.point))
     assert sound.shared == 0
     assert not sound.violated
-    with mock.patch.object(opening, "stream", lambda described, further=None: int(described.kind)):
+    with mock.patch.object(release_keys, "stream",
+                           lambda described, further=None: int(described.kind)):
         found = audited(with_point(Two.point))
     assert found.shared > 0.9
     assert found.violated

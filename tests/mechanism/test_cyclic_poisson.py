@@ -179,7 +179,7 @@ def test_epsilon_is_that_of_a_program_of_its_own(case, real_noise):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bands", [1, 2])
+@pytest.mark.parametrize("bands", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_an_audit_measures_the_charged_signal_and_no_more(bands):
     steps = described(bands=bands, parts=2, rate=0.25)
     hyper = jmm.sgda.Hyper(query=steps.query, step=Saddle(0.5, 0.5), iterations=4)
