@@ -119,6 +119,8 @@ def test_weights_of_classes_are_public_and_cost_nothing():
     plain, balanced, negative = (np.mean(one.predict(x)) for one in models)
     assert negative < plain < balanced
     assert len({one.statement_.epsilon for one in models}) == 1
+    assert ["weights of the classes" in str(one.statement_) for one in models] == [
+        False, False, True]
     for bad in ({2: 1.0}, {1: -1.0}, "x", [1.0, 2.0]):
         with pytest.raises(ValueError, match="class_weight must"):
             PrivateAUCClassifier(bounds=(-1, 1), class_weight=bad).fit(x, y)

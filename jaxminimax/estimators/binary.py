@@ -114,9 +114,13 @@ class PrivateAUCClassifier(PrivateScorer):
         self.class_weight = class_weight
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, **stated: Any) -> Scorer:
-        return super()._trained(key, rows, kept, schema, chosen, class_weight=self._weights(),
-                                **stated)
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
+        weights = self._weights()
+        if isinstance(weights, list):
+            assumed = (*assumed, "The weights of the classes are public: they were not chosen by "
+                                 "looking at these records.")
+        return super()._trained(key, rows, kept, schema, chosen, class_weight=weights,
+                                assumed=assumed, **stated)
 
     def _target(self, y: Any) -> np.ndarray:
         target = super()._target(y)
