@@ -91,7 +91,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
             second = curvature.release_second_moments(jax.random.fold_in(first, 2), described,
                                                       own[0], own[2])
             # P is saved, as another machine may have other eigenvectors in the last digits
-            return {"matrix": curvature.preconditioner(second, chosen.ridge,
+            return {"matrix": curvature.preconditioner(second, chosen.ridge / kind.growth(by),
                                                        kind.curvature).tolist(),
                     "squares": np.diag(second).tolist()}
 
@@ -105,7 +105,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     if chosen.line is not None:
         line, scores = chosen.line, data[0] @ np.float32(w)
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(start_by.prior)))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior))
         w *= tilt
         w[-1] += shift
     released = None

@@ -47,6 +47,9 @@ AIMS: dict[str, tuple[Any, str]] = {
 }
 _PERSONS, _ROWS = 300, 4
 _KINDS = {"two values": "average", "several classes": "classes", "a number": "number"}
+# name in `AIMS` -> name in the settings, and labels that it is made for
+_RELEASES = {"moments": ("moments", tuple(_KINDS)), "second moments": ("matrix", tuple(_KINDS)),
+             "calibration": ("line", ("two values", "several classes"))}
 _OWNERS = np.repeat(np.arange(_PERSONS), _ROWS)
 
 
@@ -155,6 +158,14 @@ def labels_out_of_range() -> Finding:
         np.ones((9, 1)), np.full((9, 1), 5.0), np.ones((9, 1)))
 
 
+def classes_out_of_range() -> Finding:
+    """As `labels_out_of_range`, of three classes."""
+    return _moved_by_one(
+        calibration, functools.partial(calibration.release_line, prior=np.full(3, 1 / 3)),
+        calibration.OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
+        np.full((9, 1, 3), [0.0, 5.0, 0.0]), np.ones((9, 1)))
+
+
 def moved() -> Finding:
     """The most that a release of `train` moves with one person, over what is charged for."""
     with tempfile.TemporaryDirectory() as folder:
@@ -176,7 +187,6 @@ def parted_persons() -> Finding:
 
 # name, what it breaks, what is replaced and by what, detector, and what its number is
 _MOVED, _ALL = "how far a release moves with a person over the charged", "epsilon of all releases"
-_EXTRA = "accountant: all that is released"
 BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], str], ...] = (
     ("integer owners rounded to floats", "persons: one record each", "name of a person",
      through_floats, moved, _MOVED),
@@ -184,19 +194,15 @@ BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], st
      two_records_each_hundredth, records_of_a_person, "records of one person"),
     ("a row of one held-out person in fifty trains", "persons: held out or not", "held-out rows",
      row_of_a_fiftieth_trains, parted_persons, "persons on both sides"),
-    ("second moments of rows not charged", _EXTRA, "extra releases", without("matrix"), released,
-     _ALL),
-    ("second moments of rows with half the noise", "standard deviation", "second moments",
-     of_half_noise, released, _ALL),
     ("second moments of rows not clipped", "sensitivity", "weight", plants.lifted, long_rows,
      _MOVED),
-    ("calibration not charged", _EXTRA, "extra releases", without("line"), released, _ALL),
-    ("calibration with half the noise", "standard deviation", "calibration", of_half_noise,
-     released, _ALL),
     ("calibration not clipped", "sensitivity", "weight", plants.lifted, labels_out_of_range,
      _MOVED),
-    *((f"moments not charged, {what}", _EXTRA, "extra releases", without("moments"),
-       functools.partial(released, kind), _ALL) for what, kind in _KINDS.items()),
-    *((f"moments with half the noise, {what}", "standard deviation", "moments", of_half_noise,
-       functools.partial(released, kind), _ALL) for what, kind in _KINDS.items()),
+    ("calibration of classes not clipped", "sensitivity", "weight", plants.lifted,
+     classes_out_of_range, _MOVED),
+    *(bug for aim, (name, labels) in _RELEASES.items() for label in labels for bug in (
+        (f"{aim} not charged, {label}", "accountant: all that is released", "extra releases",
+         without(name), functools.partial(released, _KINDS[label]), _ALL),
+        (f"{aim} with half the noise, {label}", "standard deviation", aim, of_half_noise,
+         functools.partial(released, _KINDS[label]), _ALL))),
 )
