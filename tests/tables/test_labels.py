@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import jaxminimax as jmm
-from benchmarks.privacy.attacks import table as table_attack
+from benchmarks.privacy.mutants import tables as planted
 from jaxminimax import Saddle
 from jaxminimax import __main__ as main
 from jaxminimax.mechanism import Sequence
@@ -176,18 +176,13 @@ def test_everything_is_charged_and_nothing_twice(schema):
 @both
 def test_the_releases_that_training_makes_are_those_that_are_charged(schema):
     """Of moments, of rows' second moments, of gradients, and of classes the calibration."""
-    table = made(60)
-    released = [described for described, _ in table_attack.releases(
-        table, schema, jax.random.key(0))]
+    first, second, gradients, *last = planted.descriptions(made(60), schema)
     chosen = defaults(60, schema, epsilon=20.0, delta=1e-3)
-    first, second, *gradients = released
-    if schema is CLASSES:
-        *gradients, last = gradients
-        assert last == chosen.line
-    assert (first, second) == (chosen.moments, chosen.matrix)
-    assert set(map(repr, gradients)) == {repr(chosen.algorithm.mechanism(chosen.hyper))}
-    assert gradients[0].query.clip.w == labels.of(schema).clip
-    assert jmm.epsilon(Sequence(parts=(*chosen.extra(), gradients[0])), 1e-3) <= 20
+    assert [first, second, *last] == [*chosen.extra()]
+    assert gradients == chosen.algorithm.mechanism(chosen.hyper)
+    assert gradients.query.clip.w == labels.of(schema).clip
+    assert len(last) == (schema is CLASSES)
+    assert jmm.epsilon(Sequence(parts=(first, second, gradients, *last)), 1e-3) <= 20
 
 
 # --- routes ---

@@ -25,6 +25,7 @@ from jaxminimax.gradients import weights
 from jaxminimax.releases import sums
 from jaxminimax.tables import (
     NoteWarning,
+    Schema,
     calibration,
     curvature,
     files,
@@ -98,11 +99,8 @@ def of_half_noise(function: Any) -> Any:
     return changed
 
 
-def released(kind: str = "average") -> Finding:
-    """Epsilon of all that is passed to the releases of `train`; 20 is asked for.
-
-    Releases are described and not made, so that nothing is compiled.
-    """
+def descriptions(table: Any, schema: Schema) -> list[Any]:
+    """Returns what is passed to the releases of `train`; none is made, so nothing is compiled."""
     described = []
 
     def kept(key: Any, made: Any, spent: Any, problem: Any, start: Saddle, data: Any) -> Saddle:
@@ -114,13 +112,19 @@ def released(kind: str = "average") -> Finding:
         described.append(algorithm.mechanism(hyper))
         return types.SimpleNamespace(state=algorithm.init(start, hyper))
 
-    table, _ = table_attack.neighbours(0, "int64", fixed_label=False)
     with contextlib.ExitStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore", NoteWarning)
         patches.enter_context(mock.patch.object(training, "fit", rounds))
         for module in (statistics, curvature, calibration):
             patches.enter_context(mock.patch.object(module, "_release", kept))
-        train(table, table_attack.SCHEMAS[kind], epsilon=20.0, delta=1e-3, key=KEY)
+        train(table, schema, epsilon=20.0, delta=1e-3, key=KEY)
+    return described
+
+
+def released(kind: str = "average") -> Finding:
+    """Epsilon of all that is passed to the releases of `train`; 20 is asked for."""
+    table, _ = table_attack.neighbours(0, "int64", fixed_label=False)
+    described = descriptions(table, table_attack.SCHEMAS[kind])
     return Finding(jmm.epsilon(jmm.Sequence(parts=tuple(described)), 1e-3), 20.0)
 
 
