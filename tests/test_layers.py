@@ -86,7 +86,6 @@ TESTED_IN = {
     "tables/test_scorer": "tables/columns tables/files tables/records tables/report tables/rule "
                           "tables/scaling tables/schema tables/statistics tables/training "
                           "tables/unfinished",
-    "benchmarks/test_examples": "problems/_robust",
     "test_command": "__main__ commands options",
     "test_names": "face types base/types",
 }

@@ -150,7 +150,7 @@ class Description(abc.ABC):
         return self
 
     def summary(self) -> str:
-        """Sentences on the releases, for statements: one a leaf, and one for equal ones in a row."""
+        """Sentences on the releases, for statements: one a leaf, equal ones in a row once."""
         runs = ((text, len(list(equal))) for text, equal in itertools.groupby(
             leaf.words().summary for leaf in self.flattened()))
         return " ".join(text if times == 1 else f"{times} times: {text}" for text, times in runs)
