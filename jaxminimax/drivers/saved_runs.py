@@ -1,4 +1,4 @@
-"""What a run leaves on disk: its saved states in a folder, and its entry in a ledger."""
+"""Saved states of a run in a folder, and its entry in a ledger."""
 
 import contextlib
 import importlib.util
