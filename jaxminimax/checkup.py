@@ -21,7 +21,7 @@ from jaxminimax.base.identity import People, rows_each
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, Repeat, leaves
+from jaxminimax.mechanism import Full, Leaf, Repeat, leaves
 from jaxminimax.mechanism.composed import check as check_description
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import REPLACE_ONE
@@ -270,8 +270,9 @@ def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
     for name, c, x in zip(Saddle._fields, clip, z, strict=True):
         if c is not None and not jax.tree.leaves(x):
             texts.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
-    optimiser = getattr(hyper, "optimiser", None)
-    if optimiser is not None and any("adam" in getattr(x, "__name__", "") for x in optimiser):
+    optimisers = getattr(hyper, "optimiser", ())  # one, or one for each player
+    if any("adam" in getattr(x, "__name__", "") for x in (
+            optimisers if isinstance(optimisers, tuple) else (optimisers,))):
         texts.append("Adam divides by the size of the noise where that is larger than the "
                      "operator: its steps are then no smaller for a smaller operator.")
     return tuple(texts)
@@ -281,8 +282,9 @@ def _lost(query: Any, each: int) -> float:
     """Returns the share of the noise that pays for rounding of numbers that a release lacks."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
-    charged, needed = (Repeat(query=one, times=1).effective_noise_multiplier(REPLACE_ONE)
-                       for one in (query, dataclasses.replace(query, parameters=each)))
+    charged, needed = (
+        (one if isinstance(one, Leaf) else Repeat(query=one, times=1)).effective_noise_multiplier(
+            REPLACE_ONE) for one in (query, dataclasses.replace(query, parameters=each)))
     return 1 - charged / needed if needed else 0.0
 
 
@@ -316,7 +318,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
         begun = time.perf_counter()
         state = jax.block_until_ready(compiled(key, state, ones))
         taken.append(time.perf_counter() - begun)
-    watch.check_numbers(numbers, algorithm.mechanism(hyper))
+        watch.check_numbers(numbers, algorithm.mechanism(hyper), int(state.spent))
     return record | {"seconds": min(taken)}
 
 

@@ -202,11 +202,17 @@ def numbered() -> Iterator[list[Numbered]]:
         _NUMBERS.reset(token)
 
 
-def check_numbers(numbers: list[Numbered], described: Any) -> None:
-    """Refuses two releases of one description with one number, and settings that are not charged.
+def check_numbers(numbers: list[Numbered], described: Any, spent: int) -> None:
+    """Refuses what a run that stops after some rounds would not be charged for.
+
+    Args:
+      numbers: the releases of these rounds.
+      described: the mechanism of the whole run.
+      spent: of the state after them, by which a statement charges the run.
 
     Raises:
-      ValueError: naming the number, or the description.
+      ValueError: for two releases of one description with one number; for settings that are not
+        charged; for more releases of a description than are charged after `spent`.
     """
     # callbacks of rounds that still run are waited for
     jax.effects_barrier()
@@ -225,3 +231,14 @@ def check_numbers(numbers: list[Numbered], described: Any) -> None:
         raise ValueError(f"update makes two releases number {number} of one description (kind "
                          f"{kind}, place {place}), so with one noise: count on between them, and "
                          "from round to round.")
+    begun = described.truncated(spent)
+    charged_for = {} if begun is None else {
+        _stream(one): one.releases() for one in begun.answered()}
+    for kind, place in {one[:2] for one in releases}:
+        made, least = sum(one[:2] == (kind, place) for one in releases), charged_for.get(
+            (kind, place), 0)
+        if made > least:
+            raise ValueError(f"update made {made} releases of one description (kind {kind}, place "
+                             f"{place}), and a run that stops here, with spent = {spent}, is "
+                             f"charged for {least}: count every release in the state's spent, and "
+                             "state the releases of a round by Sequence(in_turn=True, each=...).")
