@@ -193,7 +193,7 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _summed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     stated = accounting.Ledger(args.file, epsilon=args.epsilon, delta=args.delta,
-                               unit=args.unit).statement()
+                               people=args.people, unit=args.unit).statement()
     return stated.to_json(), str(stated)
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import Ledger, statement
+from jaxminimax.base import checks, identity
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.tables import calibration, curvature, encoding, labels, notes, statistics
@@ -127,8 +128,9 @@ PUBLIC = ("Ranges, categories and values of the schema are public: they were not
 
 def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
-          allow_large_delta: bool = False, folder: Any = None, ledger: Ledger | None = None,
-          name: str | None = None, unit: str | None = None, **driver: Any) -> Scorer:
+          allow_large_delta: bool = False, people: int = 1, folder: Any = None,
+          ledger: Ledger | None = None, name: str | None = None, unit: str | None = None,
+          **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -156,9 +158,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       method: "average", of all records; "balanced", every group has the same weight; "minimax",
         balanced at first, then the largest loss of a group is made small. None: as `defaults`.
       allow_large_delta: whether delta may be 1/n or more.
+      people: k, if any k rows may be of one person and the table has no column of owners; a ledger
+        must have the same number.
       folder: for a run that may be stopped, one for each run; None: nothing is saved.
       ledger: the budget of everything that is released about this table. Its unit must be "one
-        record" if rows are records, "one person" if the schema has an owner, or `unit`.
+        record" if rows are records, "any k records" for `people` of them, "one person" if the
+        schema has an owner, or `unit`.
       name: of the run in the ledger; None for "run 1" and so on.
       unit: what one record is, for the statement: your claim about the table. None for "one row",
         or for the person whose rows they are.
@@ -168,7 +173,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       ValueError: for numbers out of range, a delta at or above 1/n that is not allowed, a table
         without a declared column, a group without rows, a method that is unknown or needs groups, a
         folder of another run, one that another user owns or may write to or that another process
-        has, or a ledger that refuses the run.
+        has, for owners and `people`, or a ledger that refuses the run or is for another number of
+        people.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -179,6 +185,9 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)
     """
+    check_people(people, schema.owner is not None)
+    if ledger is not None:
+        ledger.check_same("The training", people=people)
     table = encoding.encoded(frame, schema)
     index = recording.by_person(len(table.labels), table.owners, schema.most)
     groups = None
@@ -189,10 +198,10 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         groups = dataclasses.replace(
             groups, number=recording.group_of_persons(groups.number, index))
     notes.check_delta(delta, len(index), allow_large_delta)
-    paid = statistics.ranges_query(len(index), schema, epsilon, delta)
+    paid = statistics.ranges_query(len(index), schema, epsilon, delta, people)
     chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
-                      alongside=paid)
+                      alongside=paid, people=people)
     noted = (*notes.before(schema, len(index), columns_of(frame)), *chosen.notes())
     notes.warn(noted)
     values: PyTree = None
@@ -206,7 +215,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                     schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
         entry = None if ledger is None else job.reserve(
-            ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit),
+            ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit, people),
             delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
         root, saved = job.key, [PUBLIC]
         if paid:
@@ -219,7 +228,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             table, schema = encoding.with_charged(table, schema, released), released
         rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
         scorer = train_records(
-            root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema),
+            root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema, people),
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
             room=table.x[:, None] if table.owners is None else None,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
@@ -228,16 +237,29 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         return scorer
 
 
-def unit_of(schema: Schema) -> str:
-    """Returns what one record is, where the caller does not say."""
-    return "one row" if schema.owner is None else (
-        f"one person, the first {schema.most} rows of whom are read")
+def check_people(people: int, owned: bool) -> None:
+    """Refuses a number of rows of one person that is none, or that owners make superfluous.
+
+    Raises:
+      ValueError: naming both.
+    """
+    checks.count("people", people)
+    if people > 1 and owned:
+        raise ValueError(f"people={people} is for rows whose owners are not known: where owners "
+                         "are given, a person is one record. Leave one of them out.")
 
 
-def in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
+def unit_of(schema: Schema, people: int = 1) -> str:
+    """Returns what one record is, or whose any `people` are, where the caller does not say."""
+    if schema.owner is None:
+        return "one row" if people == 1 else "one person"
+    return f"one person, the first {schema.most} rows of whom are read"
+
+
+def in_ledger(ledger: Ledger, schema: Schema, unit: str | None, people: int = 1) -> str:
     """Returns the unit by which a ledger compares a run with its own."""
-    same = "one record" if schema.owner is None else "one person"
-    return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema)
+    same = "one person" if schema.owner is not None else identity.unit_of(people)
+    return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema, people)
 
 
 def _settings(chosen: Defaults, mesh: Any) -> str:
