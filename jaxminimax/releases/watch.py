@@ -11,6 +11,7 @@ vmap too.
 import contextlib
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -234,11 +235,9 @@ def check_numbers(numbers: list[Numbered], described: Any, spent: int) -> None:
     begun = described.truncated(spent)
     charged_for = {} if begun is None else {
         _stream(one): one.releases() for one in begun.answered()}
-    for kind, place in {one[:2] for one in releases}:
-        made, least = sum(one[:2] == (kind, place) for one in releases), charged_for.get(
-            (kind, place), 0)
-        if made > least:
-            raise ValueError(f"update made {made} releases of one description (kind {kind}, place "
+    for (kind, place), count in Counter(one[:2] for one in releases).items():
+        if count > (number := charged_for.get((kind, place), 0)):
+            raise ValueError(f"update made {count} releases of one description (kind {kind}, place "
                              f"{place}), and a run that stops here, with spent = {spent}, is "
-                             f"charged for {least}: count every release in the state's spent, and "
+                             f"charged for {number}: count every release in the state's spent, and "
                              "state the releases of a round by Sequence(in_turn=True, each=...).")

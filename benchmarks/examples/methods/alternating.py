@@ -37,7 +37,11 @@ class State(NamedTuple):
     z: Saddle
     mean: averaging.Mean
     spent: jax.Array
-    average = property(lambda self: self.mean.value)
+
+    @property
+    def average(self) -> Saddle:
+        """The mean of the last half of the points."""
+        return self.mean.value
 
 
 def mechanism(hyper: Hyper) -> jmm.Sequence:
