@@ -395,11 +395,11 @@ def test_a_saved_run_of_two_parts_from_before_places_is_not_gone_on_from(tmp_pat
 
 
 def test_a_saved_run_of_one_kind_has_nothing_new_in_it():
-    from jaxminimax.drivers.long_runs import _promise
+    from jaxminimax.drivers.saved_runs import promise_of
 
     step = jmm.sgda.Hyper(query=QUERY, step=Saddle(0.1, 0.1), iterations=2)
-    assert "place of a part" not in _promise(KEY, jmm.sgda.mechanism(step), step, jmm.sgda)
-    assert _promise(KEY, Two.mechanism(HYPER), HYPER, Two)["place of a part"] == [0, 1]
+    assert "place of a part" not in promise_of(KEY, jmm.sgda.mechanism(step), step, jmm.sgda)
+    assert promise_of(KEY, Two.mechanism(HYPER), HYPER, Two)["place of a part"] == [0, 1]
 
 
 # --- calibration ---

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.privacy.mutants import tables as planted
 from jaxminimax import Saddle
 from jaxminimax.tables import (
     Category,
@@ -169,11 +168,3 @@ def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_state
     one = train(table, SCHEMA, **how)
     assert len(one.statement.sampling) == 4
     assert 0.9999 * 4 < one.statement.epsilon <= 4
-
-
-@pytest.mark.parametrize("bug", [None, planted.of_half_noise])
-def test_epsilon_of_all_that_is_passed_to_releases_is_what_was_asked_for(bug, monkeypatch):
-    if bug is not None:
-        monkeypatch.setattr(curvature, "release_second_moments",
-                            bug(curvature.release_second_moments))
-    assert planted.released().fires is (bug is not None)

@@ -5,8 +5,8 @@ read, split where persons are held out, and passed to `train` with one key, so t
 cancels in the difference of two releases, which is compared with the sensitivity that is charged.
 Both runs go on from the releases of the first table, as in adaptive composition. The attack covers
 the release of charged ranges, those of means and second moments, gradients at three points (of the
-average record, by every kind of label, and of all groups with equal weights), and the losses of
-groups.
+average record, by every kind of label, and of all groups with equal weights), the losses of groups,
+and the release that calibrates scores.
 """
 
 import decimal
@@ -33,6 +33,7 @@ from jaxminimax.tables import (
     Charged,
     Number,
     Schema,
+    calibration,
     curvature,
     files,
     statistics,
@@ -185,6 +186,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
 
     with mock.patch.multiple(statistics, _release=recorded(statistics._release)), \
             mock.patch.multiple(curvature, _release=recorded(curvature._release)), \
+            mock.patch.multiple(calibration, _release=recorded(calibration._release)), \
             mock.patch.multiple(recording,
                                 release_group_losses=recorded(release_group_losses)), \
             mock.patch.multiple(training, fit=rounds):
