@@ -74,8 +74,8 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
         result.x[part] = np.where(present[:, :, None], x[rows], 0)
         result.y[part] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),
                                   np.nan_to_num(y[rows]), 0)
-        known = _labelled(y[rows].reshape(rows.size, -1)).reshape(rows.shape)
-        result.weight[part] = present * known / np.maximum(
+        labelled = _labelled(y[rows].reshape(rows.size, -1)).reshape(rows.shape)
+        result.weight[part] = present * labelled / np.maximum(
             np.sum(present, 1, keepdims=True), 1)
     return result
 
