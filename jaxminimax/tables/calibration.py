@@ -25,6 +25,7 @@ import scipy
 from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases.sums import release
+from jaxminimax.tables.storage import MEMORY, Store, in_blocks
 
 CLIP = math.sqrt(2.0)
 _UNIT = 2.0  # of log-odds, for t
@@ -42,7 +43,8 @@ _release = jax.jit(release, static_argnames="problem")
 
 
 def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
-                 weight: np.ndarray, prior: float) -> tuple[float, float]:
+                 weight: np.ndarray, prior: float,
+                 store: Store = MEMORY) -> tuple[float, float]:
     """Releases a and b, by which scores s become a + b s.
 
     Args:
@@ -52,10 +54,13 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
       y: labels in {0, 1}, `[n, rows]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
       prior: the released share of positives.
+      store: of arrays that are made of these.
     """
     middle = float(scipy.special.logit(prior))
-    t = np.clip((scores - middle) / _UNIT, -1.0, 1.0)
-    data = tuple(np.asarray(x, np.float32) for x in (scipy.special.expit(scores), t, y, weight))
+    p = in_blocks(scipy.special.expit, store.zeros(*scores.shape), scores)
+    t = in_blocks(lambda s: np.clip((s - middle) / _UNIT, -1.0, 1.0), store.zeros(*scores.shape),
+                  scores)
+    data = jax.device_put((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
     answer = _release(key, described, np.int32(0), _PSI, Saddle(np.zeros(5, np.float32), ()), data)
     *gradient, flat, mixed, steep = np.asarray(answer.w, np.float64).tolist()
     query = described.query
