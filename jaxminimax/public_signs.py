@@ -38,8 +38,8 @@ def warnings_of(problem: Any, z: Saddle) -> tuple[str, ...]:
     if getattr(problem, "public", None) is None:
         return ()
     keys = jax.random.split(jax.random.key(0), _POINTS)
-    found = jax.jit(lambda keys: jax.lax.map(lambda key: _derivatives(problem, z, key), keys))(keys)
-    numbers = np.asarray(found, np.float64)
+    numbers = np.asarray(jax.jit(lambda keys: jax.lax.map(
+        lambda key: _derivatives(problem, z, key), keys))(keys), np.float64)
     # entries that are 0 or not finite say nothing, at this point
     ww, wv, vw, vv = np.where(np.isfinite(numbers), numbers, 0.0).T
     texts = []
