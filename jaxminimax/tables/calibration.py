@@ -36,6 +36,7 @@ import scipy
 from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases.sums import release
+from jaxminimax.tables.storage import MEMORY, Store, in_blocks
 
 CLIP, OF_CLASSES = math.sqrt(2.0), 2.0
 _UNIT = 2.0  # of log-odds, for t
@@ -61,8 +62,22 @@ _PSI, _SEVERAL = Problem(_psi), Problem(_several)
 _release = jax.jit(release, static_argnames="problem")
 
 
+def _of_two(scores: np.ndarray, middle: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns p and t."""
+    return scipy.special.expit(scores), np.clip((scores - middle) / _UNIT, -1.0, 1.0)
+
+
+def _of_several(scores: np.ndarray, middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns p and t of K classes."""
+    t = (scores - middle) / _UNIT
+    t = t - t.mean(-1, keepdims=True)
+    return scipy.special.softmax(scores, -1), t / np.maximum(
+        np.abs(t).max(-1, keepdims=True), 1.0)
+
+
 def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
-                 weight: np.ndarray, prior: float | np.ndarray) -> tuple[Any, float]:
+                 weight: np.ndarray, prior: float | np.ndarray,
+                 store: Store = MEMORY) -> tuple[Any, float]:
     """Releases a and b, by which scores s become a + b s.
 
     Args:
@@ -72,24 +87,22 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
       y: labels in {0, 1}, `[n, rows]`, of classes `[n, rows, K]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
       prior: the released share of positives, or of all classes, `[K]`; a has its shape.
+      store: of arrays that are made of these.
     """
     query, several = described.query, bool(np.ndim(prior))
     deviation = query.clip.w * query.noise_multiplier.w / query.population
     middle: Any = np.log(prior) if several else float(scipy.special.logit(prior))
+    of: Any = _of_several if several else _of_two
+    p, t = (in_blocks(lambda s, k=k: of(s, middle)[k], store.zeros(*scores.shape), scores)
+            for k in (0, 1))
+    data = jax.device_put((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
+    numbers = _release(key, described, np.int32(0), _SEVERAL if several else _PSI,
+                       Saddle(np.zeros(2 if several else 5, np.float32), ()), data).w
+    numbers = np.asarray(numbers, np.float64)
     if several:
-        p, t = scipy.special.softmax(scores, -1), (scores - middle) / _UNIT
-        t = t - t.mean(-1, keepdims=True)
-        t = t / np.maximum(np.abs(t).max(-1, keepdims=True), 1.0)
+        shift, tilt = 0.0, numbers[0] / (max(numbers[1], 0.0) + _RIDGE * deviation)
     else:
-        p, t = scipy.special.expit(scores), np.clip((scores - middle) / _UNIT, -1.0, 1.0)
-    data = tuple(np.asarray(x, np.float32) for x in (p, t, y, weight))
-    answer = _release(key, described, np.int32(0), _SEVERAL if several else _PSI,
-                      Saddle(np.zeros(2 if several else 5, np.float32), ()), data)
-    if several:
-        gradient, steep = np.asarray(answer.w, np.float64).tolist()
-        shift, tilt = 0.0, gradient / (max(steep, 0.0) + _RIDGE * deviation)
-    else:
-        *gradient, flat, mixed, steep = np.asarray(answer.w, np.float64).tolist()
+        *gradient, flat, mixed, steep = numbers.tolist()
         values, vectors = np.linalg.eigh([[flat, mixed], [mixed, steep]])
         values = np.maximum(values, 0.0) + _RIDGE * deviation
         shift, tilt = vectors @ ((vectors.T @ gradient) / values)

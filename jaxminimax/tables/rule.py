@@ -260,25 +260,26 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     if method not in (None, "average") and not sizes:
         raise ValueError(f"method={method!r} needs groups: give their sizes.")
     kind = labels.of(schema)
-    z = statistics.noise_of_one(population, epsilon, delta, alongside, people)
+    release = functools.partial(statistics.shared_release, population, epsilon=epsilon,
+                                delta=delta, alongside=alongside, people=people)
+    z = release(1.0, 1.0).query.noise_multiplier.w
     budget = (1 - SHARE) * LOSSES * (2 / z) ** 2  # mu_l^2
     steps = min(WEIGHTS, STRAY * min(sizes, default=0) * math.sqrt(budget) / LOSS_BOUND)
     if method is None:
         method = "average" if not (sizes and by_label) else (
             "minimax" if steps >= LEAST else "balanced")
-    first = z / math.sqrt(SHARE)
-    deviation = statistics.psi_length(schema) * first / population
+    moments = release(statistics.psi_length(schema), SHARE)
+    deviation = statistics.deviation(moments)
     standardise = deviation <= TOO_NOISY
-    moments = statistics.one_release(
-        population, statistics.psi_length(schema, standardise), first)
+    if not standardise:
+        moments = release(statistics.psi_length(schema, False), SHARE)
     checked = None
     if sizes and method == "average":
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
     line = None
     if method == "average" and not isinstance(kind, labels.Amount):
-        line = statistics.one_release(
-            population, calibration.OF_CLASSES if isinstance(kind, labels.Several) else
-            calibration.CLIP, z / math.sqrt(CALIBRATED))
+        line = release(calibration.OF_CLASSES if isinstance(kind, labels.Several) else
+                       calibration.CLIP, CALIBRATED)
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
     width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
@@ -289,11 +290,11 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         if kind.wide:
             time *= max(1.0, math.sqrt(width / WIDE))
         rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
-        noise = z / math.sqrt(MATRIX)
+        squares = release(1.0, MATRIX)
         few = max(FEWEST, math.ceil(kind.slowest * time / ADDED * curvature.least_ridge(
-            width, population, noise, kind.curvature)))
+            width, population, squares.query.noise_multiplier.w, kind.curvature)))
         if preconditioned and standardise and few + width / 2 < rounds:
-            rounds, matrix = few, statistics.one_release(population, 1.0, noise)
+            rounds, matrix = few, squares
             left = math.sqrt(1 - MATRIX / share)
             clip = min(clip * max(left * heard * mu / math.sqrt(width) / FREE, 1.0), kind.most)
             mu, time = left * mu, left * time * kind.clip / clip
