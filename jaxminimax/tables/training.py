@@ -100,10 +100,10 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                                                        kind.curvature).tolist(),
                     "squares": np.diag(second).tolist()}
 
-        made = once("preconditioner", conditioned)
+        steps = once("preconditioner", conditioned)
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
-            np.array(made["matrix"], np.float32), None))
-        of_rows = curvature.variances(made["squares"], by, floor, described)
+            np.array(steps["matrix"], np.float32), None))
+        of_rows = curvature.variances(steps["squares"], by, floor, described)
     done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
