@@ -16,13 +16,14 @@ far. So the slope stays positive: the order of scores, and with it the AUC, is t
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.base.types import Problem, Saddle
+from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases.sums import release
 from jaxminimax.tables.storage import MEMORY, Store, in_blocks
@@ -44,7 +45,8 @@ _release = jax.jit(release, static_argnames="problem")
 
 def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
                  weight: np.ndarray, prior: float,
-                 store: Store = MEMORY) -> tuple[float, float]:
+                 store: Store = MEMORY,
+                 place: Callable[[PyTree], PyTree] = jax.device_put) -> tuple[float, float]:
     """Releases a and b, by which scores s become a + b s.
 
     Args:
@@ -55,12 +57,13 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
       prior: the released share of positives.
       store: of arrays that are made of these.
+      place: puts all rows where they are read.
     """
     middle = float(scipy.special.logit(prior))
     p = in_blocks(scipy.special.expit, store.zeros(*scores.shape), scores)
     t = in_blocks(lambda s: np.clip((s - middle) / _UNIT, -1.0, 1.0), store.zeros(*scores.shape),
                   scores)
-    data = jax.device_put((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
+    data = place((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
     answer = _release(key, described, np.int32(0), _PSI, Saddle(np.zeros(5, np.float32), ()), data)
     *gradient, flat, mixed, steep = np.asarray(answer.w, np.float64).tolist()
     query = described.query
