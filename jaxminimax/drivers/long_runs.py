@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.accounting.books import Entry, RunMark
-from jaxminimax.base import arguments, checks, identity, own_files
+from jaxminimax.base import arguments, checks, identity, own_files, programs
 from jaxminimax.base.types import (
     Algorithm,
     AnyProblem,
@@ -43,7 +43,7 @@ from jaxminimax.releases.watch import update
 _SHARDS = "number of shards"
 
 
-@functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
+@functools.partial(programs.Compiled, static_argnames=("algorithm", "problem", "places"),
                    donate_argnames="state")
 def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds: jax.Array,
              algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
@@ -237,7 +237,7 @@ def _promise(key: jax.Array | None, described: Mechanism, hyper: Any,
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": words, "numbers": numbers, "key mark": mark,
             "key scheme": release_keys.SCHEME} | (
-                {"place of a part": places} if any(places) else {})
+                {"place of a part": places} if any(places) else {}) | programs.effort()
 
 
 def _check_folder(path: str | os.PathLike[str]) -> None:
@@ -282,7 +282,7 @@ class _Folder(contextlib.AbstractContextManager["_Folder"]):
         step = self._manager.latest_step()
         saved = self._manager.restore(
             step, args=self._args.Composite(promise=self._args.JsonRestore())).promise
-        for name, value in ({_SHARDS: None} | self._promise).items():
+        for name, value in ({_SHARDS: None, programs.EFFORT: None} | self._promise).items():
             if saved.get(name) != value:
                 raise ValueError(f"The checkpoint is of a run with another {name}: use its own "
                                  "key, data, problem and settings to go on, or an empty folder to "

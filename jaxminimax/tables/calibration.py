@@ -24,7 +24,7 @@ import scipy
 
 from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.mechanism import Repeat
-from jaxminimax.releases.sums import release
+from jaxminimax.releases.sums import compiled_release
 
 CLIP = math.sqrt(2.0)
 _UNIT = 2.0  # of log-odds, for t
@@ -38,7 +38,6 @@ def _psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array, jax.Array]) -
 
 
 _PSI = Problem(_psi)
-_release = jax.jit(release, static_argnames="problem")
 
 
 def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
@@ -56,7 +55,7 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
     middle = float(scipy.special.logit(prior))
     t = np.clip((scores - middle) / _UNIT, -1.0, 1.0)
     data = tuple(np.asarray(x, np.float32) for x in (scipy.special.expit(scores), t, y, weight))
-    answer = _release(key, described, np.int32(0), _PSI, Saddle(np.zeros(5, np.float32), ()), data)
+    answer = compiled_release(key, described, _PSI, Saddle(np.zeros(5, np.float32), ()), data)
     *gradient, flat, mixed, steep = np.asarray(answer.w, np.float64).tolist()
     query = described.query
     deviation = query.clip.w * query.noise_multiplier.w / query.population

@@ -28,7 +28,7 @@ import numpy as np
 
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
-from jaxminimax.releases.sums import release
+from jaxminimax.releases.sums import compiled_release
 
 _SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
 
@@ -41,7 +41,6 @@ def _form(w: jax.Array, v: PyTree, record: tuple[jax.Array, jax.Array]) -> jax.A
 
 
 _SECOND = Problem(saddle_operator(_form))
-_release = jax.jit(release, static_argnames="problem")
 
 
 def least_ridge(width: int, population: int, noise_multiplier: float, half: float) -> float:
@@ -62,7 +61,7 @@ def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
     width = x.shape[-1] - 1
     # in one row: programs for small matrices take XLA three times as long to compile
     start = Saddle(np.zeros(width**2, np.float32), ())
-    flat = _release(key, described, np.int32(0), _SECOND, start, (x, weight)).w
+    flat = compiled_release(key, described, _SECOND, start, (x, weight)).w
     noisy = np.asarray(flat, np.float64).reshape(width, width)
     return (noisy + noisy.T) / 2
 

@@ -36,13 +36,11 @@ from jaxminimax.accounting import calibrate_noise
 from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.releases.sums import release
+from jaxminimax.releases.sums import compiled_release
 from jaxminimax.tables import labels
 from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
 from jaxminimax.tables.scaling import Moments
 from jaxminimax.tables.schema import Schema
-
-_release = jax.jit(release, static_argnames="problem")  # compiled once for tables of one shape
 
 RANGES_SHARE = 0.1  # of mu^2, for ranges
 _DECADES, _EACH = (-2, 6), 8
@@ -149,8 +147,8 @@ def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
     """
     columns = values.shape[-1]
     start = Saddle(np.zeros((columns, CELLS), jnp.result_type(float)), ())
-    answer = _release(key, described, np.int32(0), _SHARES, start,
-                     (cells(values), np.asarray(weight, np.float32)))
+    answer = compiled_release(key, described, _SHARES, start,
+                              (cells(values), np.asarray(weight, np.float32)))
     return tuple(_range(row, least_share(described))
                  for row in np.asarray(answer.w, np.float64)[:, :-1])
 
@@ -207,8 +205,8 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     problem = _psi(kind, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
     start = Saddle(np.zeros(kind.numbers + features * (width + len(places)),
                             jnp.result_type(float)), ())
-    answer = np.asarray(_release(key, described, np.int32(0), problem, start,
-                                jax.device_put((x, y, weight))).w, np.float64)
+    answer = np.asarray(compiled_release(key, described, problem, start,
+                                         jax.device_put((x, y, weight))).w, np.float64)
     of_label, answer = np.split(answer, [kind.numbers])
     prior = kind.prior(of_label)
     if not features:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import Ledger, statement
+from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.tables import calibration, curvature, encoding, labels, notes, statistics
@@ -91,8 +92,9 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                                              own[2]), chosen.ridge, kind.curvature).tolist())
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
             np.array(matrix, np.float32), None))
-    done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
-               problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
+    with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
+        done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm, problem,
+                   delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
         line, scores = chosen.line, data[0] @ np.float32(w)
@@ -243,4 +245,5 @@ def in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
 def _settings(chosen: Defaults, mesh: Any) -> str:
     """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(chosen))  # functions, by their names
-    return f"{settings} on {'one device' if mesh is None else dict(mesh.shape)}"
+    return (f"{settings} on {'one device' if mesh is None else dict(mesh.shape)}, compiled briefly "
+            f"up to {programs.BRIEF_NUMBERS} numbers")

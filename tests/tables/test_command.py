@@ -305,7 +305,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
 
     seen = []
     with monkeypatch.context() as patched:
-        patched.setattr(statistics, "_release", again)
+        patched.setattr(statistics, "compiled_release", again)
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
     assert seen[0] > 10

@@ -340,8 +340,8 @@ def test_ranges_means_and_training_have_keys_of_their_own(monkeypatch):
         used.append(key)
         raise StoppedError
 
-    release = statistics._release
-    monkeypatch.setattr(statistics, "_release", lambda key, *given: (
+    release = statistics.compiled_release
+    monkeypatch.setattr(statistics, "compiled_release", lambda key, *given: (
         used.append(key), release(key, *given))[1])
     monkeypatch.setattr(training, "fit", stop)
     rng = np.random.default_rng(0)

@@ -183,8 +183,8 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
         return types.SimpleNamespace(state=state._replace(
             mean=state.mean._replace(value=state.mean.value._replace(w=w))))
 
-    with mock.patch.multiple(statistics, _release=recorded(statistics._release)), \
-            mock.patch.multiple(curvature, _release=recorded(curvature._release)), \
+    with mock.patch.multiple(statistics, compiled_release=recorded(statistics.compiled_release)), \
+            mock.patch.multiple(curvature, compiled_release=recorded(curvature.compiled_release)), \
             mock.patch.multiple(recording,
                                 release_group_losses=recorded(release_group_losses)), \
             mock.patch.multiple(training, fit=rounds):
