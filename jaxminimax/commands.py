@@ -193,7 +193,7 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _summed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     stated = accounting.Ledger(args.file, epsilon=args.epsilon, delta=args.delta,
-                               unit=args.unit).statement()
+                               people=args.people, unit=args.unit).statement()
     return stated.to_json(), str(stated)
 
 
@@ -235,7 +235,7 @@ NUMBERS: dict[str, tuple[Any, str]] = {
     "step": (float, "step size"),
     "anchors": (float, "share of the budget for anchors"),
 }
-_IN_PYTHON = {"sampling", "solver", "geometry", "decaying"}
+_IN_PYTHON = {"sampling", "solver", "geometry", "decaying", "smooth_l1"}
 _CONSTANTS = ("bound", "lipschitz", "diameter", "smooth")  # of a group problem
 
 

@@ -137,6 +137,8 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
     ledger.add_argument("--delta", type=float, help="of everything that will be released")
     ledger.add_argument("--unit", help="what one record is, or 'one person' where persons have "
                                        "several rows (default: one record)")
+    ledger.add_argument("--people", type=int, metavar="K", help="records that one person has, at "
+                        "most: the budget is for any K of them (default: 1)")
     ledger.add_argument("--json", action="store_true", help="print JSON only")
     for others in more:
         others(commands)

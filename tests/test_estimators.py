@@ -147,6 +147,22 @@ def test_groups_may_be_a_column(column):
         clone(one).set_params(groups="other").fit(frame, y)
 
 
+def test_groups_of_a_schema_are_used_or_refused():
+    x, y = made(200)
+    table = {"a": x[:, 0], "group": np.arange(200) % 3}
+    schema = Schema({"a": Number(-1, 1)}, "label", "yes", groups="group", group_values=("0", "1"),
+                    by_label=True)
+    for form in (PrivateAUCClassifier, PrivateClassifier):
+        with pytest.raises(ValueError, match="does not use groups"):
+            form(schema=schema).fit(table, y)
+    with pytest.raises(ValueError, match="does not use groups"):
+        PrivateAUCClassifier(bounds=(-1, 1)).fit(x, y, groups=table["group"])
+    worst = PrivateWorstGroupClassifier(epsilon=4.0, schema=schema)
+    groups = worst._groups(None, table, y == "yes", np.arange(200)[:, None])
+    assert groups.names == ("0, negative", "0, positive", "1, negative", "1, positive")
+    assert np.array_equal(groups.number == 4, table["group"] == 2), "in none of those declared"
+
+
 def test_a_clone_has_the_parameters_and_nothing_else(fitted):
     other = clone(fitted)
     assert other.get_params() == fitted.get_params()

@@ -19,7 +19,7 @@ LAYERS = {
     "releases": 5,
     "algorithms": 6, "problems": 6, "metrics": 6,
     "drivers": 7, "plans": 7,
-    "audit": 8, "checkup": 8, "options": 8, "tables": 8,
+    "audit": 8, "checkup": 8, "options": 8, "public_signs": 7, "tables": 8,
     "estimators": 9, "types": 9, "commands": 9,
     "face": 10, "__main__": 10,
     "__init__": 11,
@@ -42,10 +42,10 @@ SHARED = {f"algorithms/{name}.py" for name in (
 FEED = {"observe_record"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run", "call_kept",
-           "program"}
+           "program", "_saved"}
 # look at kinds and shapes, or pass on
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
-          "rows_each", "shards_of"}
+          "rows_each", "shards_of", "eval_shape"}
 
 # modules that a test file of another name tests
 TESTED_IN = {
@@ -86,7 +86,6 @@ TESTED_IN = {
     "tables/test_scorer": "tables/columns tables/files tables/records tables/report tables/rule "
                           "tables/scaling tables/schema tables/statistics tables/training "
                           "tables/unfinished",
-    "benchmarks/test_examples": "problems/_robust",
     "test_command": "__main__ commands options",
     "test_names": "face types base/types",
 }

@@ -1,7 +1,8 @@
-"""Maps runs over seeds and budgets, in one program."""
+"""Maps runs over seeds and budgets, in one program; a sweep that was interrupted goes on."""
 
 import dataclasses
 import numbers
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import arguments, checks
+from jaxminimax import mechanism
+from jaxminimax.accounting import Ledger
+from jaxminimax.base import arguments, checks, identity
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
-from jaxminimax.drivers import runs
+from jaxminimax.drivers import fingerprint, runs, saved_runs
 from jaxminimax.mechanism import Full, Repeat
 from jaxminimax.mechanism.composed import check
 from jaxminimax.mechanism.description import Mechanism
@@ -66,7 +69,9 @@ def _has_iterations(hyper: Any) -> bool:
 def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
           algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
           observe: Callable[[StateT], PyTree] = runs.nothing, *, at_once: int | None = None,
-          progress: bool = False) -> runs.Run[StateT]:
+          progress: bool = False, checkpoint: str | os.PathLike[str] | None = None,
+          ledger: Ledger | None = None, name: str | None = None,
+          unit: str | None = None) -> runs.Run[StateT]:
     """Runs every budget with every seed, in one compiled program.
 
     Noise is calibrated on the host, a budget at a time: `hypers = stack([calibrate(...), ...])`;
@@ -76,6 +81,13 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
 
     Runs of about equal length are computed together, so that little work is wasted. The program is
     compiled once, like that of `run`.
+
+    With `checkpoint`, the last states and observations are saved whenever `at_once` runs have
+    ended, and a sweep that was interrupted goes on after the last that were saved. Runs that were
+    lost begin anew with their own keys, so they repeat their releases exactly and none is made
+    with other noise. The folder is like that of `fit`: other keys, settings, data or problems are
+    refused, and it never holds a key. With `ledger`, all runs are charged together, as one
+    entry, before data are read; a sweep that goes on is not charged again.
 
     Args:
       keys: `[budgets, seeds]` typed keys, all different: the difference of
@@ -90,9 +102,14 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
       observe: `state -> tree`, the values to keep of every round; it never sees the data.
       at_once: the largest number of runs at the same time, which bounds the memory; the others
         wait. None for one on a CPU if every run draws its own samples, and else for all of them,
-        because all runs then read the same rows.
+        because all runs then read the same rows; with `checkpoint`, those of one setting.
       progress: whether to show a bar, which moves whenever `at_once` runs have ended, if tqdm is
         installed. Static under jit, like `at_once`.
+      checkpoint: folder for the saved runs, which no other user may write to; needs
+        orbax-checkpoint.
+      ledger: the budget of everything that is released about these data; see `Ledger`.
+      name: the name of the sweep in the ledger.
+      unit: the unit of privacy, the same as that of `ledger`; None as in `fit`.
 
     Returns:
       A `Run` of last states and observations, with leading axes `[budgets, seeds]`; observations
@@ -100,7 +117,8 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
 
     Raises:
       ValueError: for the errors of `run`; for keys of another shape, or two equal ones; for
-        different iterations of an algorithm whose description is more than one repeated query.
+        different iterations of an algorithm whose description is more than one repeated query;
+        for a folder of another sweep; if the ledger refuses the runs.
       TypeError: for arguments of another kind.
 
     Examples:
@@ -126,15 +144,38 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     _check_different(keys)
     checks.exact_arithmetic()
     hypers, lengths = lengths_of(hypers, len(keys), algorithm)
+    traced = is_traced(keys, z, data, hypers)
+    if checkpoint is not None:
+        saved_runs.check_folder(checkpoint, keys)
     if at_once is None:
         alone = jax.default_backend() == "cpu" and _draws(algorithm.mechanism(hypers))
-        at_once = 1 if alone else keys.size
+        at_once = 1 if alone else keys.size if checkpoint is None else keys.shape[1]
     checks.count("at_once", at_once)
-    how = problem, observe, lengths, at_once, progress
-    if is_traced(keys, z, data, hypers):
-        return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, *how))
-    return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), arrays(data), hypers, algorithm,
-                                    *how))
+    how = problem, observe, lengths, at_once
+    if traced:
+        if checkpoint is not None or ledger is not None:
+            raise ValueError("A sweep inside jit or vmap cannot save its runs or charge a ledger: "
+                             "call it outside, or leave checkpoint and ledger out.")
+        return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, *how, progress))
+    if checkpoint is None and ledger is None:
+        return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), arrays(data), hypers,
+                                        algorithm, *how, progress))
+    promise = saved_runs.promise_of(keys, algorithm.mechanism(hypers), hypers, algorithm) | {
+        "iterations of the settings": list(lengths), "at_once": at_once}
+    stated: dict[str, Any] = {"delta": 0.0} if ledger is None else {
+        "delta": ledger.delta,
+        "unit": unit or identity.unit_of(ledger.people, identity.rows_each(data))}
+    with saved_runs.Booking(ledger, keys, _all_runs(algorithm, hypers, lengths, keys.shape[1]),
+                            promise, name, checkpoint is not None, **stated) as booking:
+        if checkpoint is not None:
+            marks = fingerprint.of_run(keys, arrays(z), arrays(data), hypers, problem) | {
+                "observe": fingerprint.mark(fingerprint.secret(keys),
+                                            fingerprint.in_words(observe).encode())}
+            booking.bind(z, marks, problem)
+            promise |= marks
+        with saved_runs.Folder(checkpoint, promise, keep=None) as folder:
+            return runs.Run(*_saved(keys, arrays(z), arrays(data), hypers, algorithm, *how,
+                                    progress=progress, folder=folder, booking=booking))
 
 
 def _draws(described: Mechanism) -> bool:
@@ -161,16 +202,16 @@ def _check_different(keys: jax.Array) -> None:
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
              problem: AnyProblem, observe: Callable[[Any], PyTree], lengths: tuple[int, ...],
-             at_once: int, progress: bool) -> tuple[Any, PyTree]:
-    """Every run, in shares of equal width, the longest first; each share ends with its longest."""
-    budgets, seeds = keys.shape
+             at_once: int, progress: bool,
+             only: jax.Array | None = None) -> tuple[Any, PyTree]:
+    """Every run, in shares of equal width, the longest first; each share ends with its longest.
+
+    With `only`, the share of that number, as `_placed` takes it.
+    """
+    seeds = keys.shape[1]
     longest, differ = max(lengths), len(set(lengths)) > 1
-    shares = -(-keys.size // min(at_once, keys.size))
-    width = -(-keys.size // shares)
-    # run i has budget i // seeds; the last place is filled up with copies, whose result is unused
-    order: np.ndarray = np.argsort([-lengths[i // seeds] for i in range(keys.size)], kind="stable")
-    place = np.argsort(order).reshape(budgets, seeds)
-    order = np.pad(order, (0, shares * width - keys.size), mode="edge").reshape(shares, width)
+    order = _order(lengths, seeds, at_once)
+    width = order.shape[1]
     rounds: np.ndarray = np.asarray(lengths, np.int32)[order // seeds]
     mixed = bool(np.any(rounds.min(1) != rounds.max(1)))
     # a single run is not mapped over: its conditions stay conditions
@@ -207,10 +248,67 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
             jax.debug.callback(ticks, jnp.sum(states.spent > 0))
         return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, lead - 1), seen)
 
-    ended = jax.lax.map(share, (keys.reshape(-1)[order],
-                                jax.tree.map(lambda x: x[order // seeds], hypers),
-                                jnp.asarray(rounds)))
-    return jax.tree.map(lambda x: x.reshape((shares * width, *x.shape[lead:]))[place], ended)
+    settings = (keys.reshape(-1)[order], jax.tree.map(lambda x: x[order // seeds], hypers),
+                jnp.asarray(rounds))
+    if only is not None:
+        return share(jax.tree.map(lambda x: x[only], settings))
+    return _placed(jax.lax.map(share, settings), lengths, seeds, lead)
+
+
+def _order(lengths: tuple[int, ...], seeds: int, at_once: int) -> np.ndarray:
+    """Numbers of runs, `[shares, width]`: run i has budget i // seeds; the longest are first."""
+    size = len(lengths) * seeds
+    shares = -(-size // min(at_once, size))
+    width = -(-size // shares)
+    # the last place is filled up with copies, whose result is unused
+    return np.pad(_longest_first(lengths, seeds), (0, shares * width - size),
+                  mode="edge").reshape(shares, width)
+
+
+def _longest_first(lengths: tuple[int, ...], seeds: int) -> np.ndarray:
+    return np.argsort(-np.repeat(lengths, seeds), kind="stable")
+
+
+def _placed(ended: Any, lengths: tuple[int, ...], seeds: int, lead: int) -> Any:
+    """Results of all shares, with `lead` leading axes, as `[budgets, seeds, ...]`."""
+    place = np.argsort(_longest_first(lengths, seeds)).reshape(len(lengths), seeds)
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[lead:]))[place], ended)
+
+
+def _all_runs(algorithm: Algorithm[Any, Any], hypers: Any, lengths: tuple[int, ...],
+              seeds: int) -> mechanism.Sequence:
+    """Describes all runs together."""
+    each = [dataclasses.replace(jax.tree.map(lambda x, i=i: x[i], hypers), iterations=length)
+            for i, length in enumerate(lengths)]
+    return mechanism.Sequence(parts=tuple(
+        algorithm.mechanism(one) for one in each for _ in range(seeds)))
+
+
+def _saved(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
+           problem: AnyProblem, observe: Callable[[Any], PyTree], lengths: tuple[int, ...],
+           at_once: int, *, progress: bool, folder: saved_runs.Folder,
+           booking: saved_runs.Booking) -> tuple[Any, PyTree]:
+    """Every run, a share at a time on the host; shares that were saved before are read back."""
+    how = problem, observe, lengths, at_once, False
+    shares, width = _order(lengths, keys.shape[1], at_once).shape
+    before, ended = folder.steps(), []
+    if before:
+        like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), _compiled.eval_shape(
+            keys, z, data, hypers, runs.Functions.of(algorithm), *how, jnp.int32(0)))
+    booking.bind_place(len(before), problem, None)
+    with runs.bar(keys.size, min(len(before) * width, keys.size), progress, "run") as bar:
+        for number in range(shares):
+            if number in before:
+                ended.append(folder.restored(number, like))
+                continue
+            ended.append(jax.device_get(runs.call_kept(
+                _compiled, keys, z, data, hypers, algorithm, *how, jnp.int32(number))))
+            booking.begin(number + 1)
+            folder.save(number, ended[-1])
+            if bar is not None:
+                bar.update(min(width, keys.size - bar.n))
+    stacked = jax.tree.map(lambda *x: np.stack(x), *ended)
+    return jax.tree.map(jnp.asarray, _placed(stacked, lengths, keys.shape[1], 1 + (width > 1)))
 
 
 _compiled = jax.jit(_in_turn, static_argnames=("algorithm", "problem", "observe", "lengths",

@@ -9,7 +9,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from jaxminimax.base import checks
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -71,7 +70,8 @@ class PrivateEstimator(BaseEstimator):
 
         Raises:
           ValueError: for values that `y` may not have, for numbers out of range, for owners and
-            `people`, or where the ledger cannot pay or is for another number of people.
+            `people`, for groups that would not be used, or where the ledger cannot pay or is for
+            another number of people.
           TypeError: for a sample weight, or another argument that there is not.
         """
         if refused:
@@ -200,11 +200,8 @@ class PrivateEstimator(BaseEstimator):
 
     def _owners(self, X: Any, owners: Any) -> tuple[Any, int]:
         """Returns whose each row is, of `fit` or of the schema, and the rows of a person."""
-        checks.count("people", self.people)
         owned = isinstance(self.schema, Schema) and self.schema.owner is not None
-        if self.people > 1 and (owned or owners is not None):
-            raise ValueError(f"people={self.people} is for rows whose owners are not known: where "
-                             "owners are given, a person is one record. Leave one of them out.")
+        training.check_people(self.people, owned or owners is not None)
         if not owned:
             return owners, 1 if owners is None else self.most
         if owners is not None or self.most not in (1, self.schema.most):
@@ -213,7 +210,17 @@ class PrivateEstimator(BaseEstimator):
         return self.schema.owners(X), self.schema.most
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray, index: np.ndarray) -> Any:
-        """Returns the records' groups, for a classifier that uses them."""
+        """Returns the records' groups, for a classifier that uses them.
+
+        Raises:
+          ValueError: for groups of `fit` or of the schema, where they would not be used.
+        """
+        if groups is not None or getattr(self.schema, "groups", None) is not None:
+            raise ValueError(f"{type(self).__name__} does not use groups: PrivateWorstGroup"
+                             "Classifier trains for the worst of public groups, and PrivateFair"
+                             "Classifier for fairness to private ones. Otherwise leave them out "
+                             "of fit, and of the schema: dataclasses.replace(schema, groups=None, "
+                             "group_values=(), by_label=False).")
         return None
 
     def _chosen(self, population: int, schema: Schema, kept: Any, **numbers: Any) -> Any:

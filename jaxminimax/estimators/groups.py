@@ -30,7 +30,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.
       delta: delta, in (0, 1), below 1/n.
-      groups: name or number of the column of X with the group, where `fit` gets no groups.
+      groups: name or number of the column of X with the group, where `fit` gets no groups; without
+        either, those of `schema` are used, and its `by_label`.
       by_label: whether groups are cut by the label.
       schema: `Schema`, or columns by name; public. None if X are numbers.
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
@@ -78,13 +79,18 @@ class PrivateWorstGroupClassifier(PrivateScorer):
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray,
                 index: np.ndarray) -> records.Groups:
-        groups = _found(self, groups, table)
-        names, number = np.unique(exact(groups).astype(str), return_inverse=True)
+        groups, values = _found(self, groups, table)
+        by_label = self.by_label or (values is not None and self.schema.by_label)
+        if values is None:
+            names, number = np.unique(exact(groups).astype(str), return_inverse=True)
+            values = tuple(map(str, names))
+        else:
+            number = places(groups, values)
         if number.shape != target.shape:
             raise ValueError(f"groups has shape {number.shape} and y {target.shape}: one for "
                              "every row.")
-        cells = records.Groups(number, tuple(map(str, names)))
-        if self.by_label:
+        cells = records.Groups(number, values)
+        if by_label:
             cells = cells.cut(target)
         return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
 
@@ -99,9 +105,10 @@ class PrivateFairClassifier(PrivateScorer):
         logistic loss: a larger one is fairer and less accurate; public.
       kind: "parity", predictions independent of the group, or "odds", independent among the records
         of each class.
-      groups: name or number of the column of X with the group, where `fit` gets no groups.
-      group_values: the groups; public. None for those that occur, which is then public. A row with
-        another value is in no group.
+      groups: name or number of the column of X with the group, where `fit` gets no groups; without
+        either, those of `schema` are used.
+      group_values: the groups; public. None for those of `schema` with its column, else those that
+        occur, which is then public. A row with another value is in no group.
       schema: `Schema`, or columns by name; public. None if X are numbers.
       bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
         released, and charged.
@@ -145,8 +152,10 @@ class PrivateFairClassifier(PrivateScorer):
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray,
                 index: np.ndarray) -> np.ndarray:
-        groups = _found(self, groups, table)
-        number, self.groups_ = _numbered(groups, self.group_values, len(target))
+        groups, values = _found(self, groups, table)
+        values = values if self.group_values is None else self.group_values
+        self._as_they_occur = values is None
+        number, self.groups_ = _numbered(groups, values, len(target))
         # where a person has no further row, no other person's group may stand
         return np.where(index >= 0, number[index], -1)
 
@@ -157,18 +166,18 @@ class PrivateFairClassifier(PrivateScorer):
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
                  chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
-        which = ": these are those that occur." if self.group_values is None else "."
+        which = ": these are those that occur." if self._as_they_occur else "."
         return fair.train_fair(key, rows, kept, schema, chosen, **stated, assumed=(
             *assumed, "Which groups there are is public" + which))
 
 
-def _found(model: Any, groups: Any, table: Any) -> Any:
-    """Returns the groups of all rows: those that `fit` got, or a column of the table."""
-    column = model.groups
+def _found(model: Any, groups: Any, table: Any) -> tuple[Any, tuple[str, ...] | None]:
+    """Returns the groups of all rows: those of `fit`, or a column; and those that are declared."""
+    column, values = model.groups, None
     if groups is None and column is None and isinstance(model.schema, Schema):
-        column = model.schema.groups
+        column, values = model.schema.groups, model.schema.group_values
     if groups is not None:
-        return groups
+        return groups, None
     if column is None:
         raise ValueError("groups must be given: fit(X, y, groups=...), one for every row, or the "
                          "column that they are in, groups=... of the estimator.")
@@ -177,7 +186,7 @@ def _found(model: Any, groups: Any, table: Any) -> Any:
         column = f"x{names.index(column) if column in names else column}"
     if column not in table:
         raise ValueError(f"groups={model.groups!r} is no column of X: give its name or number.")
-    return table[column]
+    return table[column], values
 
 
 def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[str, ...]]:

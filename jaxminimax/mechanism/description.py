@@ -12,6 +12,7 @@ Make them frozen `pytree_dataclass`es. A new leaf is one file: `docs/adding_a_me
 import abc
 import dataclasses
 import enum
+import itertools
 import math
 from typing import Any, NamedTuple, Self
 
@@ -149,8 +150,10 @@ class Description(abc.ABC):
         return self
 
     def summary(self) -> str:
-        """Sentences on the releases, for statements: one a leaf."""
-        return " ".join(leaf.words().summary for leaf in self.flattened())
+        """Sentences on the releases, for statements: one a leaf, equal ones in a row once."""
+        runs = ((text, len(list(equal))) for text, equal in itertools.groupby(
+            leaf.words().summary for leaf in self.flattened()))
+        return " ".join(text if times == 1 else f"{times} times: {text}" for text, times in runs)
 
     def enforced(self) -> tuple[str, ...]:
         """Sentences for statements: what the code does that the charge rests on, each once."""

@@ -94,6 +94,12 @@ def auc_start(theta: PyTree) -> Saddle:
     return Saddle({"theta": theta, "a": zero, "b": zero}, zero)
 
 
+def square_terms(s: jax.Array, plus: jax.Array | float, minus: jax.Array | float, a: jax.Array,
+                 b: jax.Array, v: jax.Array) -> jax.Array:
+    """Computes f of one record without -v^2, by its weights as a positive and as a negative."""
+    return plus * (s - a) ** 2 + minus * (s - b) ** 2 + 2 * (1 + v) * s * (minus - plus)
+
+
 def auc(scorer: Scorer, *, prior: float, radius: Saddle,
         dual: str = "ascent") -> Problem:
     """The saddle problem of AUC maximisation with the squared surrogate.
@@ -133,8 +139,7 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
         x, y = example
         s = scorer(w["theta"], x)
         plus, minus = weights(jnp.asarray(y, s.dtype))
-        squares = plus * (s - w["a"]) ** 2 + minus * (s - w["b"]) ** 2
-        return squares + 2 * (1 + v) * s * (minus - plus)
+        return square_terms(s, plus, minus, w["a"], w["b"], v)
 
     def public(z: Saddle) -> Saddle:
         return Saddle(jax.tree.map(jnp.zeros_like, z.w), 2 * z.v)

@@ -11,7 +11,8 @@ An adversary chooses how much each record counts, in one of two ways:
 
 Source: Yang et al., arXiv:2201.09046, Appendix A (the first). Rockafellar and Uryasev,
 "Optimization of conditional value-at-risk", 2000, and Duchi and Namkoong, "Learning models with
-uniform performance via distributionally robust optimization", 2021 (the second).
+uniform performance via distributionally robust optimization", 2021 (the second). Levy et al.,
+"Large-scale methods for distributionally robust optimization", NeurIPS 2020 (`dro`).
 """
 
 import math
@@ -23,10 +24,11 @@ import numpy as np
 import optax
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
-from jaxminimax.problems._vi import mean_of
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.problems._vi import Bounded, mean_of
 
-__all__ = ["reweighted", "reweighted_risk", "reweighted_start", "squared_loss", "worst_mixture"]
+__all__ = ["dro", "reweighted", "reweighted_risk", "reweighted_start", "squared_loss",
+           "worst_mixture"]
 
 DIVERGENCES = ("cvar", "chi_square")
 Loss = Callable[[PyTree, PyTree], jax.Array]
@@ -154,6 +156,77 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
         return mean_of(excess)(z, data) + z.w["eta"] + (0.0 if cvar else c / 2 * z.w["scale"])
 
     return Problem(operator=saddle_operator(excess), public=public, project=project, value=value)
+
+
+def excess(u: jax.Array, penalty: float, cap: float) -> jax.Array:
+    """Computes max over 0 <= q <= cap of q u - penalty (q - 1)^2 / 2, whose derivative is q."""
+    q = jnp.clip(1 + u / penalty, 0, cap)
+    return q * u - penalty / 2 * (q - 1) ** 2
+
+
+def dro(base: GroupProblem, *, penalty: float, cap: float = math.inf) -> Bounded:
+    """The saddle problem of penalised weights of the records: a smooth CVaR, or chi-square.
+
+        min over theta, max over q in Q, of   E q loss(theta) - penalty E (q - 1)^2 / 2,
+        Q = {0 <= q <= cap, E q = 1},
+
+    with one weight q a record. cap = inf is the chi-square penalty. cap = 1 / alpha is the CVaR of
+    the worst share alpha, less at most penalty (cap - 1) / 2. The multiplier eta in [0, B] of
+    E q = 1 is the only number that joins records:
+
+        min over theta and eta of   eta + E max over 0 <= q <= cap of
+                                        q (loss - eta) - penalty (q - 1)^2 / 2,
+
+    where a record's q is clip(1 + (loss - eta) / penalty, 0, cap), at most
+    Q = min{cap, 1 + B / penalty}. So q stays inside the record's own term and is never released.
+    The record's operator is (q grad loss, -q) for w = {"theta", "eta"}; v is (). Replacing a record
+    moves the clipped sum by at most twice the clip norm, as for any operator; `bound` clips
+    nothing. The term eta reads no data. Start from `reweighted_start(theta, "cvar")`.
+
+        M = Q (L^2 + 1)^(1/2),   smooth = Q beta + (L^2 + 1) / penalty,   D^2 = D_theta^2 + B^2.
+
+    Args:
+      base: `worst_group` or `group_glm`: a convex and smooth loss with its constants L, B and beta,
+        and the set of theta. Groups play no part. Data are records `[n, ...]`.
+      penalty: of the squared weights, positive: 0.1 B is nearly a CVaR.
+      cap: the largest weight of a record, above 1.
+
+    Returns:
+      A `Bounded`, for `jmm.plan` of `sgda`, `extragradient`, `optimistic` and `proximal`.
+
+    Raises:
+      ValueError: for a loss that is not convex and smooth, or draws; for numbers out of range.
+
+    Examples:
+        >>> base = jmm.problems.group_glm("logistic", feature_bound=1.0, radius=2.0)
+        >>> tail = jmm.problems.dro(base, penalty=0.5, cap=10.0)
+        >>> round(tail.bound, 2), round(tail.smooth, 2), round(tail.diameter, 2)
+        (7.0, 4.87, 4.53)
+    """
+    if not base.convex or base.smooth is None or base.random:
+        raise ValueError("base must be convex, smooth and not random, got "
+                         f"convex={base.convex}, smooth={base.smooth}, random={base.random}: take "
+                         "another loss, or `reweighted`.")
+    checks.number("penalty", penalty, low=0.0)
+    checks.number("cap", cap, low=1.0, infinite=True)
+    most = min(cap, 1 + base.bound / penalty)
+
+    def of_record(w: PyTree, _: PyTree, record: PyTree) -> jax.Array:
+        return excess(base.loss(w["theta"], record) - w["eta"], penalty, cap)
+
+    def public(z: Saddle) -> Saddle:
+        return Saddle({"theta": jax.tree.map(jnp.zeros_like, z.w["theta"]),
+                       "eta": jnp.ones_like(z.w["eta"])}, ())
+
+    def project(z: Saddle) -> Saddle:
+        return Saddle({"theta": base.project(z.w["theta"]),
+                       "eta": jnp.clip(z.w["eta"], 0, base.bound)}, ())
+
+    problem = Problem(operator=saddle_operator(of_record), public=public, project=project,
+                      value=lambda z, data: mean_of(of_record)(z, data) + z.w["eta"])
+    slopes = base.lipschitz**2 + 1
+    return Bounded(problem, most * math.sqrt(slopes), most * base.smooth + slopes / penalty,
+                   math.hypot(base.diameter, base.bound))
 
 
 def reweighted_start(theta: PyTree, divergence: str, *, eta: float = 0.0) -> Saddle:

@@ -58,12 +58,13 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise ValueError(f"--name {args.name} is that of a release in a ledger: say --ledger FILE.")
     frame = files.read(args.table)
     schema = command.schema_of(args, lambda: (list(frame.columns), len(frame)))
+    training.check_people(args.people, schema.owner is not None)
     rows = records.records(*_flaws(schema, frame), schema.owners(frame), schema.most)
     population = len(rows.x)
     noted = notes.before(schema, population, frame.columns)
     record: dict[str, Any] = {
-        "records": population, "unit": training.unit_of(schema), "features": schema.width,
-        "label": schema.to_dict()["label"],
+        "records": population, "unit": training.unit_of(schema, args.people),
+        "features": schema.width, "label": schema.to_dict()["label"],
         "columns": {name: _read_as(kind) for name, kind in schema.columns.items()},
         "notes": [note.to_json() for note in noted], "counts": None, "statement": None}
     lines = [f"{population} records ({record['unit']}), {schema.width} features.",
@@ -72,14 +73,17 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if args.epsilon is None:
         return record, "\n".join((*lines, "Nothing was released: these are public facts."))
     notes.check_delta(args.delta, population, False)
-    described = counts_query(population, rows.x.shape[-1], args.epsilon, args.delta)
+    described = counts_query(population, rows.x.shape[-1], args.epsilon, args.delta,
+                             args.people)
     if args.ledger is not None:
         ledger = Ledger(args.ledger)
-        ledger.reserve(described, name=args.name,
-                       unit=training.in_ledger(ledger, schema, None)).close()
+        ledger.check_same("The release", people=args.people)
+        ledger.reserve(described, name=args.name, unit=training.in_ledger(
+            ledger, schema, None, args.people)).close()
     counts = release_counts(secret_key(), described, rows)
     stated = state_of(described, lambda _: described, args.delta, spent=1, allowed=1,
-                      unit=record["unit"], assumed=(training.PUBLIC,), answers=True)
+                      unit=record["unit"], assumed=(training.PUBLIC,), people=args.people,
+                      answers=True)
     query = described.query
     deviation = float(query.clip.w * query.noise_multiplier.w)
     named = iter(counts.tolist())
@@ -121,7 +125,8 @@ def _flaws(schema: Schema, frame: Any) -> tuple[np.ndarray, np.ndarray]:
     return x, np.zeros(len(x), np.float32)
 
 
-def counts_query(population: int, places: int, epsilon: float, delta: float) -> Repeat:
+def counts_query(population: int, places: int, epsilon: float, delta: float,
+                 people: int = 1) -> Repeat:
     """Describes one release of so many counts, for all of (epsilon, delta).
 
     Args:
@@ -129,13 +134,14 @@ def counts_query(population: int, places: int, epsilon: float, delta: float) -> 
       places: k, counts.
       epsilon: of the release.
       delta: in (0, 1).
+      people: k, if any k records of one person may differ.
 
     Raises:
       ValueError: for numbers out of range.
     """
     checks.number("--epsilon", epsilon, low=0.0)
-    noise = statistics.noise_of_one(population, epsilon, delta)
-    return statistics.one_release(population, math.sqrt(places) / 2, noise)
+    return statistics.shared_release(population, math.sqrt(places) / 2, 1.0, epsilon, delta,
+                                     people=people)
 
 
 def _centred(z: Saddle, record: Records) -> Saddle:

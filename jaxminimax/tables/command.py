@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import pathlib
 import platform
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,9 @@ def add_schema(flag: Any) -> None:
     flag("--owner", metavar="NAME", help="column that says whose row it is: records are persons")
     flag("--most", type=int, default=5, metavar="K", help="rows of one owner that are read "
          "(default: 5)")
+    flag("--people", type=int, default=1, metavar="K",
+         help="rows that one person has, at most, in a table without a column of owners: the "
+              "guarantee is for any K of them (default: 1)")
 
 
 def schema_of(args: argparse.Namespace, public: Callable[[], tuple[list[str], int]]) -> Schema:
@@ -238,8 +242,9 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
         if key is not None and k:
             key = jax.random.fold_in(key, k + 1)
         scorers.append(training.train(rows, schema, epsilon=target, delta=args.delta, key=key,
-                             progress=not (args.quiet or args.json), ledger=ledger,
-                             name=args.name, unit=args.unit,
+                             progress=sys.stderr.isatty() and not (args.quiet or args.json),
+                             ledger=ledger,
+                             name=args.name, unit=args.unit, people=args.people,
                              allow_large_delta=args.allow_large_delta,
                              folder=None if folder is None else folder / UNFINISHED / str(k)))
     scorer = scorers[0]
@@ -267,7 +272,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
             record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
                                     "auc_standard_error": error})
         record["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
-            one.described for one in scorers if one.described is not None)), args.delta)
+            one.described for one in scorers if one.described is not None)), args.delta,
+            people=args.people)
     return scorer, record
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base import programs
+from jaxminimax.base import checks, identity, programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.tables import calibration, curvature, encoding, labels, notes, statistics
@@ -21,6 +21,7 @@ from jaxminimax.tables.rule import Defaults, defaults
 from jaxminimax.tables.scaling import Moments, scaled
 from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.storage import MEMORY, Store, in_blocks
 from jaxminimax.tables.unfinished import Unfinished
 
 
@@ -39,7 +40,8 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
-                  progress: bool = False, room: np.ndarray | None = None, class_weight: Any = None,
+                  progress: bool = False, room: np.ndarray | None = None, store: Store = MEMORY,
+                  class_weight: Any = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -54,7 +56,9 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       assumed: for the statement.
       noted: notes from before the training, which the scorer keeps.
       progress: whether to show a bar.
-      room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; None: new memory.
+      room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; labels are then
+        overwritten, too. None: new memory.
+      store: of scores and of what is made of them.
       class_weight: of other labels and of positive ones, public numbers above 0; "balanced" for
         those that the released share of positives makes equal; None for equal ones.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
@@ -73,8 +77,9 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     weight, start_by = rows.weight, by
     if class_weight is not None:
         weight, start_by = recording.weighted(rows, by, class_weight)
-    data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
-                    weight.astype(np.float32))
+    y = in_blocks(lambda y: kind.target(y, by, chosen.floor),
+                  rows.y if room is not None else np.empty(rows.y.shape, np.float32), rows.y)
+    data: PyTree = (scaled(rows.x, by, floor, room), y, np.asarray(weight, np.float32))
     problem: Any = kind.problem
     start = kind.start(rows.x.shape[-1], start_by)
     if chosen.method == "average":
@@ -83,23 +88,31 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         assert groups is not None
         start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside, hyper = chosen.extra(), chosen.hyper
+    alongside, hyper, of_rows = chosen.extra(), chosen.hyper, None
     if chosen.matrix is not None:
         described = chosen.matrix
-        # P is saved, as another machine's M may have other eigenvectors in the last digits
-        matrix = once("preconditioner", lambda: curvature.preconditioner(
-            curvature.release_second_moments(jax.random.fold_in(first, 2), described, own[0],
-                                             own[2]), chosen.ridge, kind.curvature).tolist())
+
+        def conditioned() -> dict[str, Any]:
+            second = curvature.release_second_moments(jax.random.fold_in(first, 2), described,
+                                                      own[0], own[2])
+            # P is saved, as another machine may have other eigenvectors in the last digits
+            return {"matrix": curvature.preconditioner(second, chosen.ridge / kind.growth(by),
+                                                       kind.curvature).tolist(),
+                    "squares": np.diag(second).tolist()}
+
+        steps = once("preconditioner", conditioned)
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
-            np.array(matrix, np.float32), None))
+            np.array(steps["matrix"], np.float32), None))
+        of_rows = curvature.variances(steps["squares"], by, floor, described)
     with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
         done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm, problem,
                    delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
-        line, scores = chosen.line, data[0] @ np.float32(w)
+        line = chosen.line
+        scores = in_blocks(lambda x: x @ np.float32(w), store.zeros(*y.shape), data[0])
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(start_by.prior)))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store))
         w *= tilt
         w[-1] += shift
     released = None
@@ -114,7 +127,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                            chosen.explain()), people=chosen.people)
     w = kind.finished(w, by, chosen.floor)
     mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
-                        features=chosen.standardise)
+                           features=chosen.standardise, of_rows=of_rows)
     notes.warn(mistakes)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
                   (*noted, *mistakes))
@@ -129,8 +142,9 @@ PUBLIC = ("Ranges, categories and values of the schema are public: they were not
 
 def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
-          allow_large_delta: bool = False, folder: Any = None, ledger: Ledger | None = None,
-          name: str | None = None, unit: str | None = None, **driver: Any) -> Scorer:
+          allow_large_delta: bool = False, people: int = 1, folder: Any = None,
+          ledger: Ledger | None = None, name: str | None = None, unit: str | None = None,
+          **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -158,9 +172,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       method: "average", of all records; "balanced", every group has the same weight; "minimax",
         balanced at first, then the largest loss of a group is made small. None: as `defaults`.
       allow_large_delta: whether delta may be 1/n or more.
+      people: k, if any k rows may be of one person and the table has no column of owners; a ledger
+        must have the same number.
       folder: for a run that may be stopped, one for each run; None: nothing is saved.
       ledger: the budget of everything that is released about this table. Its unit must be "one
-        record" if rows are records, "one person" if the schema has an owner, or `unit`.
+        record" if rows are records, "any k records" for `people` of them, "one person" if the
+        schema has an owner, or `unit`.
       name: of the run in the ledger; None for "run 1" and so on.
       unit: what one record is, for the statement: your claim about the table. None for "one row",
         or for the person whose rows they are.
@@ -170,7 +187,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       ValueError: for numbers out of range, a delta at or above 1/n that is not allowed, a table
         without a declared column, a group without rows, a method that is unknown or needs groups, a
         folder of another run, one that another user owns or may write to or that another process
-        has, or a ledger that refuses the run.
+        has, for owners and `people`, or a ledger that refuses the run or is for another number of
+        people.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -181,34 +199,40 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)
     """
-    table = encoding.encoded(frame, schema)
-    index = recording.by_person(len(table.labels), table.owners, schema.most)
+    check_people(people, schema.owner is not None)
+    if ledger is not None:
+        ledger.check_same("The training", people=people)
+    table = encoding.encoded(frame, schema, progress)
+    index = None if table.owners is None else recording.by_person(
+        len(table.labels), table.owners, schema.most)
+    population = len(table.labels if index is None else index)
     groups = None
     if table.groups is not None:
         groups = Groups(table.groups, schema.group_values)
         if schema.by_label:
             groups = groups.cut(table.labels)
-        groups = dataclasses.replace(
-            groups, number=recording.group_of_persons(groups.number, index))
-    notes.check_delta(delta, len(index), allow_large_delta)
-    paid = statistics.ranges_query(len(index), schema, epsilon, delta)
-    chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
+        if index is not None:
+            groups = dataclasses.replace(
+                groups, number=recording.group_of_persons(groups.number, index))
+    notes.check_delta(delta, population, allow_large_delta)
+    paid = statistics.ranges_query(population, schema, epsilon, delta, people)
+    chosen = defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
-                      alongside=paid)
-    noted = (*notes.before(schema, len(index), columns_of(frame)), *chosen.notes())
+                      alongside=paid, people=people)
+    noted = (*notes.before(schema, population, columns_of(frame)), *chosen.notes())
     notes.warn(noted)
     values: PyTree = None
     if table.charged is not None:
         values = recording.records(table.charged, table.labels, table.owners, schema.most)
     with Unfinished(folder, key) as job:
-        job.promise((table.x, table.labels, index.astype(np.int32),
+        job.promise((table.x, table.labels, None if index is None else index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
                      None if values is None else values.x.view(np.uint32)),
                     _settings(chosen, driver.get("mesh")),
                     schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
         entry = None if ledger is None else job.reserve(
-            ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit),
+            ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit, people),
             delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
         root, saved = job.key, [PUBLIC]
         if paid:
@@ -219,27 +243,43 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                 jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
             table, schema = encoding.with_charged(table, schema, released), released
-        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
+        room = table.x[:, None] if index is None else table.store.zeros(
+            *index.shape, schema.width + 1)
+        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most,
+                                 out=room[..., :-1], store=table.store)
         scorer = train_records(
-            root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema),
+            root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema, people),
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
-            room=table.x[:, None] if table.owners is None else None,
+            room=room, store=table.store,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
         if entry is not None:
             entry.close()
         return scorer
 
 
-def unit_of(schema: Schema) -> str:
-    """Returns what one record is, where the caller does not say."""
-    return "one row" if schema.owner is None else (
-        f"one person, the first {schema.most} rows of whom are read")
+def check_people(people: int, owned: bool) -> None:
+    """Refuses a number of rows of one person that is none, or that owners make superfluous.
+
+    Raises:
+      ValueError: naming both.
+    """
+    checks.count("people", people)
+    if people > 1 and owned:
+        raise ValueError(f"people={people} is for rows whose owners are not known: where owners "
+                         "are given, a person is one record. Leave one of them out.")
 
 
-def in_ledger(ledger: Ledger, schema: Schema, unit: str | None) -> str:
+def unit_of(schema: Schema, people: int = 1) -> str:
+    """Returns what one record is, or whose any `people` are, where the caller does not say."""
+    if schema.owner is None:
+        return "one row" if people == 1 else "one person"
+    return f"one person, the first {schema.most} rows of whom are read"
+
+
+def in_ledger(ledger: Ledger, schema: Schema, unit: str | None, people: int = 1) -> str:
     """Returns the unit by which a ledger compares a run with its own."""
-    same = "one record" if schema.owner is None else "one person"
-    return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema)
+    same = "one person" if schema.owner is not None else identity.unit_of(people)
+    return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema, people)
 
 
 def _settings(chosen: Defaults, mesh: Any) -> str:

@@ -29,7 +29,7 @@ from jaxminimax import (
     solvers,
 )
 from jaxminimax.algorithms import recursion
-from jaxminimax.drivers import long_runs
+from jaxminimax.drivers import saved_runs
 from jaxminimax.mechanism import Resolvent
 from tests.helpers.words import one_line
 
@@ -354,7 +354,7 @@ def test_the_near_linear_solver_runs_where_64_bit_types_are_off():
 
 def test_a_resumed_run_with_a_solver_is_known_again_in_another_process():
     hyper = dataclasses.replace(SMOOTH, query=query(solver=solvers.near_linear))
-    stated = long_runs._promise(
+    stated = saved_runs.promise_of(
         jax.random.key(0), recursive.mechanism(hyper), hyper, recursive)
     assert "solver=near_linear," in stated["mechanism"]
     assert " at 0x" not in str(stated)

@@ -16,6 +16,7 @@ from benchmarks.privacy import audit as benchmark
 from benchmarks.privacy.attacks import group as group_attack
 from benchmarks.privacy.attacks import stream as stream_attack
 from benchmarks.privacy.attacks import wide as wide_attack
+from benchmarks.privacy.mutants import aims as mutant_aims
 from benchmarks.privacy.mutants import plants as mutant_plants
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
@@ -314,9 +315,9 @@ def test_the_noise_of_a_round_that_ends_with_an_average_is_that_of_its_release()
     sound = found()
     assert (sound.violated, sound.shared) == (False, 0.0)
     assert sound.attained > 0.95 * sound.charged
-    with mutant_plants.replace("integer noise", mutant_plants.quieter(0.9))():
+    with mutant_aims.replace("integer noise", mutant_plants.quieter(0.9))():
         assert found().low > sound.charged
-    with mutant_plants.replace("release", mutant_plants.same_key_in_two_rounds)():
+    with mutant_aims.replace("release", mutant_plants.same_key_in_two_rounds)():
         assert found().shared > 0.5
 
 
@@ -419,7 +420,7 @@ def test_a_problem_and_a_pair_of_ones_own_are_attacked(sampling):
     assert actual.epsilon_lower > 0.2 * actual.epsilon_claimed
     assert actual.signal.attained > 0.6 * actual.signal.charged
     if sampling == Full():
-        with mutant_plants.replace("integer noise", mutant_plants.quieter(0.5))():
+        with mutant_aims.replace("integer noise", mutant_plants.quieter(0.5))():
             assert audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine).violated
 
 
@@ -498,7 +499,7 @@ def test_a_statistic_fitted_to_chance_is_not_preferred():
 def test_one_noise_for_all_losses_of_a_stream_is_refuted():
     attack = stream_attack.one_pass("loss")
     hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)
-    with mutant_plants.replace("single loss", mutant_plants.loss_of_round_0)():
+    with mutant_aims.replace("single loss", mutant_plants.loss_of_round_0)():
         actual = stream_attack.audit(KEY, attack, hyper, DELTA, runs=5000)
     assert actual.epsilon_lower > 4.0
     assert actual.signal.shared > 0.5

@@ -8,7 +8,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base import programs
-from jaxminimax.drivers import long_runs
+from jaxminimax.drivers import saved_runs
 
 
 def test_shapes_and_rounds_alone_decide():
@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_is_compiled_as_it_began(before, tmp_path):
 
     def folder(brief):
         with programs.briefly(brief):
-            return long_runs._Folder(tmp_path, long_runs._promise(
+            return saved_runs.Folder(tmp_path, saved_runs.promise_of(
                 None, jmm.sgda.mechanism(hyper), hyper, jmm.sgda))
 
     with folder(before) as saved:

@@ -228,3 +228,48 @@ def test_metrics_say_first_that_they_read_the_data():
 def test_a_bad_prior_is_refused(bad):
     with pytest.raises(ValueError, match="prior"):
         jmm.problems.auc(jmm.problems.linear_scorer, prior=bad, radius=Saddle(1.0, 1.0))
+
+
+# --- problems whose every release is a sum over records ---
+
+LINEAR, WIDE = jmm.problems.linear_scorer, Saddle(9.0, 9.0)
+PARTIAL: dict = dict(prior=0.3, max_fpr=0.4, min_tpr=0.5)
+SUMS = {
+    "dro": (jmm.problems.dro(jmm.problems.group_glm("logistic", feature_bound=2.0, radius=3.0),
+                             penalty=0.2, cap=5.0).problem,
+            lambda: jmm.problems.reweighted_start(jnp.ones(3), "cvar", eta=0.4)),
+    "hand_till": (jmm.problems.multiclass_auc(LINEAR, shares=[0.7, 0.3], form="hand_till",
+                                              radius=WIDE),
+                  lambda: jmm.problems.multiclass_auc_start(jnp.ones((3, 2)), classes=2,
+                                                            form="hand_till")),
+    "partial": (jmm.problems.partial_auc(LINEAR, penalty=0.5, radius=WIDE, **PARTIAL),
+                lambda: jmm.problems.partial_auc_start(jnp.ones(3), min_tpr=0.5)),
+    "average precision": (jmm.problems.average_precision(
+        prior=0.3, feature_bound=2.0, radius=3.0, anchors=2).problem,
+        lambda: jmm.problems.average_precision_start(jnp.ones(3), anchors=2)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SUMS)
+def test_ghost_sums_are_those_of_single_records_and_the_check_is_clean(name):
+    problem, start = SUMS[name]
+    (x, y), z = auc_data(12), start()
+    data = x, y.astype(jnp.int32) if name == "hand_till" else y
+    alone = not jax.tree.leaves(z.v)  # w is the only player
+    clip = Saddle(2.0, None if alone else 0.5)
+    ghost = jmm.types.with_strategy(problem.operator, "ghost")
+    actual = jax.jit(jmm.clipped_sum(ghost, clip))(z, data)
+    each = jax.jit(jax.vmap(problem.operator, (None, 0)))(z, data)
+    for total, rows, bound in zip(actual, each, clip, strict=True):
+        if bound is None:
+            continue
+        rows = np.concatenate([np.reshape(a, (12, -1)) for a in jax.tree.leaves(rows)], 1)
+        factor = bound / np.maximum(bound, np.linalg.norm(rows, axis=1, keepdims=True))
+        assert np.any(factor < 1)
+        np.testing.assert_allclose(np.concatenate([np.ravel(a) for a in jax.tree.leaves(total)]),
+                                   np.sum(factor * rows, 0), rtol=1e-6, atol=1e-9)
+    query = jmm.Query(clip=clip, population=12,
+                      noise_multiplier=Saddle(1.0, None if alone else 1.0))
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
+    assert jmm.check(problem, z, data, hyper, delta=1e-3).warnings == ()

@@ -43,6 +43,13 @@ BOUNDED = {
     "glm": (problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=0.9, curvature=1.0,
                                  feature_bound=2.0, label_bound=3.0, radius=1.5),
             [(3,), ()], 3, whole),
+    "dro": (problems.dro(problems.group_glm("squared", feature_bound=1.0, radius=1.0), penalty=0.3,
+                         cap=4.0),
+            [(3,), ()], 4, lambda z: Saddle({"eta": z[0], "theta": z[1:]}, ())),
+    "average precision": (problems.average_precision(prior=0.3, feature_bound=0.5, radius=0.5,
+                                                     anchors=2, multiplier=0.5),
+                          [(3,), ()], 7,
+                          lambda z: Saddle({"theta": z[:3], "threshold": z[3:5]}, z[5:])),
     "robust regression": (demo_games.robust_regression(
         feature_bound=1.0, label_bound=2.0, radius=RADIUS, penalty=0.8), [(3,), ()], 6, split),
 }

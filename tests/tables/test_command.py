@@ -4,6 +4,7 @@ import decimal
 import itertools
 import json
 import math
+import pathlib
 import stat
 
 import jax
@@ -17,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.estimators import PrivateAUCClassifier
+from jaxminimax.releases import sums
 from jaxminimax.tables import (
     Category,
     Charged,
@@ -239,7 +241,9 @@ def test_charged_ranges_are_paid_from_the_same_epsilon():
 @pytest.mark.parametrize(("words", "message"), [
     (("--name", "first"), "--ledger FILE"),
     (("--ledger", "l", "--curve", "1", "--test-fraction", "0.5"), "leave one of them out"),
-    (("--ledger", "nowhere.json"), "no ledger at")])
+    (("--ledger", "nowhere.json"), "no ledger at"),
+    (("--people", "0"), "people must be an integer"),
+    (("--people", "2", "--owner", "y2"), "a person is one record")])
 def test_what_a_ledger_cannot_count_is_refused(tmp_path, capsys, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     made(40).to_csv("t.csv", index=False)
@@ -261,6 +265,34 @@ def test_a_ledger_takes_runs_of_its_own_unit(tmp_path, unit, owner, claim, refus
             ledger.check_same("The run", unit=stated)
     else:
         ledger.check_same("The run", unit=stated)
+
+
+@pytest.mark.slow
+def test_the_noise_of_a_table_is_for_all_rows_of_a_person(tmp_path, capsys):
+    """By every part of the run, ranges too; and a ledger is for the same number of rows."""
+    made().to_csv(tmp_path / "t.csv", index=False)
+    books = str(tmp_path / "l.json")
+    how = ["--epsilon", "2", "--delta", "1e-5"]
+    for other in ([], ["--people", "3"]):
+        pathlib.Path(books).unlink(missing_ok=True)
+        assert main.main(["ledger", books, "--epsilon", "3", "--delta", "1e-4", *other]) == 0
+        capsys.readouterr()
+        status = main.main([
+            "train", str(tmp_path / "t.csv"), "--label", "y", "--positive", "1", "--numeric", "a",
+            "b=0:1", "--ranges", "charged", *how, "--people", "3", "--ledger", books, "--json"])
+        out, err = capsys.readouterr()
+        assert status == (0 if other else 2), err
+        assert other or "people = 3, and the ledger for 1" in err
+    stated = json.loads(out)["statement"]
+    assert (stated["people"], stated["unit"]) == (3, "one person")
+    (run,) = jmm.accounting.Ledger(books).statement().runs
+    schema = Schema({"a": Charged(), "b": Number(0, 1)}, "y", 1)
+    paid = statistics.ranges_query(400, schema, 2.0, 1e-5, 3)
+    chosen = defaults(400, schema, epsilon=2.0, delta=1e-5, alongside=paid, people=3)
+    assert 1.99 < jmm.epsilon(chosen.mechanism(), 1e-5, people=3) <= 2
+    assert stated["epsilon"] == pytest.approx(jmm.epsilon(chosen.mechanism(), 1e-5, people=3))
+    assert run["charge"] == jmm.accounting.Ledger(books)._rule.charge(
+        chosen.mechanism(), "", 1e-4, "replace_one", 3)
 
 
 @pytest.mark.slow
@@ -305,7 +337,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
 
     seen = []
     with monkeypatch.context() as patched:
-        patched.setattr(statistics, "compiled_release", again)
+        patched.setattr(sums, "compiled_release", again)
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
     assert seen[0] > 10

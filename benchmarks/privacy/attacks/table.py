@@ -5,8 +5,8 @@ read, split where persons are held out, and passed to `train` with one key, so t
 cancels in the difference of two releases, which is compared with the sensitivity that is charged.
 Both runs go on from the releases of the first table, as in adaptive composition. The attack covers
 the release of charged ranges, those of means and second moments, gradients at three points (of the
-average record, by every kind of label, and of all groups with equal weights), and the losses of
-groups.
+average record, by every kind of label, and of all groups with equal weights), the losses of groups,
+and the release that calibrates scores.
 """
 
 import decimal
@@ -25,17 +25,15 @@ import pandas as pd
 
 from jaxminimax import Saddle, sgda
 from jaxminimax.mechanism import GroupLosses, Repeat
+from jaxminimax.releases import sums
 from jaxminimax.releases.groups import release_weighted_gradient
 from jaxminimax.releases.losses import release_group_losses
-from jaxminimax.releases.sums import release
 from jaxminimax.tables import (
     Category,
     Charged,
     Number,
     Schema,
-    curvature,
     files,
-    statistics,
     train,
     training,
 )
@@ -56,7 +54,7 @@ SCHEMAS = {
                       target=Category(("1", str(LARGE), "u"))),
     "number": Schema({"b": COLUMNS["b"], "c": COLUMNS["c"]}, "a", None, "who", MOST,
                      target=Number(-1, 1))}
-_gradient = jax.jit(release, static_argnames="problem")
+_gradient = jax.jit(sums.release, static_argnames="problem")
 _of_all_groups = jax.jit(release_weighted_gradient, static_argnames="problem")
 
 # names of persons that are easily taken for each other, by number
@@ -183,8 +181,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
         return types.SimpleNamespace(state=state._replace(
             mean=state.mean._replace(value=state.mean.value._replace(w=w))))
 
-    with mock.patch.multiple(statistics, compiled_release=recorded(statistics.compiled_release)), \
-            mock.patch.multiple(curvature, compiled_release=recorded(curvature.compiled_release)), \
+    with mock.patch.multiple(sums, compiled_release=recorded(sums.compiled_release)), \
             mock.patch.multiple(recording,
                                 release_group_losses=recorded(release_group_losses)), \
             mock.patch.multiple(training, fit=rounds):

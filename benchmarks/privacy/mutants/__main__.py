@@ -3,10 +3,10 @@
     python -m benchmarks.privacy.mutants [--only NAME,NAME] [--markdown FILE]
 
 A bug is planted by replacing one function in the module that uses it, for the time of one check;
-no file is edited. `plants` has the bugs, `charges` those of the accountant. A
-detector returns a number and the largest value that the number may have (`detectors`, and
-`samples` of samples); one that breaks has caught nothing. `subtle`, `grids`, `places`,
-`runs` of files and ledgers, `turns` of parts in turn, and `tables` have bugs with detectors.
+no file is edited. `plants` has the bugs and `aims` their places. A detector returns a number and
+the largest value that the number may have (`detectors`, and `samples` of samples); one that breaks
+has caught nothing. `charges` of the accountant, `subtle`, `grids`, `places`, `runs` of files and
+ledgers, `turns` of parts in turn, and `tables` have bugs with detectors.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from benchmarks.common import report
 from benchmarks.privacy.mutants import charges, grids, places, runs, samples, subtle, tables, turns
 from benchmarks.privacy.mutants import detectors as find
 from benchmarks.privacy.mutants import plants as plant
+from benchmarks.privacy.mutants.aims import replace
 from benchmarks.privacy.mutants.detectors import Finding
-from benchmarks.privacy.mutants.plants import replace
 from jaxminimax import gda, proximal, recursive_sgda
 from jaxminimax.accounting import calibration, curve
 from jaxminimax.mechanism import poisson
@@ -258,17 +258,6 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.scores_clipped_at(1.2), LARGEST, SIGNAL),
     ("losses not clipped", "sensitivity of losses", "clipped losses",
      lambda _: lambda each, bound: each, LOSSES, SIGNAL),
-    # tables
-    ("integer owners rounded to floats", "persons: one record each", "name of a person",
-     tables.through_floats, tables.moved, "how far a release moves with a person over the charged"),
-    ("one person in a hundred is two records", "persons: one record each", "rows of persons",
-     tables.two_records_each_hundredth, tables.records_of_a_person, "records of one person"),
-    ("a row of one held-out person in fifty trains", "persons: held out or not", "held-out rows",
-     tables.row_of_a_fiftieth_trains, tables.parted_persons, "persons on both sides"),
-    ("second moments of rows not charged", "accountant: all that is released", "extra releases",
-     tables.without_second_moments, tables.released, "epsilon of all releases"),
-    ("second moments of rows with half the noise", "standard deviation", "second moments",
-     tables.of_half_noise, tables.released, "epsilon of all releases"),
     # the end of the budget
     ("spent not advanced (budget)", "the end of the budget", "update", plant.not_advanced,
      find.budget, "releases that are not NaN"),
@@ -285,19 +274,19 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("a pass that was begun not charged", "accountant", "charge", charges.whole_passes_only,
      BATCHES, SIGNAL),
     ("players charged as two samples", "accountant: one sample for both", "charge",
-     charges.players_apart, find.one_sample, "true delta over the claimed one"),
+     charges.players_apart, charges.one_sample, "true delta over the claimed one"),
     ("rate charged a twentieth low", "accountant", "charge", charges.rate_charged(0.95),
-     find.one_sample, "true delta over the claimed one"),
-    ("delta spent twice", "accountant", "delta", charges.spent_twice, find.one_sample,
+     charges.one_sample, "true delta over the claimed one"),
+    ("delta spent twice", "accountant", "delta", charges.spent_twice, charges.one_sample,
      "true delta over the claimed one"),
     ("group losses not charged", "accountant: Laplace releases", "charge", charges.laplace_free,
-     find.laplace, "true delta over the claimed one"),
+     charges.laplace, "true delta over the claimed one"),
     ("index of the largest loss not charged", "accountant: selections", "charge",
-     charges.index_free, find.selection, "true delta over the claimed one"),
+     charges.index_free, charges.selection, "true delta over the claimed one"),
     ("differences not charged", "accountant: releases between anchors", "charge",
      charges.differences_free, WINDOWS, SIGNAL),
     ("stopped windows charged in turn", "accountant: what a run that stopped early has spent",
-     "stopped windows", charges.in_turn, find.stopped_windows,
+     "stopped windows", charges.in_turn, charges.stopped_windows,
      "squared parameter over the charged"),
     ("a tree charged as one node", "accountant: nodes that a record is in", "charge",
      charges.tree_of(lambda leaves: 1), TREE, SIGNAL),
@@ -308,16 +297,16 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("correlated noise of one pass charged for all", "accountant: passes", "length of columns",
      charges.one_pass_alone, PASSES, SIGNAL),
     ("group charged at its rate over the number of groups", "accountant: adaptive groups",
-     "charge", charges.rate_over_groups, find.one_group, "true delta over the claimed one"),
+     "charge", charges.rate_over_groups, charges.one_group, "true delta over the claimed one"),
     ("several records charged as in the largest group", "accountant: groups of several sizes",
-     "charge", charges.in_the_largest_group, find.several_in_a_group,
+     "charge", charges.in_the_largest_group, charges.several_in_a_group,
      "true delta over the claimed one"),
     *subtle.BUGS,
 )
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)
 MUTANTS += tuple(Mutant(name, breaks, number, replace(aim, make, own.AIMS), detector)
-                 for own in (runs, turns)
+                 for own in (runs, tables, turns)
                  for name, breaks, aim, make, detector, number in own.BUGS)
 # an attack's bound on epsilon sees a gross mistake of any kind
 MUTANTS += (Mutant("clip norm doubled, attacked", "sensitivity", "audit: lower bound on epsilon",

@@ -185,22 +185,6 @@ def adaptive(joint: bool = False) -> Finding:
     return over_charged(adaptive_attack.signal(KEY, joint, RUNS))
 
 
-def stopped_windows() -> Finding:
-    """The squared Gaussian parameter of runs in windows over the charged one, at every stop."""
-    rounds, length, share = 100, 10, 0.05
-    opens = np.arange(rounds) % length == 0
-    z = np.sqrt(np.where(opens, opens.sum() / share, (~opens).sum() / (1 - share)))
-    shared: Any = dict(population=1000, parameters=1)
-    made = mechanism.Windows(
-        anchor=mechanism.Query(clip=Saddle(1.0, 1.0), joint=True,
-                               noise_multiplier=Saddle(z[0], z[0]), **shared),
-        difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z[1], **shared),
-        length=length, rounds=rounds)
-    parts = [made.truncated(k) for k in range(1, rounds + 1)]
-    charged = [part.charges("replace_one")[0].gaussian for part in parts if part is not None]
-    return Finding(float(np.max(np.cumsum(z**-2.0) / charged)), 1.0)
-
-
 def audit(rounds: int) -> Finding:
     """Lower bound on epsilon; the limit is the claimed one."""
     hyper = jmm.calibrate(sgda, hyper_of(sgda, rounds, query(FULL, noise_multiplier=None)), 4.0,
@@ -278,34 +262,30 @@ def drawn(groups: bool = False) -> Finding:
     return Finding(float(away.max()), 6 * math.sqrt(2 / runs))
 
 
+def _one_clipped(loss: Callable[..., jax.Array], w: jax.Array, x: jax.Array) -> Finding:
+    """Norm of one clipped gradient, kept as factors, in clip norms."""
+    total = clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
+    return Finding(float(jnp.linalg.norm(total(Saddle(w, ()), x).w)), 1.0 + 1e-6)
+
+
 def shared_rows() -> Finding:
     """Norm of one clipped gradient of rows that share a matrix and are equal, in clip norms."""
-    def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.sum(x @ w)
-
-    total = clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
-    alone = total(Saddle(jnp.zeros((30, 40), jnp.float32), ()), jnp.ones((1, 3, 30), jnp.float32))
-    return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
+    return _one_clipped(lambda w, v, x: jnp.sum(x @ w), jnp.zeros((30, 40), jnp.float32),
+                        jnp.ones((1, 3, 30), jnp.float32))
 
 
 def stacked_matrices() -> Finding:
     """Norm of one clipped gradient of matrices that a scan goes over, in clip norms."""
-    def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.sum(jax.lax.scan(lambda h, m: (h + h @ m, None), x, w)[0])
-
-    total = clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
-    alone = total(Saddle(jnp.zeros((3, 20, 20), jnp.float32), ()), jnp.ones((1, 20), jnp.float32))
-    return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
+    return _one_clipped(
+        lambda w, v, x: jnp.sum(jax.lax.scan(lambda h, m: (h + h @ m, None), x, w)[0]),
+        jnp.zeros((3, 20, 20), jnp.float32), jnp.ones((1, 20), jnp.float32))
 
 
 def tied_table() -> Finding:
     """Norm of one clipped gradient of a row that is looked up and multiplied, in clip norms."""
-    def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
-        return (x @ w.T)[3] + jnp.sum(w[jnp.int32(3 * x[0])])
-
-    total = clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
-    alone = total(Saddle(jnp.zeros((100, 8), jnp.float32), ()), jnp.ones((1, 8), jnp.float32))
-    return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
+    return _one_clipped(
+        lambda w, v, x: (x @ w.T)[3] + jnp.sum(w[jnp.int32(3 * x[0])]),
+        jnp.zeros((100, 8), jnp.float32), jnp.ones((1, 8), jnp.float32))
 
 
 def others_of_nan() -> Finding:
@@ -401,81 +381,3 @@ def law() -> Finding:
                             RUNS)
     x = np.ravel(result.noise / result.noise.std(0))
     return Finding(float(stats.kstest(x, "norm").statistic) * math.sqrt(x.size), 2.5)
-
-
-# --- the accountant ---
-
-
-def _mass(one: Callable[[np.ndarray], np.ndarray], two: Callable[[np.ndarray], np.ndarray],
-          epsilon: float) -> float:
-    """Hockey-stick divergence of two densities, by a sum on a fine grid."""
-    x = np.linspace(-60, 60, 480_001)
-    return float(np.sum(np.maximum(one(x) - math.exp(epsilon) * two(x), 0)) * (x[1] - x[0]))
-
-
-def one_sample(z: float = 0.6) -> Finding:
-    """True delta at the claimed epsilon of both players on one Poisson sample, over the claimed."""
-    rate = 0.1
-    described = query(mechanism.Poisson(rate=rate), 1000, noise_multiplier=Saddle(z, z))
-    joint = math.sqrt(2) / z  # distance of both players' releases from 0, noise 1
-    return _of_a_sample(mechanism.Repeat(query=described, times=1), rate, joint)
-
-
-def one_group() -> Finding:
-    """As `one_sample`, of a group's gradient that is read for sure."""
-    rate, z = 0.2, 0.6
-    described = mechanism.GroupGradients(clip=1.0, noise_multiplier=z,
-                                         sampling=mechanism.Poisson(rate=rate), sizes=(500,) * 2)
-    return _of_a_sample(mechanism.Repeat(query=described, times=1), rate, 1 / z)
-
-
-def several_in_a_group(people: int = 2, batch: int = 2, z: float = 1.5) -> Finding:
-    """True delta at the claimed epsilon of records of one person, all in the smallest group.
-
-    On one data set they are opposite to all others, on the other data set they are like them.
-    """
-    described = mechanism.GroupGradients(
-        clip=1.0, noise_multiplier=z, sampling=mechanism.FixedSize(batch=batch),
-        sizes=group_attack.SIZES)
-    claimed = jmm.epsilon(mechanism.Repeat(query=described, times=1), DELTA, people=people)
-    hits = stats.hypergeom(min(group_attack.SIZES), people, batch).pmf(np.arange(people + 1))
-
-    def moved(x: np.ndarray) -> np.ndarray:
-        return np.asarray(sum(w * stats.norm.pdf(x, 2 * j / z) for j, w in enumerate(hits)))
-
-    return Finding(_mass(moved, stats.norm.pdf, claimed) / DELTA, 1.0 + 1e-6)
-
-
-def _of_a_sample(once: mechanism.Repeat, rate: float, far: float) -> Finding:
-    """True delta at the claimed epsilon of a release at distance `far` from 0, over the claimed."""
-    claimed = jmm.epsilon(once, DELTA)
-
-    def density(towards: float, x: np.ndarray) -> np.ndarray:
-        mixed = (1 - rate) * np.exp(-x**2 / 2) + rate * np.exp(-(x - towards) ** 2 / 2)
-        return mixed / math.sqrt(2 * math.pi)
-
-    true = _mass(functools.partial(density, far), functools.partial(density, -far), claimed)
-    return Finding(true / DELTA, 1.0 + 1e-6)
-
-
-def laplace() -> Finding:
-    """True delta of one Laplace release at the claimed epsilon, over the claimed delta."""
-    z, delta = 0.5, 1e-3
-    losses = mechanism.GroupLosses(bound=1.0, sizes=(100,), noise_multiplier=z, times=1)
-    gradient = mechanism.Repeat(query=query(FULL, noise_multiplier=Saddle(99.0, 99.0)), times=1)
-    claimed = jmm.epsilon(mechanism.Sequence(parts=(gradient, losses)), delta)
-    true = max(0.0, 1 - math.exp((claimed - 1 / z) / 2))
-    return Finding(true / delta, 1.0)
-
-
-def selection() -> Finding:
-    """True delta of one index at the claimed epsilon, over the claimed delta."""
-    z, delta = 0.5, 1e-3
-    index = mechanism.Selection(bound=1.0, sizes=(100,), noise_multiplier=z, times=1)
-    gradient = mechanism.Repeat(query=query(FULL, noise_multiplier=Saddle(99.0, 99.0)), times=1)
-    claimed = jmm.epsilon(mechanism.Sequence(parts=(gradient, index)), delta)
-    # a bit of probability p, whose odds a record multiplies by e^t
-    p = np.linspace(0.0, 1.0, 10_001)[1:-1]
-    moved = 1 / (1 + (1 - p) / p * math.exp(-1 / z))
-    true = max(np.max(moved - math.exp(claimed) * p), 0.0)
-    return Finding(float(true) / delta, 1.0)

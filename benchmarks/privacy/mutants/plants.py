@@ -1,8 +1,4 @@
-"""Planted bugs: what each function of the release path is replaced by.
-
-`AIMS` says where a function is looked up by the code that uses it; that is the one place to change
-when code moves.
-"""
+"""Planted bugs: what each function of the release path is replaced by; `aims` says where."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,121 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.privacy.attacks import group as group_attack
-from benchmarks.privacy.mutants import places as mutant_places
-from jaxminimax import Saddle, ftrl, group_oco, sgda
-from jaxminimax.accounting import curve
-from jaxminimax.base import identity
+from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.gradients import clipping, summation, weights
-from jaxminimax.gradients.ghost import convolution, factors
-from jaxminimax.gradients.ghost import sums as ghost_sums
 from jaxminimax.mechanism import (
     Poisson,
-    Repeat,
-    Windows,
-    costs,
-    distinct,
-    factorisation,
-    grid,
     phase_sizes,
     poisson,
     rows_read,
     sampling,
 )
-from jaxminimax.mechanism import solutions as lengths
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys
-from jaxminimax.placement import host_data
-from jaxminimax.problems import _vi
 from jaxminimax.releases import (
-    differences,
-    groups,
-    losses,
-    noisy_sums,
-    reading,
     release_keys,
-    solutions,
-    stream,
-    sums,
 )
 from jaxminimax.releases.watch import watched_pair
-from jaxminimax.tables import curvature, files, rule
-from jaxminimax.tables import records as table_records
-
-AIMS: dict[str, tuple[Any, str]] = {
-    # noise
-    "integer noise": (noisy_sums, "floored_normal"),
-    "integer noise of both players": (noisy_sums, "integer_noise"),
-    "integer Laplace noise": (noisy_sums, "floored_laplace"),
-    "sum over all groups": (groups, "noisy_sum"),
-    "noise of counts": (sums, "floored_normal"),
-    "difference": (differences, "release_difference"),
-    "index": (losses, "chosen"),
-    "margin of the noise": (noisy_sums, "ROUNDING_MARGIN"),
-    "dither": (noisy_sums, "dither"),
-    "noise on a sum": (noisy_sums, "add_noise_and_normalise"),
-    "node": (stream, "_node"),
-    "what correlated noise is made of": (stream, "floored_normal"),
-    "keys of a release": (release_keys, "Keys"),
-    "key and sample": (reading, "draw_sample"),
-    "words of operators": (release_keys.Keys, "operators"),
-    "stream of keys": (release_keys, "stream"),
-    "numbers of a round": (mutant_places.Twice, "number"),
-    "parts of a round": (mutant_places.Two, "parts"),
-    # samples
-    "sample": (reading, "draw"),
-    "law of sizes": (poisson, "thresholds"),
-    "slots of a sample": (poisson, "least"),
-    "sample that fits": (poisson, "_fits"),
-    "new rows": (distinct, "firsts"),
-    "part": (reading, "part_of"),
-    "rows sent ahead": (host_data.Window, "read"),
-    "words of samples sent ahead": (release_keys.Keys, "ahead"),
-    # tables
-    "name of a person": (identity, "_name"),
-    "rows of persons": (table_records, "rows_of_people"),
-    "held-out rows": (files, "held_out"),
-    "extra releases": (rule.Defaults, "extra"),
-    "second moments": (curvature, "release_second_moments"),
-    # sums
-    "weight": (weights, "weight"),
-    "norm": (weights, "norm"),
-    "joint norm": (weights, "joint_ratio"),
-    "count": (summation.Summation, "num_unclipped"),
-    "clipped sum": (clipping.ClippedSum, "sums"),
-    "gram": (factors, "_gram"),
-    "norms of matrices": (ghost_sums, "norms_of"),
-    "norms of tied tables": (factors, "union_norms"),
-    "pixels of a window": (convolution, "patches"),
-    "rows of a slice": (summation, "fresh"),
-    "records by themselves": (summation, "each"),
-    "clipped losses": (losses, "_clipped"),
-    "clipped scores": (losses, "_clipped_parts"),
-    "product with a record": (_vi, "product_with"),
-    "noise unit": (solutions, "noise_unit"),
-    "length of a solution": (lengths, "solution_length"),
-    # algorithms
-    "update": (sgda, "update"),
-    "release": (sums, "release_and_clip"),
-    "single loss": (group_oco, "release_loss"),
-    "round on a stream": (ftrl, "observe_record"),
-    # the accountant
-    "charge": (costs, "price"),
-    "rounding of a distance": (grid, "_rounding"),
-    "length of columns": (factorisation, "norms"),
-    "stopped windows": (Windows, "truncated"),
-    "multiplier": (Repeat, "multiplier"),
-    "shift": (curve, "shift"),
-    "delta": (curve, "named_epsilon"),
-}
-
-
-def replace(aim: str, make: Callable[[Any], Any],
-            aims: dict[str, tuple[Any, str]] = AIMS) -> Callable[..., Any]:
-    """Plants `make(original)` where `aims` says."""
-    where, name = aims[aim]
-    return lambda: mock.patch.object(where, name, make(getattr(where, name)))
-
 
 # --- noise ---
 

@@ -14,12 +14,12 @@ import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle, sgda
 from jaxminimax.base import own_files
-from jaxminimax.drivers import long_runs
+from jaxminimax.drivers import saved_runs
 from jaxminimax.tables.unfinished import Unfinished
 
 AIMS: dict[str, tuple[Any, str]] = {
-    "saved state": (long_runs._Folder, "latest"),
-    "end of a booking": (long_runs.Booking, "__exit__"),
+    "saved state": (saved_runs.Folder, "latest"),
+    "end of a booking": (saved_runs.Booking, "__exit__"),
     "lock": (own_files, "_lock"),
     "end of an entry": (jmm.accounting.Ledger, "_close"),
     "settings of a ledger": (jmm.accounting.Ledger, "check_same"),

@@ -1,21 +1,57 @@
-"""Planted bugs of tables, and what catches them: rows of a person, rows held out, and charges."""
+"""Planted bugs of tables, and what catches them: persons, noise, clip norms and charges."""
 
+import contextlib
 import dataclasses
+import functools
 import numbers
 import pathlib
 import tempfile
+import types
+import warnings
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.privacy.attacks import table as table_attack
-from benchmarks.privacy.mutants.detectors import Finding
+from benchmarks.privacy.mutants import plants
+from benchmarks.privacy.mutants.detectors import KEY, Finding
 from jaxminimax import Saddle
-from jaxminimax.tables import files, records
+from jaxminimax.base import identity
+from jaxminimax.gradients import weights
+from jaxminimax.releases import sums
+from jaxminimax.tables import (
+    NoteWarning,
+    Schema,
+    calibration,
+    curvature,
+    files,
+    records,
+    rule,
+    statistics,
+    train,
+    training,
+)
 
+AIMS: dict[str, tuple[Any, str]] = {
+    "name of a person": (identity, "_name"),
+    "rows of persons": (records, "rows_of_people"),
+    "held-out rows": (files, "held_out"),
+    "extra releases": (rule.Defaults, "extra"),
+    "moments": (statistics, "release_moments"),
+    "second moments": (curvature, "release_second_moments"),
+    "calibration": (calibration, "release_line"),
+    "weight": (weights, "weight"),
+}
 _PERSONS, _ROWS = 300, 4
+_KINDS = {"two values": "average", "several classes": "classes", "a number": "number"}
+# name in `AIMS` -> name in the settings, and labels that it is made for
+_RELEASES = {"moments": ("moments", tuple(_KINDS)), "second moments": ("matrix", tuple(_KINDS)),
+             "calibration": ("line", ("two values", "several classes"))}
 _OWNERS = np.repeat(np.arange(_PERSONS), _ROWS)
 
 
@@ -48,30 +84,89 @@ def row_of_a_fiftieth_trains(held_out: Any) -> Any:
     return changed
 
 
-def without_second_moments(_: Any) -> Any:
-    """The release of rows' second moments is not charged with the run."""
-    def changed(self: Any) -> tuple[Any, ...]:
-        return (*self.alongside, self.moments)
-
-    return changed
+def without(name: str) -> Callable[[Any], Any]:
+    """One release is not charged with the run."""
+    return lambda extra: lambda self: tuple(
+        x for x in extra(self) if x is not getattr(self, name))
 
 
-def of_half_noise(release_second_moments: Any) -> Any:
-    """Second moments have half of the noise that is charged."""
-    def changed(key: Any, described: Any, *rows: Any) -> Any:
+def of_half_noise(function: Any) -> Any:
+    """One release has half of the noise that is charged."""
+    def changed(key: Any, described: Any, *rest: Any) -> Any:
         noise = Saddle(described.query.noise_multiplier.w / 2, None)
-        return release_second_moments(key, dataclasses.replace(
-            described, query=dataclasses.replace(described.query, noise_multiplier=noise)), *rows)
+        return function(key, dataclasses.replace(
+            described, query=dataclasses.replace(described.query, noise_multiplier=noise)), *rest)
 
     return changed
 
 
-def released() -> Finding:
-    """Epsilon of all that `train` releases, by what is passed to releases; 20 is asked for."""
+def descriptions(table: Any, schema: Schema) -> list[Any]:
+    """Returns what is passed to the releases of `train`; none is made, so nothing is compiled."""
+    described = []
+
+    def kept(key: Any, made: Any, problem: Any, start: Saddle, data: Any) -> Saddle:
+        described.append(made)
+        return start
+
+    def rounds(key: Any, start: Saddle, data: Any, hyper: Any, algorithm: Any, *_: Any,
+               **how: Any) -> Any:
+        described.append(algorithm.mechanism(hyper))
+        return types.SimpleNamespace(state=algorithm.init(start, hyper))
+
+    with contextlib.ExitStack() as patches, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoteWarning)
+        patches.enter_context(mock.patch.object(training, "fit", rounds))
+        patches.enter_context(mock.patch.object(sums, "compiled_release", kept))
+        train(table, schema, epsilon=20.0, delta=1e-3, key=KEY)
+    return described
+
+
+def released(kind: str = "average") -> Finding:
+    """Epsilon of all that is passed to the releases of `train`; 20 is asked for."""
     table, _ = table_attack.neighbours(0, "int64", fixed_label=False)
-    made = table_attack.releases(table, table_attack.SCHEMAS["average"], jax.random.key(0))
-    described = list({repr(one): one for one, _ in made}.values())
+    described = descriptions(table, table_attack.SCHEMAS[kind])
     return Finding(jmm.epsilon(jmm.Sequence(parts=tuple(described)), 1e-3), 20.0)
+
+
+def _moved_by_one(release: Callable[..., Any], clip: float, *records: np.ndarray) -> Finding:
+    """How far a release moves with its first record, at first a zero, over the charged."""
+    answers = []
+
+    # a function of its own, as a bug is not in a program that was compiled before
+    program = jax.jit(lambda key, made, problem, start, data: sums.release(
+        key, made, jnp.int32(0), problem, start, data), static_argnames="problem")
+
+    def kept(*args: Any) -> Any:
+        answers.append(program(*args))
+        return answers[-1]
+
+    described = statistics.one_release(len(records[0]), clip, 1.0)
+    with mock.patch.object(sums, "compiled_release", kept):
+        for first in (0, 1):
+            release(KEY, described, *(np.concatenate([first * x[:1], x[1:]]) for x in records))
+    moved = np.linalg.norm(np.asarray(answers[1].w) - np.asarray(answers[0].w))
+    return Finding(float(moved) * len(records[0]) / (2 * clip), 1.0)
+
+
+def long_rows() -> Finding:
+    """As `_moved_by_one`, of second moments of rows that are 2.8 long."""
+    return _moved_by_one(curvature.release_second_moments, 1.0,
+                         np.full((9, 1, 3), 2.0, np.float32), np.ones((9, 1), np.float32))
+
+
+def labels_out_of_range() -> Finding:
+    """As `_moved_by_one`, of the release that calibrates scores, with labels of 5."""
+    return _moved_by_one(
+        functools.partial(calibration.release_line, prior=0.5), calibration.CLIP,
+        np.ones((9, 1)), np.full((9, 1), 5.0), np.ones((9, 1)))
+
+
+def classes_out_of_range() -> Finding:
+    """As `labels_out_of_range`, of three classes."""
+    return _moved_by_one(
+        functools.partial(calibration.release_line, prior=np.full(3, 1 / 3)),
+        calibration.OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
+        np.full((9, 1, 3), [0.0, 5.0, 0.0]), np.ones((9, 1)))
 
 
 def moved() -> Finding:
@@ -91,3 +186,26 @@ def parted_persons() -> Finding:
     """Persons with rows held out and rows to train on; there may be none."""
     held = files.held_out(len(_OWNERS), _OWNERS, 0.3, 0).reshape(_PERSONS, _ROWS)
     return Finding(int(np.sum(held.any(1) & ~held.all(1))), 0.0)
+
+
+# name, what it breaks, what is replaced and by what, detector, and what its number is
+_MOVED, _ALL = "how far a release moves with a person over the charged", "epsilon of all releases"
+BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], str], ...] = (
+    ("integer owners rounded to floats", "persons: one record each", "name of a person",
+     through_floats, moved, _MOVED),
+    ("one person in a hundred is two records", "persons: one record each", "rows of persons",
+     two_records_each_hundredth, records_of_a_person, "records of one person"),
+    ("a row of one held-out person in fifty trains", "persons: held out or not", "held-out rows",
+     row_of_a_fiftieth_trains, parted_persons, "persons on both sides"),
+    ("second moments of rows not clipped", "sensitivity", "weight", plants.lifted, long_rows,
+     _MOVED),
+    ("calibration not clipped", "sensitivity", "weight", plants.lifted, labels_out_of_range,
+     _MOVED),
+    ("calibration of classes not clipped", "sensitivity", "weight", plants.lifted,
+     classes_out_of_range, _MOVED),
+    *(bug for aim, (name, labels) in _RELEASES.items() for label in labels for bug in (
+        (f"{aim} not charged, {label}", "accountant: all that is released", "extra releases",
+         without(name), functools.partial(released, _KINDS[label]), _ALL),
+        (f"{aim} with half the noise, {label}", "standard deviation", aim, of_half_noise,
+         functools.partial(released, _KINDS[label]), _ALL))),
+)

@@ -122,7 +122,7 @@ def described(times: int = 2 * PARTS, bands: int = PARTS, parameters: int = 2) -
 def one_window() -> Finding:
     """True delta at the claimed epsilon of a record that is read once, over the claimed."""
     column = factorisation.norms(PARTS, PARTS).column
-    return detectors._of_a_sample(described(PARTS), RATE, column)
+    return charges.of_a_sample(described(PARTS), RATE, column)
 
 
 def charged_rounding() -> Finding:
