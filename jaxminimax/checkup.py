@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax import public_signs
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks, types
 from jaxminimax.base.identity import People, rows_each
@@ -185,7 +186,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
                 "batch size": batch, "rows read": read},
         strategy=summed.explain(z, batch_of),
         cost=cost,
-        warnings=_warnings(delta, n, noise, z, wanted, hyper, (query, *others)),
+        warnings=_warnings(problem, delta, n, noise, z, wanted, hyper, (query, *others)),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 
 
@@ -223,8 +224,8 @@ def _arrays(name: str, tree: PyTree) -> list[dict[str, Any]]:
 
 def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]]:
     """Returns every player's sign: that of a loss is known, an operator of your own states it."""
-    of_loss = isinstance(operator, types.SaddleOperator)
-    moves = ("descends the loss", "ascends the loss") if of_loss else (
+    moves = ("descends the loss", "ascends the loss") if isinstance(
+        operator, types.SaddleOperator) else (
         "moves against the operator's w", "moves against the operator's v: it must be -grad_v")
     return {name: {"moves": how, "numbers": sum(a.size for a in jax.tree.leaves(x)),
                    "clip": None if c is None else float(c)}
@@ -247,9 +248,9 @@ def _batch(query: Any, n: int) -> tuple[float, int]:
     return float(sampling.batch_size(size)), int(sampling.rows_read(size))
 
 
-def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle, hyper: Any,
-              queries: tuple[Any, ...]) -> tuple[str, ...]:
-    texts = []
+def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
+              hyper: Any, queries: tuple[Any, ...]) -> tuple[str, ...]:
+    texts = list(public_signs.warnings_of(problem, z))
     if delta is not None and delta >= min(0.1, 1 / n):
         texts.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
                      "record, drawn at random, would meet it. Choose one well below 1/n.")

@@ -21,6 +21,7 @@ it: 1/8 of the logistic loss, where sigma (1 - sigma) is at most 1/4.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,8 @@ import numpy as np
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases.sums import release
+from jaxminimax.tables import statistics
+from jaxminimax.tables.scaling import Moments, spread
 
 _SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
 
@@ -74,3 +77,20 @@ def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
     values, vectors = np.linalg.eigh(full)
     return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T,
                       np.float32)
+
+
+def variances(squares: Any, by: Moments, floor: float | None,
+              described: Repeat) -> tuple[np.ndarray, np.ndarray]:
+    """Returns features' variances by the diagonal of M, and their noise, both `[d]`.
+
+    Cut rows make a variance smaller. Where `by` has other means than the data, it is larger by the
+    square of the difference.
+
+    Args:
+      squares: the diagonal of a released M.
+      by: the released moments that rows were scaled by.
+      floor: least variance that a feature was divided by.
+      described: the release of M.
+    """
+    divided = spread(by, floor)[1] ** 2
+    return divided * np.asarray(squares), divided * statistics.deviation(described)

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import calibrate_noise
+from jaxminimax.accounting import calibrate_shares
 from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.mechanism.description import Mechanism
@@ -61,12 +61,12 @@ def one_release(population: int, clip: float, noise_multiplier: float | None = N
                               noise_multiplier=noise), times=1)
 
 
-def noise_of_one(population: int, epsilon: float, delta: float,
-                 alongside: tuple[Mechanism, ...] = (), people: int = 1) -> float:
-    """Returns the noise multiplier of one release that takes all of (epsilon, delta) left."""
-    one = calibrate_noise(one_release(population, 1.0), epsilon, delta, alongside=alongside,
-                          people=people)
-    return float(one.query.noise_multiplier.w)
+def shared_release(population: int, clip: float, share: float, epsilon: float, delta: float,
+                   alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Repeat:
+    """Describes `one_release` that takes a share of what `alongside` leaves of (epsilon, delta)."""
+    (described,) = calibrate_shares((one_release(population, clip),), (share,), epsilon, delta,
+                                    alongside=alongside, people=people)
+    return described
 
 
 def deviation(described: Repeat) -> float:
@@ -107,9 +107,9 @@ def ranges_query(population: int, schema: Schema, epsilon: float, delta: float,
         raise ValueError(f"charged ranges of {len(schema.charged)} columns of {population} records "
                          f"need histograms of {size:.2g} numbers, above {_LARGEST:.2g}: declare "
                          "ranges of some columns, or leave some out.")
-    z = noise_of_one(population, epsilon, delta, people=people)
     # a record is in one cell of every column
-    return (one_release(population, math.sqrt(len(schema.charged)), z / math.sqrt(RANGES_SHARE)),)
+    return (shared_release(population, math.sqrt(len(schema.charged)), RANGES_SHARE, epsilon,
+                           delta, people=people),)
 
 
 def least_share(described: Repeat) -> float:

@@ -88,15 +88,22 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         assert groups is not None
         start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside, hyper = chosen.extra(), chosen.hyper
+    alongside, hyper, of_rows = chosen.extra(), chosen.hyper, None
     if chosen.matrix is not None:
         described = chosen.matrix
-        # P is saved, as another machine's M may have other eigenvectors in the last digits
-        matrix = once("preconditioner", lambda: curvature.preconditioner(
-            curvature.release_second_moments(jax.random.fold_in(first, 2), described, own[0],
-                                             own[2]), chosen.ridge, kind.curvature).tolist())
+
+        def conditioned() -> dict[str, Any]:
+            second = curvature.release_second_moments(jax.random.fold_in(first, 2), described,
+                                                      own[0], own[2])
+            # P is saved, as another machine may have other eigenvectors in the last digits
+            return {"matrix": curvature.preconditioner(second, chosen.ridge / kind.growth(by),
+                                                       kind.curvature).tolist(),
+                    "squares": np.diag(second).tolist()}
+
+        steps = once("preconditioner", conditioned)
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
-            np.array(matrix, np.float32), None))
+            np.array(steps["matrix"], np.float32), None))
+        of_rows = curvature.variances(steps["squares"], by, floor, described)
     done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
                problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
@@ -104,8 +111,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         line = chosen.line
         scores = in_blocks(lambda x: x @ np.float32(w), store.zeros(*y.shape), data[0])
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(start_by.prior),
-            store))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store))
         w *= tilt
         w[-1] += shift
     released = None
@@ -120,7 +126,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                            chosen.explain()), people=chosen.people)
     w = kind.finished(w, by, chosen.floor)
     mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
-                        features=chosen.standardise)
+                           features=chosen.standardise, of_rows=of_rows)
     notes.warn(mistakes)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
                   (*noted, *mistakes))

@@ -22,6 +22,7 @@ from jaxminimax.tables import (
     training,
     unfinished,
 )
+from jaxminimax.tables.scaling import Moments, scaled
 
 N, D, HALF = 40, 3, 0.125
 SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1), "c": Category(("u", "v"))}, "y", 1)
@@ -57,6 +58,17 @@ def test_a_matrix_that_noise_made_negative_gives_steps_of_at_most_one_over_the_r
     steps = np.linalg.eigvalsh(curvature.preconditioner(-5 * np.eye(D), 0.2, HALF))
     assert steps.min() > 0
     assert steps.max() == pytest.approx(5.0)
+
+
+def test_the_diagonal_gives_the_variances_of_features_that_are_centred():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (N, 1, D)) * [0.05, 0.1, 0.9]
+    by = Moments(x.mean((0, 1)), np.square(x).mean((0, 1)), 0.5)
+    second = released(scaled(x, by, 0.5), np.ones((N, 1), np.float32))
+    described = statistics.one_release(N, 1.0, 3.0)
+    actual, noise = curvature.variances(np.diag(second), by, 0.5, described)
+    assert np.allclose(actual, x.var((0, 1)), atol=1e-6)
+    assert np.allclose(noise, 3 / N * D * (x.var((0, 1)) + 0.5))
 
 
 @pytest.mark.parametrize("length", [1.0, 50.0])

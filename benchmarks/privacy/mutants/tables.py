@@ -25,6 +25,7 @@ from jaxminimax.gradients import weights
 from jaxminimax.releases import sums
 from jaxminimax.tables import (
     NoteWarning,
+    Schema,
     calibration,
     curvature,
     files,
@@ -47,6 +48,9 @@ AIMS: dict[str, tuple[Any, str]] = {
 }
 _PERSONS, _ROWS = 300, 4
 _KINDS = {"two values": "average", "several classes": "classes", "a number": "number"}
+# name in `AIMS` -> name in the settings, and labels that it is made for
+_RELEASES = {"moments": ("moments", tuple(_KINDS)), "second moments": ("matrix", tuple(_KINDS)),
+             "calibration": ("line", ("two values", "several classes"))}
 _OWNERS = np.repeat(np.arange(_PERSONS), _ROWS)
 
 
@@ -95,11 +99,8 @@ def of_half_noise(function: Any) -> Any:
     return changed
 
 
-def released(kind: str = "average") -> Finding:
-    """Epsilon of all that is passed to the releases of `train`; 20 is asked for.
-
-    Releases are described and not made, so that nothing is compiled.
-    """
+def descriptions(table: Any, schema: Schema) -> list[Any]:
+    """Returns what is passed to the releases of `train`; none is made, so nothing is compiled."""
     described = []
 
     def kept(key: Any, made: Any, spent: Any, problem: Any, start: Saddle, data: Any) -> Saddle:
@@ -111,13 +112,19 @@ def released(kind: str = "average") -> Finding:
         described.append(algorithm.mechanism(hyper))
         return types.SimpleNamespace(state=algorithm.init(start, hyper))
 
-    table, _ = table_attack.neighbours(0, "int64", fixed_label=False)
     with contextlib.ExitStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore", NoteWarning)
         patches.enter_context(mock.patch.object(training, "fit", rounds))
         for module in (statistics, curvature, calibration):
             patches.enter_context(mock.patch.object(module, "_release", kept))
-        train(table, table_attack.SCHEMAS[kind], epsilon=20.0, delta=1e-3, key=KEY)
+        train(table, schema, epsilon=20.0, delta=1e-3, key=KEY)
+    return described
+
+
+def released(kind: str = "average") -> Finding:
+    """Epsilon of all that is passed to the releases of `train`; 20 is asked for."""
+    table, _ = table_attack.neighbours(0, "int64", fixed_label=False)
+    described = descriptions(table, table_attack.SCHEMAS[kind])
     return Finding(jmm.epsilon(jmm.Sequence(parts=tuple(described)), 1e-3), 20.0)
 
 
@@ -155,6 +162,14 @@ def labels_out_of_range() -> Finding:
         np.ones((9, 1)), np.full((9, 1), 5.0), np.ones((9, 1)))
 
 
+def classes_out_of_range() -> Finding:
+    """As `labels_out_of_range`, of three classes."""
+    return _moved_by_one(
+        calibration, functools.partial(calibration.release_line, prior=np.full(3, 1 / 3)),
+        calibration.OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
+        np.full((9, 1, 3), [0.0, 5.0, 0.0]), np.ones((9, 1)))
+
+
 def moved() -> Finding:
     """The most that a release of `train` moves with one person, over what is charged for."""
     with tempfile.TemporaryDirectory() as folder:
@@ -176,7 +191,6 @@ def parted_persons() -> Finding:
 
 # name, what it breaks, what is replaced and by what, detector, and what its number is
 _MOVED, _ALL = "how far a release moves with a person over the charged", "epsilon of all releases"
-_EXTRA = "accountant: all that is released"
 BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], str], ...] = (
     ("integer owners rounded to floats", "persons: one record each", "name of a person",
      through_floats, moved, _MOVED),
@@ -184,19 +198,15 @@ BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], st
      two_records_each_hundredth, records_of_a_person, "records of one person"),
     ("a row of one held-out person in fifty trains", "persons: held out or not", "held-out rows",
      row_of_a_fiftieth_trains, parted_persons, "persons on both sides"),
-    ("second moments of rows not charged", _EXTRA, "extra releases", without("matrix"), released,
-     _ALL),
-    ("second moments of rows with half the noise", "standard deviation", "second moments",
-     of_half_noise, released, _ALL),
     ("second moments of rows not clipped", "sensitivity", "weight", plants.lifted, long_rows,
      _MOVED),
-    ("calibration not charged", _EXTRA, "extra releases", without("line"), released, _ALL),
-    ("calibration with half the noise", "standard deviation", "calibration", of_half_noise,
-     released, _ALL),
     ("calibration not clipped", "sensitivity", "weight", plants.lifted, labels_out_of_range,
      _MOVED),
-    *((f"moments not charged, {what}", _EXTRA, "extra releases", without("moments"),
-       functools.partial(released, kind), _ALL) for what, kind in _KINDS.items()),
-    *((f"moments with half the noise, {what}", "standard deviation", "moments", of_half_noise,
-       functools.partial(released, kind), _ALL) for what, kind in _KINDS.items()),
+    ("calibration of classes not clipped", "sensitivity", "weight", plants.lifted,
+     classes_out_of_range, _MOVED),
+    *(bug for aim, (name, labels) in _RELEASES.items() for label in labels for bug in (
+        (f"{aim} not charged, {label}", "accountant: all that is released", "extra releases",
+         without(name), functools.partial(released, _KINDS[label]), _ALL),
+        (f"{aim} with half the noise, {label}", "standard deviation", aim, of_half_noise,
+         functools.partial(released, _KINDS[label]), _ALL))),
 )
