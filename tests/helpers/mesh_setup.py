@@ -13,7 +13,7 @@ import pathlib
 import sys
 from unittest import mock
 
-ALONE = sys.argv[1] in ("devices", "planted")
+ALONE = sys.argv[1] in ("devices", "further", "planted")
 PROCESSES = 1 if ALONE else int(sys.argv[5])
 os.environ["JAX_PLATFORMS"] = "cpu"
 DEVICES = 8 if ALONE else 4 // PROCESSES
