@@ -235,7 +235,7 @@ NUMBERS: dict[str, tuple[Any, str]] = {
     "step": (float, "step size"),
     "anchors": (float, "share of the budget for anchors"),
 }
-_IN_PYTHON = {"sampling", "solver", "geometry", "decaying"}
+_IN_PYTHON = {"sampling", "solver", "geometry", "decaying", "smooth_l1"}
 _CONSTANTS = ("bound", "lipschitz", "diameter", "smooth")  # of a group problem
 
 

@@ -39,6 +39,7 @@ Examples:
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,45 +110,49 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 
 def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: float,
-         smooth: float, diameter: float | None = None, radius: float | None = None,
-         game: str = "monotone",
+         smooth: float | None = None, smooth_l1: float | None = None,
+         diameter: float | None = None, radius: float | None = None, game: str = "monotone",
          proved: bool = False, kappa: float = 1.0, iterations: int = 300,
-         geometry: Saddle = EUCLIDEAN,
+         geometry: Saddle | None = None,
          sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans a smooth game from public numbers: by measured settings, or by the theorem.
 
     With V the variance of the calibrated noise (`release_variance`),
 
-        step = min{1 / (2 L), kappa R / (T V)^(1/2)}.
+        step = c min{1 / (2 L), kappa R / (T V)^(1/2)},      c = 1 Euclidean, 2 entropic.
 
     A monotone game gets weights t in the average, a bilinear one equal weights, from z_2 on; a
     strongly monotone one a step that falls linearly to 0, and its last iterate for the average
     (choose that only for games that hardly turn: with a modulus well below L and a skew part,
     averages are closer). These settings rest on measurement: beyond 1 / (4 L), and for other
     weights, nothing is proved here. With `proved` the cap is 1 / (4 L), weights are
-    equal, and kappa = (2/5)^(1/2) minimises the bound. If the theorem covers the settings, the plan
-    has its guarantee.
+    equal, c = 1, and kappa = (2/5)^(1/2) minimises the bound. If the theorem covers the settings,
+    the plan has its guarantee.
 
     In the entropic geometry norms are l1 for points and l-infinity for operators, so R^2 = 2 (ln
-    d_w + ln d_v), V = 2 sigma^2 (ln 2 d_w + ln 2 d_v), and L is with respect to these: the largest
-    entry of the mean matrix for a matrix game. The clip is still in l2. For full batches, whose
-    noise is Gaussian and independent, the theorem holds as it stands.
+    d_w + ln d_v), V = 2 sigma^2 (ln 2 d_w + ln 2 d_v), and L is `smooth_l1`. The clip is still in
+    l2. For full batches, whose noise is Gaussian and independent, the theorem holds as it stands.
+    If both constants are given, the plan takes the geometry whose bound with `proved` is smaller.
 
     Args:
       target: the privacy target.
       population: n, the number of records.
-      dim: d, the number of coordinates of both players together; for entropic steps a `Saddle` of
+      dim: d, the number of coordinates of both players together; with `smooth_l1` a `Saddle` of
         each player's number.
       bound: M, the largest norm of a record's operator, players together: the joint clip.
-      smooth: L, the Lipschitz constant of the mean operator, public terms included.
-      diameter: D, the diameter of W x V; not for entropic steps.
-      radius: R, the largest distance of a point of W x V from the start; None for D.
+      smooth: L in l2, the Lipschitz constant of the mean operator, public terms included; for
+        Euclidean steps.
+      smooth_l1: L from l1 to l-infinity, for entropic steps of two players on simplices; never
+        above L in l2. It is the largest entry of the mean matrix of a matrix game.
+      diameter: D, the diameter of W x V; follows from `dim` with `smooth_l1`.
+      radius: R, the largest distance of a point of W x V from the start; None for D, and with
+        `smooth_l1` for that from equal weights.
       game: "monotone", "bilinear" or "strongly_monotone".
       proved: whether to keep to settings that the theorem covers.
       kappa: factor of the noise-limited step; ignored with `proved`.
       iterations: T, at least 2.
       geometry: Euclidean or entropic, the same for both players; the latter starts at equal
-        weights.
+        weights. None for the one of the smaller bound.
       sampling: full batches, or samples drawn anew in every round.
 
     Raises:
@@ -155,54 +160,86 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     """
     checks.one_of("game", game, GAMES)
     checks.count("iterations", iterations, low=2)
-    planning.check_numbers(population=population, bound=bound, smooth=smooth, kappa=kappa)
-    diameter, radius = _reach(dim, diameter, radius, geometry)
+    planning.check_numbers(population=population, bound=bound, kappa=kappa)
+    norms = _norms(dim, smooth, smooth_l1, diameter, radius, geometry)
     query = planning.joint_query(bound, population, sampling)
-    hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0), iterations=iterations,
-                               geometry=geometry))
-    spread = planning.release_variance(hyper.query, dim, geometry)  # V
-    cap, factor = (1 / (4 * smooth), math.sqrt(0.4)) if proved else (1 / (2 * smooth), kappa)
-    noisy = factor * radius / math.sqrt(iterations * spread) if spread else math.inf
-    step = min(cap, noisy)
+    hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0), iterations=iterations))
+
+    def step_and_bound(norm: _Norm, cap: float, factor: float) -> tuple[float, float]:
+        spread = planning.release_variance(hyper.query, dim, norm.geometry)  # V
+        noisy = factor * norm.radius / math.sqrt(iterations * spread) if spread else math.inf
+        step = min(cap / norm.smooth, noisy)
+        return step, norm.radius**2 / (step * (iterations - 1)) + 2.5 * step * spread
+
+    norm = min(norms, key=lambda norm: step_and_bound(norm, 0.25, math.sqrt(0.4))[1])
+    entropic = norm.geometry == ENTROPIC
+    cap, factor = (0.25, math.sqrt(0.4)) if proved else (1.0, 2 * kappa) if entropic else (
+        0.5, kappa)
+    step, gap = step_and_bound(norm, cap, factor)
     how: tuple[schedules.Step, Averaging] = (step, WEIGHTED)
     if proved or game == "bilinear":
         how = step, Averaging(skip=1.5 / iterations)  # z_2, ..., z_T
     elif game == "strongly_monotone":
         falling = schedules.Linear(scale=step, rounds=iterations)
         how = falling, Averaging(skip=1 - 0.5 / iterations)  # z_T
-    planned = dataclasses.replace(hyper, step=Saddle(how[0], how[0]), averaging=how[1])
-    covered = (proved or game == "bilinear") and step * smooth <= 0.25 and (
-        geometry == EUCLIDEAN or sampling.spread() == 0)
+    planned = dataclasses.replace(hyper, step=Saddle(how[0], how[0]), averaging=how[1],
+                                  geometry=norm.geometry)
+    chosen = () if len(norms) == 1 else (
+        f"Of the two geometries, {norm.geometry.w} steps have the smaller bound.",)
+    covered = (proved or game == "bilinear") and step * norm.smooth <= 0.25 and (
+        not entropic or sampling.spread() == 0)
     if not covered:
         return planning.Plan(planned, None, False, (
+            *chosen,
             "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
-            f"The step is {step * smooth:.3g} / L; up to 1 / (4 L), with equal weights"
-            f"{'' if geometry == EUCLIDEAN else ' and full batches'}, there is one: proved=True."))
-    gap, trivial = radius**2 / (step * (iterations - 1)) + 2.5 * step * spread, bound * diameter
+            f"The step is {step * norm.smooth:.3g} / L; up to 1 / (4 L), with equal weights"
+            f"{' and full batches' if entropic else ''}, there is one: proved=True."))
+    trivial = bound * norm.diameter
     return planning.Plan(planned, gap, gap >= trivial, (
+        *chosen,
         "The strong gap by the theorem on forward-reflected-backward steps with noise, "
         "docs/variational_inequalities.md.",
         "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
         planning.with_trivial(gap, trivial)), trivial)
 
 
-def _reach(dim: int | Saddle, diameter: float | None, radius: float | None,
-           geometry: Saddle) -> tuple[float, float]:
-    """Returns D in l2, and R in the norm of the geometry."""
-    if geometry == ENTROPIC:
-        if not isinstance(dim, Saddle) or diameter is not None or radius is not None:
-            raise ValueError("entropic steps take dim=Saddle(d_w, d_v), and neither diameter nor "
-                             f"radius, which follow from it; got dim={dim!r}, "
-                             f"diameter={diameter!r}, radius={radius!r}.")
-        for name, d in dim._asdict().items():
-            checks.count(f"dim.{name}", d, low=2)
-        return 2.0, math.sqrt(2 * (math.log(dim.w) + math.log(dim.v)))
-    if geometry != EUCLIDEAN:
+class _Norm(NamedTuple):
+    """The constants of one geometry: L and R in its norm, D in l2."""
+
+    geometry: Saddle
+    smooth: float
+    radius: float
+    diameter: float
+
+
+def _norms(dim: int | Saddle, smooth: float | None, smooth_l1: float | None,
+           diameter: float | None, radius: float | None, geometry: Saddle | None) -> list[_Norm]:
+    """Returns the geometries that a plan may take."""
+    if geometry not in (None, EUCLIDEAN, ENTROPIC):
         raise ValueError(f"a plan has one geometry for both players, got {geometry!r}: make the "
                          "Hyper yourself for two different ones, and calibrate it.")
-    planning.check_numbers(dim=dim, diameter=diameter)
-    assert diameter is not None
-    if radius is None:
-        return diameter, diameter
-    checks.number("radius", radius, low=0.0, high=diameter * (1 + 1e-9), closed=True)
-    return diameter, radius
+    if geometry == ENTROPIC and smooth_l1 is None:
+        raise ValueError("entropic steps take smooth_l1, the Lipschitz constant from l1 to "
+                         "l-infinity, the largest payoff of a matrix game; smooth is that of l2.")
+    if smooth_l1 is None:
+        planning.check_numbers(dim=dim, smooth=smooth, diameter=diameter)
+        assert smooth is not None
+        assert diameter is not None
+        if radius is not None:
+            checks.number("radius", radius, low=0.0, high=diameter * (1 + 1e-9), closed=True)
+        return [_Norm(EUCLIDEAN, smooth, radius or diameter, diameter)]
+    if not isinstance(dim, Saddle) or diameter is not None or radius is not None:
+        raise ValueError("smooth_l1 is for simplices: it takes dim=Saddle(d_w, d_v), and neither "
+                         f"diameter nor radius, which follow from it; got dim={dim!r}, "
+                         f"diameter={diameter!r}, radius={radius!r}.")
+    for name, d in dim._asdict().items():
+        checks.count(f"dim.{name}", d, low=2)
+    planning.check_numbers(smooth_l1=smooth_l1)
+    norms = [_Norm(ENTROPIC, smooth_l1, math.sqrt(2 * (math.log(dim.w) + math.log(dim.v))), 2.0)]
+    if smooth is not None:
+        checks.number("smooth", smooth, low=smooth_l1, closed=True)
+        norms.append(_Norm(EUCLIDEAN, smooth, math.sqrt(2 - 1 / dim.w - 1 / dim.v), 2.0))
+    elif geometry != ENTROPIC:
+        raise ValueError("smooth is missing, the Lipschitz constant in l2: for entropic steps "
+                         "alone, add geometry=jmm.optimistic.ENTROPIC.")
+    return [norm for norm in norms if geometry in (None, norm.geometry)]

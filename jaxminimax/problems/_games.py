@@ -219,7 +219,7 @@ def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> _vi.Bounded:
     """The matrix game of mixed strategies: min over w, max over v, of w^T A v on two simplices.
 
     Data are payoff matrices A `[n, k, l]`, entries clipped to [-b, b]. M = b sqrt(k + l),
-    L = b sqrt(k l); bilinear, so every record's operator is monotone.
+    L = b sqrt(k l), from l1 to l-infinity b; bilinear, so every record's operator is monotone.
 
     Args:
       entry_bound: b, the largest magnitude of a payoff.
@@ -255,7 +255,7 @@ def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> _vi.Bounded:
                              lambda w, data: mixed.support(-(w @ mean(data).astype(w.dtype)))))
     k, size = shape
     return _vi.Bounded(problem, entry_bound * math.sqrt(k + size),
-                       entry_bound * math.sqrt(k * size), domain.diameter)
+                       entry_bound * math.sqrt(k * size), domain.diameter, entry_bound)
 
 
 def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle | None = None,
@@ -265,8 +265,8 @@ def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle | None = 
         f(w, v; (A, b, c)) = w^T A v + <b, w> - <c, v>,     w in W, v in V.
 
     Data are triples A `[n, p, q]`, b `[n, p]`, c `[n, q]`, projected to ||A||_F <= a and
-    ||b||, ||c|| <= r: L = a, M^2 = (a R_v + r)^2 + (a R_w + r)^2, R the largest norm in a set. Best
-    responses are the sets' linear minimisers.
+    ||b||, ||c|| <= r: L = a, in l2 and from l1 to l-infinity; M^2 = (a R_v + r)^2 + (a R_w + r)^2,
+    R the largest norm in a set. Best responses are the sets' linear minimisers.
 
     Args:
       coupling: a, the largest Frobenius norm of A.
@@ -321,4 +321,4 @@ def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle | None = 
     problem = Problem(operator=saddle_operator(loss), project=domain.project,
                       support=domain.support, value=value, best_response=Saddle(best_w, best_v))
     bound = math.hypot(coupling * sets.v.reach + offset, coupling * sets.w.reach + offset)
-    return _vi.Bounded(problem, bound, coupling, domain.diameter)
+    return _vi.Bounded(problem, bound, coupling, domain.diameter, coupling)

@@ -137,6 +137,7 @@ class Bounded(NamedTuple):
       bound: M, the largest norm of a record's operator, both players together.
       smooth: L, the Lipschitz constant of a record's operator.
       diameter: D, the diameter of the feasible set.
+      smooth_l1: the Lipschitz constant from l1 to l-infinity, for entropic steps; None if unknown.
 
     Examples:
         >>> game = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 3))
@@ -148,6 +149,7 @@ class Bounded(NamedTuple):
     bound: float
     smooth: float
     diameter: float
+    smooth_l1: float | None = None
 
 
 def sanitise(x: jax.Array, radius: float) -> jax.Array:

@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import pathlib
 import platform
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -241,7 +242,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
         if key is not None and k:
             key = jax.random.fold_in(key, k + 1)
         scorers.append(training.train(rows, schema, epsilon=target, delta=args.delta, key=key,
-                             progress=not (args.quiet or args.json), ledger=ledger,
+                             progress=sys.stderr.isatty() and not (args.quiet or args.json),
+                             ledger=ledger,
                              name=args.name, unit=args.unit, people=args.people,
                              allow_large_delta=args.allow_large_delta,
                              folder=None if folder is None else folder / UNFINISHED / str(k)))

@@ -120,7 +120,9 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
         else:
             import pyarrow.parquet
 
-            for batch in pyarrow.parquet.ParquetFile(path).iter_batches(rows, columns=wanted):
+            # or what was read would stay in memory
+            file = pyarrow.parquet.ParquetFile(path, pre_buffer=False)
+            for batch in file.iter_batches(rows, columns=wanted):
                 yield pyarrow.Table.from_batches([batch]).to_pandas(ignore_metadata=True)
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base import checks, identity
+from jaxminimax.base import checks, identity, programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.tables import calibration, curvature, encoding, labels, notes, statistics
@@ -21,6 +21,7 @@ from jaxminimax.tables.rule import Defaults, defaults
 from jaxminimax.tables.scaling import Moments, scaled
 from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.storage import MEMORY, Store, in_blocks
 from jaxminimax.tables.unfinished import Unfinished
 
 
@@ -39,7 +40,8 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
-                  progress: bool = False, room: np.ndarray | None = None, class_weight: Any = None,
+                  progress: bool = False, room: np.ndarray | None = None, store: Store = MEMORY,
+                  class_weight: Any = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -54,7 +56,9 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       assumed: for the statement.
       noted: notes from before the training, which the scorer keeps.
       progress: whether to show a bar.
-      room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; None: new memory.
+      room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; labels are then
+        overwritten, too. None: new memory.
+      store: of scores and of what is made of them.
       class_weight: of other labels and of positive ones, public numbers above 0; "balanced" for
         those that the released share of positives makes equal; None for equal ones.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
@@ -73,8 +77,9 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     weight, start_by = rows.weight, by
     if class_weight is not None:
         weight, start_by = recording.weighted(rows, by, class_weight)
-    data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
-                    weight.astype(np.float32))
+    y = in_blocks(lambda y: kind.target(y, by, chosen.floor),
+                  rows.y if room is not None else np.empty(rows.y.shape, np.float32), rows.y)
+    data: PyTree = (scaled(rows.x, by, floor, room), y, np.asarray(weight, np.float32))
     problem: Any = kind.problem
     start = kind.start(rows.x.shape[-1], start_by)
     if chosen.method == "average":
@@ -83,22 +88,31 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         assert groups is not None
         start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside, hyper = chosen.extra(), chosen.hyper
+    alongside, hyper, of_rows = chosen.extra(), chosen.hyper, None
     if chosen.matrix is not None:
         described = chosen.matrix
-        # P is saved, as another machine's M may have other eigenvectors in the last digits
-        matrix = once("preconditioner", lambda: curvature.preconditioner(
-            curvature.release_second_moments(jax.random.fold_in(first, 2), described, own[0],
-                                             own[2]), chosen.ridge, kind.curvature).tolist())
+
+        def conditioned() -> dict[str, Any]:
+            second = curvature.release_second_moments(jax.random.fold_in(first, 2), described,
+                                                      own[0], own[2])
+            # P is saved, as another machine may have other eigenvectors in the last digits
+            return {"matrix": curvature.preconditioner(second, chosen.ridge / kind.growth(by),
+                                                       kind.curvature).tolist(),
+                    "squares": np.diag(second).tolist()}
+
+        steps = once("preconditioner", conditioned)
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
-            np.array(matrix, np.float32), None))
-    done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
-               problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
+            np.array(steps["matrix"], np.float32), None))
+        of_rows = curvature.variances(steps["squares"], by, floor, described)
+    with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
+        done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm, problem,
+                   delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
-        line, scores = chosen.line, data[0] @ np.float32(w)
+        line = chosen.line
+        scores = in_blocks(lambda x: x @ np.float32(w), store.zeros(*y.shape), data[0])
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(start_by.prior)))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store))
         w *= tilt
         w[-1] += shift
     released = None
@@ -113,7 +127,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                            chosen.explain()), people=chosen.people)
     w = kind.finished(w, by, chosen.floor)
     mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
-                        features=chosen.standardise)
+                           features=chosen.standardise, of_rows=of_rows)
     notes.warn(mistakes)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
                   (*noted, *mistakes))
@@ -188,27 +202,30 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     check_people(people, schema.owner is not None)
     if ledger is not None:
         ledger.check_same("The training", people=people)
-    table = encoding.encoded(frame, schema)
-    index = recording.by_person(len(table.labels), table.owners, schema.most)
+    table = encoding.encoded(frame, schema, progress)
+    index = None if table.owners is None else recording.by_person(
+        len(table.labels), table.owners, schema.most)
+    population = len(table.labels if index is None else index)
     groups = None
     if table.groups is not None:
         groups = Groups(table.groups, schema.group_values)
         if schema.by_label:
             groups = groups.cut(table.labels)
-        groups = dataclasses.replace(
-            groups, number=recording.group_of_persons(groups.number, index))
-    notes.check_delta(delta, len(index), allow_large_delta)
-    paid = statistics.ranges_query(len(index), schema, epsilon, delta, people)
-    chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
+        if index is not None:
+            groups = dataclasses.replace(
+                groups, number=recording.group_of_persons(groups.number, index))
+    notes.check_delta(delta, population, allow_large_delta)
+    paid = statistics.ranges_query(population, schema, epsilon, delta, people)
+    chosen = defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
                       alongside=paid, people=people)
-    noted = (*notes.before(schema, len(index), columns_of(frame)), *chosen.notes())
+    noted = (*notes.before(schema, population, columns_of(frame)), *chosen.notes())
     notes.warn(noted)
     values: PyTree = None
     if table.charged is not None:
         values = recording.records(table.charged, table.labels, table.owners, schema.most)
     with Unfinished(folder, key) as job:
-        job.promise((table.x, table.labels, index.astype(np.int32),
+        job.promise((table.x, table.labels, None if index is None else index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
                      None if values is None else values.x.view(np.uint32)),
                     _settings(chosen, driver.get("mesh")),
@@ -226,11 +243,14 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                 jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
             table, schema = encoding.with_charged(table, schema, released), released
-        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
+        room = table.x[:, None] if index is None else table.store.zeros(
+            *index.shape, schema.width + 1)
+        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most,
+                                 out=room[..., :-1], store=table.store)
         scorer = train_records(
             root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema, people),
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
-            room=table.x[:, None] if table.owners is None else None,
+            room=room, store=table.store,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
         if entry is not None:
             entry.close()
@@ -265,4 +285,5 @@ def in_ledger(ledger: Ledger, schema: Schema, unit: str | None, people: int = 1)
 def _settings(chosen: Defaults, mesh: Any) -> str:
     """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(chosen))  # functions, by their names
-    return f"{settings} on {'one device' if mesh is None else dict(mesh.shape)}"
+    return (f"{settings} on {'one device' if mesh is None else dict(mesh.shape)}, compiled briefly "
+            f"up to {programs.BRIEF_NUMBERS} numbers")

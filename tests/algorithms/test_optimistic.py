@@ -185,21 +185,45 @@ def test_the_guarantee_holds_for_runs_from_the_plan():
     assert made.guarantee < float(game.gap(game.start))
 
 
+SIMPLICES = dict(epsilon=1.0, delta=1e-6, population=20_000, bound=math.sqrt(40), smooth_l1=1.0,
+                 dim=Saddle(20, 20), iterations=300)
+
+
 def test_entropic_plans_have_the_norms_of_their_geometry():
-    entropic = jmm.optimistic.ENTROPIC
-    numbers = dict(epsilon=1.0, delta=1e-6, population=20_000, bound=math.sqrt(40), smooth=1.0,
-                   geometry=entropic, iterations=300)
-    made = jmm.plan(optimistic, dim=Saddle(20, 20), proved=True, **numbers)
+    numbers = SIMPLICES | dict(geometry=optimistic.ENTROPIC)
+    made = jmm.plan(optimistic, proved=True, **numbers)
     hyper = made.hyper
     sigma = math.sqrt(40) * hyper.query.noise_multiplier.w / 20_000
     square, spread = 4 * math.log(20), 4 * sigma**2 * math.log(40)
-    assert hyper.geometry == entropic
+    assert hyper.geometry == optimistic.ENTROPIC
     assert hyper.step.w == pytest.approx(min(0.25, math.sqrt(0.4 * square / (300 * spread))))
     assert made.guarantee == pytest.approx(
         square / (hyper.step.w * 299) + 2.5 * hyper.step.w * spread)
-    sampled = jmm.plan(optimistic, dim=Saddle(20, 20), proved=True,
-                       sampling=jmm.Poisson(rate=0.1), **numbers)
+    sampled = jmm.plan(optimistic, proved=True, sampling=jmm.Poisson(rate=0.1), **numbers)
     assert sampled.guarantee is None  # no Pythagoras in that norm
+    measured = jmm.plan(optimistic, game="bilinear", **numbers).hyper.step.w
+    assert measured == pytest.approx(min(1.0, 2 * math.sqrt(square / (300 * spread))))
+
+
+@pytest.mark.parametrize(("population", "smooth", "chosen"), [
+    (20_000, 20.0, "entropy"), (20_000, 1.0, "euclidean"), (1000, 20.0, "euclidean")])
+def test_a_plan_takes_the_geometry_of_the_smaller_bound(population, smooth, chosen):
+    numbers = SIMPLICES | dict(population=population, smooth=smooth, proved=True)
+    made = jmm.plan(optimistic, **numbers)
+    both = {g.w: jmm.plan(optimistic, geometry=g, **numbers).guarantee
+            for g in (optimistic.EUCLIDEAN, optimistic.ENTROPIC)}
+    assert made.hyper.geometry == Saddle(chosen, chosen)
+    assert made.guarantee == min(both.values()) == both[chosen]
+    assert f"{chosen} steps have the smaller bound" in made.why[0]
+
+
+def test_a_matrix_game_states_its_constant_for_each_geometry():
+    """Entropic steps with the constant of l2 were six times worse than Euclidean ones."""
+    game = jmm.problems.matrix_game(entry_bound=2.0, shape=(8, 8))
+    assert (game.smooth, game.smooth_l1) == (16.0, 2.0)
+    made = jmm.plan(optimistic, epsilon=4.0, delta=1e-6, population=5000, dim=Saddle(8, 8),
+                    bound=game.bound, smooth=game.smooth, smooth_l1=game.smooth_l1)
+    assert made.hyper.geometry == optimistic.ENTROPIC
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -208,7 +232,11 @@ def test_entropic_plans_have_the_norms_of_their_geometry():
     (dict(diameter=None), "diameter must be a number"),
     (dict(radius=3.0), "radius must lie in"),
     (dict(dim=Saddle(10, 10)), "dim must be an integer"),
-    (dict(geometry=Saddle("entropy", "entropy")), r"entropic steps take dim=Saddle\(d_w, d_v\)"),
+    (dict(geometry=Saddle("entropy", "entropy")), "entropic steps take smooth_l1"),
+    (dict(smooth_l1=1.0), r"it takes dim=Saddle\(d_w, d_v\)"),
+    (SIMPLICES | dict(diameter=None, radius=None, smooth=0.5), "smooth must lie in"),
+    (SIMPLICES | dict(diameter=None, radius=None, smooth=None), "smooth is missing"),
+    (dict(smooth=None), "smooth must be a number"),
     (dict(geometry=Saddle("entropy", "euclidean")), "one geometry for both players"),
     (dict(sampling=jmm.Disjoint(batch=5)), "drawn anew in every release"),
 ])

@@ -284,7 +284,9 @@ def page(result: dict[str, Any]) -> str:
         f"with jax {result['environment']['jax']} on {result['environment']['device']}.\n\n"
         f"## Games\n\n{text(result['rows'])}\n"
         "## Plans of optimistic steps\n\nA plan makes 300 releases at ε = 1. The last row has the "
-        f"geometric mean over all games and three ε.\n\n{tables.plans(result)}\n"
+        "geometric mean over all games and three ε. The command "
+        f"`{result.get('plans_environment', result['environment'])['command']}` made it.\n\n"
+        f"{tables.plans(result)}\n"
         "## Larger simplices\n\nBoth players of these matrix games have 100 or 1,000 strategies. "
         f"\"Planted\" games have few good strategies.\n\n{text(result['large'])}\n"
         "## Other averages, falling steps and anchors\n\nThe average is over the second half of a "
@@ -300,16 +302,21 @@ def page(result: dict[str, Any]) -> str:
         f"{noise.turns_table(result)}")
 
 
+def study_of(args: argparse.Namespace, seeds: int) -> Study:
+    """What the options ask for, with so many seeds if they do not say how many."""
+    return Study(args.quick, max(2, args.seeds or (4 if args.quick else seeds)), args.keep)
+
+
 def noise_rows(args: argparse.Namespace, in_turn: bool = False) -> dict[str, Any]:
     """Correlated noise against Poisson samples, 24 seeds if nothing else is said."""
-    study = Study(args.quick, max(2, args.seeds or (4 if args.quick else 24)), args.keep)
+    study = study_of(args, 24)
     return {"environment": report.environment(),
             "rows": noise.rows(study.quick, study.seeds, study.part, in_turn=in_turn)}
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
     """All runs."""
-    study = Study(args.quick, max(2, args.seeds or (4 if args.quick else 48)), args.keep)
+    study = study_of(args, 48)
     return {
         "environment": report.environment(), "arguments": {
             k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()},
@@ -330,7 +337,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=pathlib.Path,
                         help="folder of finished parts, for a run that goes on later")
     parser.add_argument("--result", type=pathlib.Path, help="tables and figures of this file")
-    parser.add_argument("--only", choices=("noise", "turns"),
+    parser.add_argument("--only", choices=("noise", "turns", "plans"),
                         help="measure this part of --result anew")
     parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
@@ -344,7 +351,10 @@ def main(argv: list[str] | None = None) -> int:
         result = measured(args)
     else:
         result = json.loads(args.result.read_text(encoding="utf-8"))
-        if args.only:
+        if args.only == "plans":
+            result["plans"] = plan_rows(study_of(args, 48))
+            result["plans_environment"] = report.environment()
+        elif args.only:
             result[args.only] = noise_rows(args, args.only == "turns")
     print(page(result))
     if args.json is not None:

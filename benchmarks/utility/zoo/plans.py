@@ -23,11 +23,11 @@ KAPPAS = (0.5, 1.0, 2.0)
 def planned(game: Game, kind: str, epsilon: float, kappa: float, releases: int) -> Any:
     """The plan's settings, with the noise of n on the distinct records."""
     euclidean = game.geometry == EUCLIDEAN
-    numbers: dict[str, Any] = (dict(dim=game.d, diameter=2 * game.radius, radius=game.radius)
-                               if euclidean else dict(dim=game.dim))
+    numbers: dict[str, Any] = (
+        dict(dim=game.d, smooth=game.smooth, diameter=2 * game.radius, radius=game.radius)
+        if euclidean else dict(dim=game.dim, smooth_l1=game.smooth, geometry=game.geometry))
     hyper = jmm.plan(optimistic, epsilon=epsilon, delta=DELTA, population=game.n, bound=game.clip,
-                     smooth=game.smooth, game=kind, kappa=kappa, iterations=releases,
-                     geometry=game.geometry, **numbers).hyper
+                     game=kind, kappa=kappa, iterations=releases, **numbers).hyper
     return dataclasses.replace(hyper, query=dataclasses.replace(game.copied(hyper.query),
                                                                 exact=False))
 
