@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.accounting.books import Entry
-from jaxminimax.base import checks, identity
+from jaxminimax.base import checks, identity, programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
@@ -102,26 +102,33 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         assert groups is not None
         start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside, hyper = chosen.extra(), chosen.hyper
+    alongside, hyper, of_rows = chosen.extra(), chosen.hyper, None
     if chosen.matrix is not None:
         described = chosen.matrix
-        # P is saved, as another machine's M may have other eigenvectors in the last digits
-        matrix = once("preconditioner", lambda: curvature.preconditioner(
-            curvature.release_second_moments(jax.random.fold_in(first, 2), described, data[0],
-                                             data[2], place), chosen.ridge,
-            kind.curvature).tolist())
+
+        def conditioned() -> dict[str, Any]:
+            second = curvature.release_second_moments(jax.random.fold_in(first, 2), described,
+                                                      data[0], data[2], place)
+            # P is saved, as another machine may have other eigenvectors in the last digits
+            return {"matrix": curvature.preconditioner(second, chosen.ridge / kind.growth(by),
+                                                       kind.curvature).tolist(),
+                    "squares": np.diag(second).tolist()}
+
+        steps = once("preconditioner", conditioned)
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
-            np.array(matrix, np.float32), None))
-    done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
-               problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
+            np.array(steps["matrix"], np.float32), None))
+        of_rows = curvature.variances(steps["squares"], by, floor, described)
+    with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
+        done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm, problem,
+                   delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
         line, scores = chosen.line, store.zeros(*y.shape)
         for part in (slice(None),) if share is None else share.shards(len(y)):
             in_blocks(lambda x: x @ np.float32(w), scores[part], data[0][part])
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(start_by.prior),
-            store, place))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store,
+            place))
         w *= tilt
         w[-1] += shift
     released = None
@@ -136,7 +143,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                            chosen.explain()), people=chosen.people)
     w = kind.finished(w, by, chosen.floor)
     mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
-                        features=chosen.standardise)
+                           features=chosen.standardise, of_rows=of_rows)
     notes.warn(mistakes)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
                   (*noted, *mistakes))
@@ -321,4 +328,5 @@ def _settings(chosen: Defaults, mesh: Any, share: Share | None) -> str:
     """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(chosen))  # functions, by their names
     where = dict(mesh.shape) if mesh is not None else "one device"
-    return f"{settings} on {where if share is None else share}"
+    return (f"{settings} on {where if share is None else share}, compiled briefly up to "
+            f"{programs.BRIEF_NUMBERS} numbers")

@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.estimators import PrivateAUCClassifier
+from jaxminimax.releases import sums
 from jaxminimax.tables import (
     Category,
     Charged,
@@ -336,7 +337,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
 
     seen = []
     with monkeypatch.context() as patched:
-        patched.setattr(statistics, "_release", again)
+        patched.setattr(sums, "compiled_release", again)
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
     assert seen[0] > 10

@@ -1,0 +1,1 @@
+"""Algorithms of other papers, composed of the library, one file each."""
