@@ -100,6 +100,16 @@ def rows_on_disk(result: dict[str, Any]) -> str:
           f"{row['host MB']:.0f}"] for row in result["rows"]])
 
 
+def big_tables(result: dict[str, Any]) -> str:
+    """What training on large tables takes, next to a logistic regression on the same file."""
+    names = {"csv": "CSV", "parquet": "Parquet"}
+    return report.markdown(
+        ["rows", "columns", "file", "rows lie", "by", "CPU-seconds", "MB", "MB without files"],
+        [[f"{row['rows']:,}", str(row["columns"]), names[row["file"]],
+          "in files" if row["in files"] else "in memory", row["way"], f"{row['cpu s']:.1f}",
+          f"{row['MB']:,.0f}", f"{row['MB without files']:,.0f}"] for row in result["rows"]])
+
+
 def draws(result: dict[str, Any]) -> str:
     """What the numbers of a sample cost."""
     return report.markdown(["rows", "expected sample", "ms of processor"],
@@ -337,7 +347,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "throughput_targets": throughput_tables.missed,
     "throughput_sampling": throughput_tables.sampling, "noise": noise, "host_data": host_data,
     "ghost_layers": ghost_layers, "poisson": poisson, "whole_passes": whole_passes,
-    "rows_on_disk": rows_on_disk, "draws": draws, "tuning": tuning, "methods": methods,
+    "rows_on_disk": rows_on_disk, "big_tables": big_tables, "draws": draws, "tuning": tuning,
+    "methods": methods,
     "zoo": zoo_tables.games, "zoo_averages": zoo_tables.averages,
     "zoo_large": zoo_tables.large, "zoo_phases": zoo_tables.phases, "fair": fair,
     "zoo_plans": zoo_tables.plans, "zoo_noise": zoo_noise.table,

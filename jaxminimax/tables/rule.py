@@ -165,7 +165,7 @@ class Defaults:
         if self.matrix is not None:
             of_rows = f"{MATRIX:g} for one of the second moments of rows, "
             how = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments with a "
-                   f"ridge of {self.ridge:.4g}")
+                   f"ridge of {self.ridge:.4g}" + self.label.slower)
         lines = [
             f"{self.label.loss} on {n} records",
             f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
@@ -180,8 +180,10 @@ class Defaults:
             f"{self.time:.4g}, from weights 0{prior}",
             "Averaging: the scorer is the mean of the last half of the points"]
         if self.line is not None:
-            lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets slope and "
-                         "intercept of the scores, so that they are log-odds")
+            what = ("the slope of the scores, so that they are logits of probabilities"
+                    if isinstance(self.label, labels.Several) else
+                    "slope and intercept of the scores, so that they are log-odds")
+            lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets {what}")
         return ". ".join(lines) + "." + self.of_groups() + " ".join(
             ("", *map(str, self.notes())))
 
@@ -275,8 +277,9 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     if sizes and method == "average":
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
     line = None
-    if method == "average" and isinstance(kind, labels.TwoValues):
-        line = release(calibration.CLIP, CALIBRATED)
+    if method == "average" and not isinstance(kind, labels.Amount):
+        line = release(calibration.OF_CLASSES if isinstance(kind, labels.Several) else
+                       calibration.CLIP, CALIBRATED)
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
     width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
@@ -284,15 +287,16 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     clip, matrix, rounds = kind.clip, None, GROUP_ROUNDS
     time = GATHERED * heard * mu / (2 * clip * kind.haste)
     if method == "average":
-        time *= max(1.0, math.sqrt(width / WIDE))
+        if kind.wide:
+            time *= max(1.0, math.sqrt(width / WIDE))
         rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
         squares = release(1.0, MATRIX)
-        few = max(FEWEST, math.ceil(time / ADDED * curvature.least_ridge(
+        few = max(FEWEST, math.ceil(kind.slowest * time / ADDED * curvature.least_ridge(
             width, population, squares.query.noise_multiplier.w, kind.curvature)))
-        if preconditioned and kind.curvature and standardise and few + width / 2 < rounds:
+        if preconditioned and standardise and few + width / 2 < rounds:
             rounds, matrix = few, squares
             left = math.sqrt(1 - MATRIX / share)
-            clip *= min(max(left * heard * mu / math.sqrt(width) / FREE, 1.0), 2.0)
+            clip = min(clip * max(left * heard * mu / math.sqrt(width) / FREE, 1.0), kind.most)
             mu, time = left * mu, left * time * kind.clip / clip
     if matrix is None:
         time = min(time, kind.longest * rounds)
