@@ -69,7 +69,7 @@ TESTED_IN = {
     "base/test_arguments": "base/checks",
     "drivers/test_runs": "drivers/long_runs drivers/many_runs",
     "drivers/test_tuning": "mechanism/repetitions",
-    "gradients/test_clipping": "gradients/summation gradients/weights base/programs",
+    "gradients/test_clipping": "gradients/summation gradients/weights",
     "gradients/test_integer_sums": "mechanism/grid",
     "mechanism/test_description": "mechanism/limits mechanism/repeat mechanism/sentences",
     "mechanism/test_sampling": "mechanism/distinct mechanism/fixed_size mechanism/poisson",

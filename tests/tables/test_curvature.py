@@ -11,6 +11,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
+from jaxminimax.releases import sums
 from jaxminimax.tables import (
     Category,
     Number,
@@ -166,12 +167,11 @@ def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_state
     monkeypatch.setattr(unfinished, "LONG", 0)
     with monkeypatch.context() as patched:
         patched.setattr(training, "fit", stop)
-        for module in (statistics, curvature):
-            patched.setattr(module, "_release", recorded(module._release))
+        patched.setattr(sums, "compiled_release", recorded(sums.compiled_release))
         with pytest.raises(StoppedError):
             train(table, SCHEMA, **how)
         assert len({tuple(jax.random.key_data(key).tolist()) for key in (how["key"], *keys)}) == 4
-        patched.setattr(curvature, "_release", None)  # refuses a call
+        patched.setattr(sums, "compiled_release", None)  # refuses a call
         with pytest.raises(StoppedError):
             train(table, SCHEMA, **how)
     (first, alongside), (second, _) = seen

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
@@ -103,7 +104,7 @@ def descriptions(table: Any, schema: Schema) -> list[Any]:
     """Returns what is passed to the releases of `train`; none is made, so nothing is compiled."""
     described = []
 
-    def kept(key: Any, made: Any, spent: Any, problem: Any, start: Saddle, data: Any) -> Saddle:
+    def kept(key: Any, made: Any, problem: Any, start: Saddle, data: Any) -> Saddle:
         described.append(made)
         return start
 
@@ -115,8 +116,7 @@ def descriptions(table: Any, schema: Schema) -> list[Any]:
     with contextlib.ExitStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore", NoteWarning)
         patches.enter_context(mock.patch.object(training, "fit", rounds))
-        for module in (statistics, curvature, calibration):
-            patches.enter_context(mock.patch.object(module, "_release", kept))
+        patches.enter_context(mock.patch.object(sums, "compiled_release", kept))
         train(table, schema, epsilon=20.0, delta=1e-3, key=KEY)
     return described
 
@@ -128,21 +128,20 @@ def released(kind: str = "average") -> Finding:
     return Finding(jmm.epsilon(jmm.Sequence(parts=tuple(described)), 1e-3), 20.0)
 
 
-def _moved_by_one(module: types.ModuleType, release: Callable[..., Any], clip: float,
-                  *records: np.ndarray) -> Finding:
+def _moved_by_one(release: Callable[..., Any], clip: float, *records: np.ndarray) -> Finding:
     """How far a release moves with its first record, at first a zero, over the charged."""
     answers = []
 
     # a function of its own, as a bug is not in a program that was compiled before
-    program = jax.jit(lambda key, made, spent, problem, start, data: sums.release(
-        key, made, spent, problem, start, data), static_argnames="problem")
+    program = jax.jit(lambda key, made, problem, start, data: sums.release(
+        key, made, jnp.int32(0), problem, start, data), static_argnames="problem")
 
     def kept(*args: Any) -> Any:
         answers.append(program(*args))
         return answers[-1]
 
     described = statistics.one_release(len(records[0]), clip, 1.0)
-    with mock.patch.object(module, "_release", kept):
+    with mock.patch.object(sums, "compiled_release", kept):
         for first in (0, 1):
             release(KEY, described, *(np.concatenate([first * x[:1], x[1:]]) for x in records))
     moved = np.linalg.norm(np.asarray(answers[1].w) - np.asarray(answers[0].w))
@@ -151,21 +150,21 @@ def _moved_by_one(module: types.ModuleType, release: Callable[..., Any], clip: f
 
 def long_rows() -> Finding:
     """As `_moved_by_one`, of second moments of rows that are 2.8 long."""
-    return _moved_by_one(curvature, curvature.release_second_moments, 1.0,
+    return _moved_by_one(curvature.release_second_moments, 1.0,
                          np.full((9, 1, 3), 2.0, np.float32), np.ones((9, 1), np.float32))
 
 
 def labels_out_of_range() -> Finding:
     """As `_moved_by_one`, of the release that calibrates scores, with labels of 5."""
     return _moved_by_one(
-        calibration, functools.partial(calibration.release_line, prior=0.5), calibration.CLIP,
+        functools.partial(calibration.release_line, prior=0.5), calibration.CLIP,
         np.ones((9, 1)), np.full((9, 1), 5.0), np.ones((9, 1)))
 
 
 def classes_out_of_range() -> Finding:
     """As `labels_out_of_range`, of three classes."""
     return _moved_by_one(
-        calibration, functools.partial(calibration.release_line, prior=np.full(3, 1 / 3)),
+        functools.partial(calibration.release_line, prior=np.full(3, 1 / 3)),
         calibration.OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
         np.full((9, 1, 3), [0.0, 5.0, 0.0]), np.ones((9, 1)))
 
