@@ -91,7 +91,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     weight, start_by = rows.weight, by
     if class_weight is not None:
         weight, start_by = recording.weighted(rows, by, class_weight)
-    y = in_blocks(lambda y: kind.target(y, by, chosen.floor),
+    y = in_blocks(lambda y: kind.target(y, by, chosen.label_floor),
                   rows.y if room is not None else np.empty(rows.y.shape, np.float32), rows.y)
     data: PyTree = (scaled(rows.x, by, floor, room), y, np.asarray(weight, np.float32))
     problem: Any = kind.problem
@@ -141,7 +141,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed),
                            chosen.explain()), people=chosen.people)
-    w = kind.finished(w, by, chosen.floor)
+    w = kind.finished(w, by, chosen.label_floor)
     mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
                            features=chosen.standardise, of_rows=of_rows)
     notes.warn(mistakes)
