@@ -23,7 +23,7 @@ would follow the logistic model exactly, noise included: it is the model of two 
 have only that one.
 
 **A number.** The label is mapped to y in [-1, 1] by its range, then centred and divided by its
-released moments, with the floor of the features: u = (y - m) / s. The loss is Huber's, r^2 / 2 of
+released moments, with a floor of its own: u = (y - m) / s. The loss is Huber's, r^2 / 2 of
 residuals r = x w - u up to `BEND` and linear beyond. A record's gradient is min(max(r, -h), h) x
 with h = `BEND`, so it is at most sqrt(2) h long, which is the clip norm: it never binds, and
 records far off count no more than others. The curvature is at most |x|^2 = 2. A label has the

@@ -325,6 +325,7 @@ def test_the_round_is_the_one_that_update_makes_by_itself():
     np.testing.assert_array_equal(by_run(Two).z.w, state.z.w)
 
 
+@pytest.mark.slow
 def test_numbers_that_mechanism_computes_are_no_reason_to_refuse():
     class Doubled(Two):
         @staticmethod
@@ -336,6 +337,7 @@ def test_numbers_that_mechanism_computes_are_no_reason_to_refuse():
     assert np.isfinite(by_run(Doubled).z.w).all()
 
 
+@pytest.mark.slow
 def test_a_release_inside_a_program_of_ones_own_is_not_refused_the_second_time():
     inner = jax.jit(Two.update.__func__, static_argnums=(0, 5))
 
@@ -551,6 +553,7 @@ def one_of_many(key, t, described, hyper, release, z):
     return Saddle(at.sum(0), ())
 
 
+@pytest.mark.slow
 def test_check_counts_the_releases_of_a_vmap_over_points():
     with pytest.raises(ValueError, match="two releases number 0 of one description"):
         by_check(with_point(one_of_many))
@@ -591,6 +594,7 @@ def test_descriptions_may_be_arguments_of_an_inner_program():
     by_check(with_point(point))
 
 
+@pytest.mark.slow
 def test_check_leaves_nothing_in_programs_of_ones_own():
     inner = jax.jit(lambda t, z: Two.point(KEY, t, Two.mechanism(HYPER), HYPER, functools.partial(
         jmm.release, problem=MOVING, data=DATA), z))

@@ -91,6 +91,7 @@ CELLS = ("1.5", "1e400", "-0", " 7", "00012", "9007199254740993", "0.1", "1e", "
          "", "NaN", "-inf", "1_0", "0x1F", "3.0000000000000004", "\u0663", "text", '"2,5"', "TRUE")
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_file_is_the_same_number_in_any_company(tmp_path):
     """So that no person's cell changes how another's is read: alone, in pairs, as text."""
     path, kind = tmp_path / "t.csv", Number(-20, 20, missing=True)
