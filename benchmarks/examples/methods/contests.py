@@ -84,16 +84,16 @@ def auc(quick: bool, folder: Any) -> Contest:
     """AUC with a linear scorer: k ascent steps of v in a round."""
     known = data_sets.load("ijcnn1", data_dir=folder, split="file")
     count = 2000 if quick else len(known.y_train) * 4 // 5
-    rounds, inner = (12 if quick else 600), 5
+    rounds, inner = (12 if quick else 240), 5
     dim = known.x_train.shape[1]
-    sampling = jmm.Poisson(rate=0.02)
-    query = Query(clip=Saddle(1.0, 1.0), population=count, sampling=sampling, parameters=dim + 3,
+    sampling = jmm.Poisson(rate=0.1)
+    query = Query(clip=Saddle(9.0, 3.0), population=count, sampling=sampling, parameters=dim + 3,
                   noise_multiplier=jmm.mechanism.budget_split(w=0.8))
-    one = dataclasses.replace(query, clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None))
+    one = dataclasses.replace(query, clip=Saddle(9.0, None), noise_multiplier=Saddle(1.0, None))
     # each of the k releases for v costs little: together they take a fifth
-    other = dataclasses.replace(query, clip=Saddle(None, 1.0),
+    other = dataclasses.replace(query, clip=Saddle(None, 3.0),
                                 noise_multiplier=Saddle(None, (4.0 * inner) ** 0.5))
-    steps = _steps(0.3, 1.0, 3.0, ratio=0.3)
+    steps = _steps(0.1, 0.3, 1.0, ratio=0.3)
     rows = known.x_train, known.y_train
     score = jax.jit(lambda theta, x: x @ theta)
 
@@ -107,7 +107,7 @@ def auc(quick: bool, folder: Any) -> Contest:
         P.auc_start(jnp.zeros(dim)), _cut(rows, 0, count),
         {f"alternating, k = {inner}": (alternating, [alternating.Hyper(
             query=one, ascent=other, step=step, inner=inner, iterations=rounds // (inner + 1))
-            for step in _steps(1.0, 3.0, 10.0, ratio=0.1)]),
+            for step in _steps(0.3, 1.0, 3.0, ratio=0.1)]),
          **_plain(query, rounds, steps, 4.0)},
         measures, _cut(rows, -2000 if quick else count, None),
         _cut((known.x_test, known.y_test), 0, None), known.unit)
