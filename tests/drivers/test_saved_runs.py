@@ -72,7 +72,9 @@ def test_an_interrupted_sweep_goes_on_and_another_is_refused(tmp_path, monkeypat
             swept(checkpoint=folder, **other)
 
 
-def test_a_sweep_that_is_traced_saves_nothing(tmp_path):
+def test_a_sweep_that_cannot_save_or_charge_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="give ledger="):
+        swept(name="all")
     with pytest.raises(ValueError, match="inside jit"):
         jax.jit(lambda data: swept(data=data, checkpoint=tmp_path / "runs"))(DATA)
 

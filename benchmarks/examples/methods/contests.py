@@ -143,7 +143,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
     left = np.concatenate([np.flatnonzero(y == k)[5000:5500] for k in range(10)])
     order = np.random.default_rng(1).permutation(np.concatenate(kept))
     rounds = 4 if quick else 200
-    query = Query(clip=Saddle(4.0, None), population=len(order), sampling=jmm.Poisson(rate=0.02),
+    query = Query(clip=Saddle(4.0, None), population=len(order), sampling=jmm.Poisson(rate=0.05),
                   parameters=1961)
 
     def loss(w: Any, v: Any, record: Any) -> jax.Array:
@@ -151,7 +151,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
         return LAM * (jnp.square(jnp.maximum(t + 2, 0)) / 4 - 1) + w["eta"]
 
     threshold = _windows(dataclasses.replace(query, clip=Saddle(1.0, None)), 1.0, 5)
-    steps = [0.05, 0.15, 0.5]
+    steps = [0.15, 0.5, 1.5]
     return Contest(
         "chi-square robust training, imbalanced Fashion-MNIST", jmm.Problem(
             jmm.saddle_operator(loss)),
@@ -159,7 +159,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
                                                                            0, None),
         {"double spider": (double_spider, [double_spider.Hyper(
             query=_windows(query, 20.0, 5), threshold=threshold, step=step, step_threshold=0.5,
-            length=0.3, iterations=rounds // 2) for step in (2 * np.array(steps)).tolist()]),
+            length=1.0, iterations=rounds // 2) for step in (2 * np.array(steps)).tolist()]),
          **_plain(query, rounds, _steps(*steps), 20.0)},
         lambda z, rows: _accuracies(z.w["x"], rows), _cut((x[left], y[left]), 0, None),
         _cut(_pictures("t10k", folder), 0, None), "one image")
@@ -199,14 +199,14 @@ def sources(quick: bool, folder: Any) -> Contest:
         return {"accuracy": float(right.mean()),
                 "clean weights less wrong": float(weights[WRONG:].mean() - weights[:WRONG].mean())}
 
-    steps = _steps(0.05, 0.15, 0.5)
+    steps = _steps(0.5, 1.5, 5.0)
     start = Saddle({"x": jnp.zeros(SOURCES), "y": jnp.zeros(123)}, jnp.zeros(123))
     return Contest(
         f"weights of {SOURCES} sources, {WRONG} with labels at random, Adult",
         jmm.Problem(jmm.saddle_operator(loss), public=public), start,
         _cut((known.x_train[:count], labels.astype(np.float32), source.astype(np.int32)), 0, None),
         {f"bilevel, k = {inner}": (bilevel, [bilevel.Hyper(
-            query=query, outer=outer, step=step, step_outer=20.0 * step.w, inner=inner,
+            query=query, outer=outer, step=step, step_outer=10.0 * step.w, inner=inner,
             iterations=rounds // (inner + 1)) for step in steps]),
          **_plain(query, rounds, steps, 10.0)},
         measures, _cut((known.x_train, known.y_train), -4000, None),
