@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax import public_signs
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks, types
 from jaxminimax.base.identity import People, rows_each
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, Repeat, leaves
+from jaxminimax.mechanism import Full, Leaf, Repeat, leaves
 from jaxminimax.mechanism.composed import check as check_description
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import REPLACE_ONE
@@ -185,7 +186,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
                 "batch size": batch, "rows read": read},
         strategy=summed.explain(z, batch_of),
         cost=cost,
-        warnings=_warnings(delta, n, noise, z, wanted, hyper, (query, *others)),
+        warnings=_warnings(problem, delta, n, noise, z, wanted, hyper, (query, *others)),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 
 
@@ -223,8 +224,8 @@ def _arrays(name: str, tree: PyTree) -> list[dict[str, Any]]:
 
 def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]]:
     """Returns every player's sign: that of a loss is known, an operator of your own states it."""
-    of_loss = isinstance(operator, types.SaddleOperator)
-    moves = ("descends the loss", "ascends the loss") if of_loss else (
+    moves = ("descends the loss", "ascends the loss") if isinstance(
+        operator, types.SaddleOperator) else (
         "moves against the operator's w", "moves against the operator's v: it must be -grad_v")
     return {name: {"moves": how, "numbers": sum(a.size for a in jax.tree.leaves(x)),
                    "clip": None if c is None else float(c)}
@@ -247,9 +248,9 @@ def _batch(query: Any, n: int) -> tuple[float, int]:
     return float(sampling.batch_size(size)), int(sampling.rows_read(size))
 
 
-def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle, hyper: Any,
-              queries: tuple[Any, ...]) -> tuple[str, ...]:
-    texts = []
+def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
+              hyper: Any, queries: tuple[Any, ...]) -> tuple[str, ...]:
+    texts = list(public_signs.warnings_of(problem, z))
     if delta is not None and delta >= min(0.1, 1 / n):
         texts.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
                      "record, drawn at random, would meet it. Choose one well below 1/n.")
@@ -270,8 +271,9 @@ def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
     for name, c, x in zip(Saddle._fields, clip, z, strict=True):
         if c is not None and not jax.tree.leaves(x):
             texts.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
-    optimiser = getattr(hyper, "optimiser", None)
-    if optimiser is not None and any("adam" in getattr(x, "__name__", "") for x in optimiser):
+    optimisers = getattr(hyper, "optimiser", ())  # one, or one for each player
+    if any("adam" in getattr(x, "__name__", "") for x in (
+            optimisers if isinstance(optimisers, tuple) else (optimisers,))):
         texts.append("Adam divides by the size of the noise where that is larger than the "
                      "operator: its steps are then no smaller for a smaller operator.")
     return tuple(texts)
@@ -281,8 +283,9 @@ def _lost(query: Any, each: int) -> float:
     """Returns the share of the noise that pays for rounding of numbers that a release lacks."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
-    charged, needed = (Repeat(query=one, times=1).effective_noise_multiplier(REPLACE_ONE)
-                       for one in (query, dataclasses.replace(query, parameters=each)))
+    charged, needed = (
+        (one if isinstance(one, Leaf) else Repeat(query=one, times=1)).effective_noise_multiplier(
+            REPLACE_ONE) for one in (query, dataclasses.replace(query, parameters=each)))
     return 1 - charged / needed if needed else 0.0
 
 
@@ -316,7 +319,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
         begun = time.perf_counter()
         state = jax.block_until_ready(compiled(key, state, ones))
         taken.append(time.perf_counter() - begun)
-    watch.check_numbers(numbers, algorithm.mechanism(hyper))
+        watch.check_numbers(numbers, algorithm.mechanism(hyper), int(state.spent))
     return record | {"seconds": min(taken)}
 
 

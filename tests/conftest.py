@@ -23,6 +23,8 @@ import pathlib
 import jax
 import pytest
 
+from jaxminimax.base import programs
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -31,8 +33,8 @@ QUICK = {
     "xla_cpu_parallel_codegen_split_count": 1,
     "xla_disable_hlo_passes": "simplify-while-loops,while-loop-invariant-code-motion,"
                               "constant_folding,reshape-mover,simplify-conditional"}
-
-
+# of tests marked `optimised`: as the library compiles brief programs, if that is asked for
+OTHERWISE = programs.BRIEF if os.environ.get("JAXMINIMAX_TEST_EFFORT") == "brief" else {}
 HERE = pathlib.Path(__file__).parent
 # started first, and by one worker: processes of their own, which all tests of the file wait for
 FIRST = ("placement/test_sharding",)
@@ -73,7 +75,7 @@ class Effort:
         """`sound`, which makes the options of a compilation, and `QUICK` while that is wanted."""
         @functools.wraps(sound)
         def changed(*args, env_options_overrides=None, **kwargs):
-            more = QUICK if self.quick else {}
+            more = QUICK if self.quick else OTHERWISE
             return sound(*args, env_options_overrides=more | (env_options_overrides or {}),
                          **kwargs)
 

@@ -16,6 +16,7 @@ from benchmarks.examples import demo_adversarial
 from jaxminimax import Saddle, checkup
 from jaxminimax.mechanism import Repeat
 from jaxminimax.problems import per_person
+from tests import golden
 
 N, DIM, DELTA = 64, 3, 1e-3
 KEY = jax.random.key(0)
@@ -376,3 +377,10 @@ def test_noise_for_numbers_that_a_release_has_not_is_pointed_out():
     assert 0.05 < 1 - noisy / exact < 0.5
     for none in (report(1e4, parameters=6), report(5.0)):
         assert "less noise" not in str(none)
+
+
+@pytest.mark.parametrize("name", ["ftrl/tree", "group_oco", "balanced_groups", "phased_erm"])
+def test_algorithms_whose_descriptions_are_no_query_are_checked(name):
+    algorithm, made, problem, start, data = golden.CASES[name]
+    report = jmm.check(problem, start, data, made, algorithm, measure=False)
+    assert report.privacy["noise is set"]

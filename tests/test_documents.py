@@ -30,6 +30,8 @@ from jaxminimax.algorithms import ALGORITHMS
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
 PAGES = (*RUN, "CHANGELOG.md")
+# whose programs take longest: they run every night
+LONG = {f"docs/{name}.md" for name in ("cookbook", "your_own_problem", "variational_inequalities")}
 DATA = {"text", "bibtex", "json", "yaml"}  # languages of what is no program
 REASON = re.compile(r"<!-- not run: \S.* -->")
 PRINTED = "<!-- printed -->"
@@ -113,8 +115,8 @@ def fresh():
 # --- programs ---
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", [pytest.param(
+    page, marks=pytest.mark.nightly if page in LONG else pytest.mark.slow) for page in RUN])
 def test_what_is_printed_as_a_program_runs(page, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

@@ -19,6 +19,9 @@ from jaxminimax.tables import Category, Number, Schema
 from jaxminimax.tables.scaling import spread
 
 pytestmark = pytest.mark.slow
+# of the checks that fit, those that run with every change; every night all of them
+OFTEN = ("check_dont_overwrite_parameters", "check_array_api_input", "check_classifiers_train",
+         "check_decision_proba_consistency", "check_n_features_in_after_fitting")
 
 
 def made(n=600, seed=0):
@@ -39,8 +42,10 @@ HOW = dict(epsilon=50.0, delta=1e-3, random_state=0)
 
 def checks(form):
     """An estimator's checks, with what names them."""
-    return [pytest.param(e, c, id=f"{type(e).__name__}-{getattr(c, 'func', c).__name__}")
-            for e, c in estimator_checks_generator(form)]
+    return [pytest.param(e, c, id=f"{type(e).__name__}-{name}",
+                         marks=() if name in OFTEN else pytest.mark.nightly)
+            for e, c in estimator_checks_generator(form)
+            for name in [getattr(c, "func", c).__name__]]
 
 
 @pytest.mark.filterwarnings("ignore")

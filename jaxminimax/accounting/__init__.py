@@ -5,7 +5,12 @@ description, `statement` for a run, `calibrate` and its kin find noise, and a `L
 """
 
 from jaxminimax.accounting.answers import delta, effective_noise_multiplier, epsilon
-from jaxminimax.accounting.calibration import calibrate, calibrate_iterations, calibrate_noise
+from jaxminimax.accounting.calibration import (
+    calibrate,
+    calibrate_iterations,
+    calibrate_noise,
+    calibrate_shares,
+)
 from jaxminimax.accounting.ledger import Ledger
 from jaxminimax.accounting.parts import calibrate_parts
 from jaxminimax.accounting.profiles import Profile, profile
@@ -23,6 +28,7 @@ __all__ = [
     "calibrate_iterations",
     "calibrate_noise",
     "calibrate_parts",
+    "calibrate_shares",
     "delta",
     "effective_noise_multiplier",
     "epsilon",

@@ -5,6 +5,7 @@ The privacy loss falls with the scale of the noise, and `roots` finds the least 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -174,9 +175,7 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
                     alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
     """Returns `mechanism` with all its noise multipliers times the factor that reaches the target.
 
-    It is for descriptions without an algorithm around them. To split a budget between gradients and
-    group losses, calibrate the losses to their share first, then the run with
-    `alongside=(losses,)`: the joint cost is far below the sum.
+    It is for descriptions without an algorithm around them. `calibrate_shares` splits a budget.
 
     Args:
       mechanism: a description; a multiplier that is not set counts as 1.
@@ -204,11 +203,66 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
     return calibrated
 
 
+def calibrate_shares(mechanisms: tuple[Mechanism, ...], shares: tuple[float, ...], epsilon: float,
+                     delta: float, *, neighbours: str = "replace_one",
+                     alongside: tuple[Mechanism, ...] = (), people: int = 1) -> tuple[Any, ...]:
+    """Returns descriptions with the noise at which each takes its share of one budget.
+
+    With the share s a description has s^(-1/2) times the noise at which it alone, next to
+    `alongside`, would take all of (epsilon, delta). That is the share s of the squared parameter
+    mu^2 of Gaussian releases, which add up. If the shares have the sum 1, one common factor then
+    puts the joint cost of all at the target, which moves sampled and Laplace releases. If the sum
+    is smaller, the rest is for others: `calibrate(algorithm, hyper, epsilon, delta,
+    alongside=...)` gives a run all that is left.
+
+    Args:
+      mechanisms: descriptions; a multiplier that is not set counts as 1.
+      shares: for each of them, in (0, 1], with a sum of at most 1.
+      epsilon: of all together, in (0, 1e6).
+      delta: of all together, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data, with their own noise, that are paid first.
+      people: k, if any k records of one person may differ instead of one.
+
+    Raises:
+      ValueError: for shares out of range, or as `calibrate_noise`.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), population=1000)
+        >>> parts = jmm.Repeat(query=query, times=1), jmm.Repeat(query=query, times=50)
+        >>> parts = jmm.accounting.calibrate_shares(parts, (0.1, 0.9), epsilon=1.0, delta=1e-6)
+        >>> 0.998 < jmm.epsilon(jmm.Sequence(parts=parts), 1e-6) <= 1
+        True
+    """
+    for share in shares:
+        checks.number("a share", share, low=0.0, high=1.0 + 1e-9)
+    total = math.fsum(shares)
+    if len(shares) != len(mechanisms) or total > 1 + 1e-9:
+        raise ValueError(f"shares must be one for each of {len(mechanisms)} mechanisms, with a sum "
+                         f"of at most 1, got {shares!r} with the sum {total:g}.")
+    checks.count("people", people)
+    check_epsilon(epsilon)
+    check_delta(delta)
+    for one in mechanisms:
+        check(one)
+    alongside = extras(alongside)
+    parts = tuple(_calibrated(one, epsilon, delta, neighbours, alongside, int(people), share)
+                  for one, share in zip(mechanisms, shares, strict=True))
+    if len(parts) > 1 and total > 1 - 1e-9:
+        parts = _calibrated(Sequence(parts=parts), epsilon, delta, neighbours, alongside,
+                            int(people)).parts
+    warn_of(delta, Sequence(parts=parts))
+    return parts
+
+
 def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: str,
-                alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
-    """Calibrates a release; of several ways to make it, it takes the one with least noise."""
+                alongside: tuple[Mechanism, ...] = (), people: int = 1, share: float = 1.0) -> Any:
+    """Calibrates a release; of several ways to make it, it takes the one with least noise.
+
+    For a share, the noise of the way that is best for the whole budget is share^(-1/2) times that.
+    """
     choices = mechanism.alternatives() if isinstance(mechanism, Leaf) else ()
-    best: Any = None
+    best, shared = None, None
     for choice in choices if len(choices) > 1 else (mechanism,):
         if best is not None:
             # with as much noise as the best so far: if that is private, this one is cheaper
@@ -217,8 +271,9 @@ def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: 
             if dearest(everything, delta, neighbours, people).epsilon > epsilon:
                 continue
         describe = functools.partial(with_noise, choice)
-        best = describe(_solve(describe, epsilon, delta, neighbours, alongside, people))
-    return best
+        scale = _solve(describe, epsilon, delta, neighbours, alongside, people)
+        best, shared = describe(scale), describe(scale / math.sqrt(share))
+    return shared
 
 
 def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,

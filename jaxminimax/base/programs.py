@@ -1,12 +1,98 @@
-"""Reads traced programs: their equations, and the arrays that they close over."""
+"""Compiles programs with the effort that is worth it, and reads traced ones.
 
+A table's programs run for milliseconds, and XLA takes seconds to compile them. Compiled *briefly*,
+without LLVM's optimisations and with XLA's older generator of code, they take a quarter of that
+time, and up to four times as long to run. Floating-point numbers are rounded at other places, so
+that weights differ in the last digits. What privacy needs of a compiler is the same: integers are
+exact, and no option allows arithmetic that IEEE 754 does not. The tests that hold sums, norms and
+noise against a compiler run under both sets of options (`JAXMINIMAX_TEST_EFFORT=brief`).
+
+The older generator compares row numbers of 8 bits in their own type, so a lookup by them goes
+wrong. So only programs of the library's own tables are compiled briefly, and never a user's loss.
+Shapes and settings decide, and nothing else: a run that goes on has the program that it began with.
+"""
+
+import contextlib
+import contextvars
+import functools
 import itertools
+import math
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax.interpreters import partial_eval
+
+BRIEF: dict[str, Any] = {
+    "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1}
+BRIEF_NUMBERS = 2**25  # that a brief program computes at most, in all its rounds
+EFFORT = "compiler's effort"
+_WANTED = contextvars.ContextVar("whether programs are compiled briefly", default=False)
+
+
+def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
+    """Returns whether a program of a table is compiled briefly, by shapes and rounds alone.
+
+    Args:
+      data: leaves `[n, ...]`, or `[p, n, ...]` of groups, all of which a round reads.
+      point: parameters; a round computes at most as many numbers of a record as it has, or they.
+      rounds: of the program.
+
+    Examples:
+        >>> rows, point = np.zeros((5_000, 22)), np.zeros(22)
+        >>> is_brief(rows, point, rounds=20), is_brief(rows, point, rounds=1000)
+        (True, False)
+    """
+    shapes = [np.shape(x) for x in jax.tree.leaves(data)]
+    records = max(math.prod(shape[:2]) for shape in shapes)
+    wide = sum(math.prod(np.shape(x)) for x in jax.tree.leaves(point))
+    return max(sum(map(math.prod, shapes)), records * wide) * rounds <= BRIEF_NUMBERS
+
+
+@contextlib.contextmanager
+def briefly(wanted: bool) -> Iterator[None]:
+    """Has each `Compiled` that is called within compiled briefly, if that is wanted."""
+    before = _WANTED.set(wanted)
+    try:
+        yield
+    finally:
+        _WANTED.reset(before)
+
+
+def effort() -> dict[str, Any]:
+    """Returns what a saved run notes of how it is compiled: nothing as usual."""
+    return {EFFORT: BRIEF} if _WANTED.get() else {}
+
+
+class Compiled:
+    """A function with a program by JAX's own options, and one that is compiled briefly.
+
+    Args:
+      function: to compile.
+      **how: for `jax.jit`.
+    """
+
+    def __init__(self, function: Callable[..., Any], **how: Any) -> None:
+        self._usual = jax.jit(function, **how)
+        self._brief = functools.cache(
+            lambda: jax.jit(function, compiler_options=_options(), **how))
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls the program that is wanted; see `briefly`. As a part of another one, the usual."""
+        return (self._brief() if _WANTED.get() and not is_traced(args) else self._usual)(*args)
+
+
+@functools.cache
+def _options() -> dict[str, Any] | None:
+    """Returns `BRIEF` where the compiler has all of these options; none on accelerators."""
+    try:
+        jax.jit(lambda x: x + 1, compiler_options=BRIEF)(np.float32(0))
+    except jax.errors.JaxRuntimeError:
+        return None
+    return BRIEF if jax.default_backend() == "cpu" else None
 
 
 def walk(program: Any) -> list[tuple[Any, int]]:

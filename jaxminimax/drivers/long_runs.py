@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base import arguments, checks, identity
+from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import (
     Algorithm,
     AnyProblem,
@@ -33,7 +33,7 @@ from jaxminimax.placement.host_shards import HostShards, on_mesh
 from jaxminimax.releases.watch import update
 
 
-@functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
+@functools.partial(programs.Compiled, static_argnames=("algorithm", "problem", "places"),
                    donate_argnames="state")
 def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds: jax.Array,
              algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,

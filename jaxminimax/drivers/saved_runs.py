@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger
 from jaxminimax.accounting.books import Entry, RunMark
-from jaxminimax.base import checks, own_files
+from jaxminimax.base import checks, own_files, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, PyTree
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism.description import Mechanism
@@ -47,7 +47,7 @@ def promise_of(key: jax.Array | None, described: Mechanism, hyper: Any,
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": words, "numbers": numbers, "key mark": mark,
             "key scheme": release_keys.SCHEME} | (
-                {"place of a part": places} if any(places) else {})
+                {"place of a part": places} if any(places) else {}) | programs.effort()
 
 
 def check_folder(path: str | os.PathLike[str], key: jax.Array) -> None:
@@ -104,7 +104,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         """Returns the saved state of that number, in the shapes of `state`."""
         saved = self._manager.restore(
             step, args=self._args.Composite(promise=self._args.JsonRestore())).promise
-        for name, value in ({SHARDS: None} | self._promise).items():
+        for name, value in ({SHARDS: None, programs.EFFORT: None} | self._promise).items():
             if saved.get(name) != value:
                 raise ValueError(f"The checkpoint is of a run with another {name}: use its own "
                                  "key, data, problem and settings to go on, or an empty folder to "

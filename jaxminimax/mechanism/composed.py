@@ -35,6 +35,7 @@ class _Several(Description):
     parts: tuple[Any, ...]
     in_turn: bool
     alone = 0
+    each: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.parts, tuple):  # else `check` refuses it
@@ -72,11 +73,12 @@ class _Several(Description):
         """Parts are taken to run one after the other, in their order, or in turn."""
         if self.in_turn:
             counts = [part.releases() for part in self._listed]
+            each = self.each or (1,) * len(counts)
 
             def split(rounds: int) -> list[int]:
                 # part 0 is in every round; the others from round `alone` on
-                return [min(max(rounds - self.alone * (i > 0), 0), count)
-                        for i, count in enumerate(counts)]
+                return [min(max(rounds - self.alone * (i > 0), 0) * number, count)
+                        for i, (number, count) in enumerate(zip(each, counts, strict=True))]
 
             # a round that was begun counts: the fewest rounds that made so many releases
             rounds = bisect.bisect_left(range(self.alone + max(counts) + 1), spent,
@@ -88,7 +90,10 @@ class _Several(Description):
                 done.append(part.truncated(spent))
                 spent -= 0 if done[-1] is None else min(spent, done[-1].releases())
         begun = tuple(part for part in done if part is not None)
-        return dataclasses.replace(self, parts=begun) if begun else None  # type: ignore[type-var]
+        left = {"each": tuple(k for k, part in zip(self.each, done, strict=True)
+                              if part is not None)} if self.each else {}
+        return dataclasses.replace(  # type: ignore[type-var]
+            self, parts=begun, **left) if begun else None
 
     def with_noise(self, scale: float) -> Self:
         """Scales the noise of every part."""
@@ -109,6 +114,7 @@ class Sequence(_Several):
       in_turn: whether they take turns, one release of each in a round, instead of running one after
         the other; decides what a run that stopped early has spent.
       alone: rounds before the turns begin, in which only the first part makes its release.
+      each: how many releases of every part a round makes, of parts that take turns; () for one.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
@@ -122,10 +128,17 @@ class Sequence(_Several):
     parts: tuple[Any, ...]
     in_turn: bool = jax.tree.static(default=False)
     alone: int = jax.tree.static(default=0, repr=False)
+    each: tuple[int, ...] = jax.tree.static(default=(), repr=False)
 
     def check(self) -> None:
-        """Checks every part, and the number of rounds."""
+        """Checks every part, and the numbers of rounds and of releases in a round."""
         super().check()
+        if self.each and not (self.in_turn and isinstance(self.each, tuple)
+                              and len(self.each) == len(self.parts)
+                              and all(isinstance(k, int) and k > 0 for k in self.each)):
+            raise ValueError("each must be the releases of every part in a round, at least 1, of "
+                             f"parts with in_turn=True, got {self.each!r} for {len(self.parts)} "
+                             f"part(s) with in_turn={self.in_turn}.")
         if not isinstance(self.alone, int) or self.alone < 0:
             raise ValueError(f"alone must be a number of rounds, at least 0, got {self.alone!r}.")
 

@@ -47,7 +47,7 @@ import optax
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
-from jaxminimax.releases.sums import release
+from jaxminimax.releases import sums
 
 __all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "parity_start",
            "release_shares"]
@@ -115,8 +115,8 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
     if weight is None:
         cells, weight = cells[:, None], jnp.ones((len(cells), 1))
     key = jax.random.fold_in(key, 0x7368)  # apart from a run that was given the same key
-    answer = _release(key, mechanism, jnp.int32(0), _SHIFTED, Saddle(jnp.zeros(count), ()),
-                      (cells, weight))
+    answer = sums.compiled_release(key, mechanism, _SHIFTED, Saddle(jnp.zeros(count), ()),
+                                   (cells, weight))
     positive = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
     return positive / jnp.sum(positive)
 
@@ -129,7 +129,6 @@ def _shifted(z: Saddle, record: PyTree) -> Saddle:
 
 
 _SHIFTED = Problem(_shifted)
-_release = jax.jit(release, static_argnames="problem")  # compiled once for records of one shape
 PENALTIES = ("squared", "absolute")
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
 

@@ -188,7 +188,7 @@ def dro(base: GroupProblem, *, penalty: float, cap: float = math.inf) -> Bounded
     Args:
       base: `worst_group` or `group_glm`: a convex and smooth loss with its constants L, B and beta,
         and the set of theta. Groups play no part. Data are records `[n, ...]`.
-      penalty: of the squared weights, positive: 0.1 B is nearly a CVaR.
+      penalty: of the squared weights, positive. A small one is nearer to a CVaR, and steeper.
       cap: the largest weight of a record, above 1.
 
     Returns:

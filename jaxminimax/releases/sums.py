@@ -8,8 +8,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxminimax.base import arguments, checks, tree
+from jaxminimax.base import arguments, checks, programs, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat, batch_size, costs, rows_read
 from jaxminimax.mechanism.description import Answered, Kind
@@ -71,6 +72,24 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         raise ValueError("adaptive clip norms change from round to round, which sgda keeps in its "
                          "state: leave Query.adaptive out, or take jmm.sgda.")
     return release_and_clip(key, mechanism, spent, problem, z, data)[0]
+
+
+_compiled = programs.Compiled(release, static_argnames="problem")
+
+
+def compiled_release(key: jax.Array, mechanism: Repeat, problem: Problem, z: Saddle,
+                 data: PyTree) -> Saddle:
+    """Makes the first `release` of a table by one of the library's problems, as its own program.
+
+    Args:
+      key: as in `release`.
+      mechanism: as in `release`.
+      problem: of the library, the same object for equal operators, so that it is compiled once.
+      z: as in `release`.
+      data: as in `release`.
+    """
+    with programs.briefly(programs.is_brief(data, z)):
+        return _compiled(key, mechanism, np.int32(0), problem, z, data)
 
 
 @watched_pair

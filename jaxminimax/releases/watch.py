@@ -11,6 +11,7 @@ vmap too.
 import contextlib
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -202,11 +203,17 @@ def numbered() -> Iterator[list[Numbered]]:
         _NUMBERS.reset(token)
 
 
-def check_numbers(numbers: list[Numbered], described: Any) -> None:
-    """Refuses two releases of one description with one number, and settings that are not charged.
+def check_numbers(numbers: list[Numbered], described: Any, spent: int) -> None:
+    """Refuses what a run that stops after some rounds would not be charged for.
+
+    Args:
+      numbers: the releases of these rounds.
+      described: the mechanism of the whole run.
+      spent: of the state after them, by which a statement charges the run.
 
     Raises:
-      ValueError: naming the number, or the description.
+      ValueError: for two releases of one description with one number; for settings that are not
+        charged; for more releases of a description than are charged after `spent`.
     """
     # callbacks of rounds that still run are waited for
     jax.effects_barrier()
@@ -225,3 +232,12 @@ def check_numbers(numbers: list[Numbered], described: Any) -> None:
         raise ValueError(f"update makes two releases number {number} of one description (kind "
                          f"{kind}, place {place}), so with one noise: count on between them, and "
                          "from round to round.")
+    begun = described.truncated(spent)
+    charged_for = {} if begun is None else {
+        _stream(one): one.releases() for one in begun.answered()}
+    for (kind, place), count in Counter(one[:2] for one in releases).items():
+        if count > (number := charged_for.get((kind, place), 0)):
+            raise ValueError(f"update made {count} releases of one description (kind {kind}, place "
+                             f"{place}), and a run that stops here, with spent = {spent}, is "
+                             f"charged for {number}: count every release in the state's spent, and "
+                             "state the releases of a round by Sequence(in_turn=True, each=...).")

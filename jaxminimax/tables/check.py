@@ -140,8 +140,8 @@ def counts_query(population: int, places: int, epsilon: float, delta: float,
       ValueError: for numbers out of range.
     """
     checks.number("--epsilon", epsilon, low=0.0)
-    noise = statistics.noise_of_one(population, epsilon, delta, people=people)
-    return statistics.one_release(population, math.sqrt(places) / 2, noise)
+    return statistics.shared_release(population, math.sqrt(places) / 2, 1.0, epsilon, delta,
+                                     people=people)
 
 
 def _centred(z: Saddle, record: Records) -> Saddle:

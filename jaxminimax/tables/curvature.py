@@ -21,6 +21,8 @@ it: 1/8 of the logistic loss, where sigma (1 - sigma) is at most 1/4.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +30,9 @@ import numpy as np
 
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
-from jaxminimax.releases.sums import release
+from jaxminimax.releases import sums
+from jaxminimax.tables import statistics
+from jaxminimax.tables.scaling import Moments, spread
 
 _SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
 
@@ -41,7 +45,6 @@ def _form(w: jax.Array, v: PyTree, record: tuple[jax.Array, jax.Array]) -> jax.A
 
 
 _SECOND = Problem(saddle_operator(_form))
-_release = jax.jit(release, static_argnames="problem")
 
 
 def least_ridge(width: int, population: int, noise_multiplier: float, half: float) -> float:
@@ -50,7 +53,8 @@ def least_ridge(width: int, population: int, noise_multiplier: float, half: floa
 
 
 def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
-                           weight: np.ndarray) -> np.ndarray:
+                           weight: np.ndarray,
+                           place: Callable[[PyTree], PyTree] = jax.device_put) -> np.ndarray:
     """Releases M, symmetric, float64 `[d, d]`.
 
     Args:
@@ -58,11 +62,12 @@ def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
       described: `statistics.one_release` of vectors of length 1.
       x: scaled rows, `[n, rows, d + 1]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
+      place: puts all rows where they are read.
     """
     width = x.shape[-1] - 1
     # in one row: programs for small matrices take XLA three times as long to compile
     start = Saddle(np.zeros(width**2, np.float32), ())
-    flat = _release(key, described, np.int32(0), _SECOND, start, (x, weight)).w
+    flat = sums.compiled_release(key, described, _SECOND, start, place((x, weight))).w
     noisy = np.asarray(flat, np.float64).reshape(width, width)
     return (noisy + noisy.T) / 2
 
@@ -74,3 +79,20 @@ def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
     values, vectors = np.linalg.eigh(full)
     return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T,
                       np.float32)
+
+
+def variances(squares: Any, by: Moments, floor: float | None,
+              described: Repeat) -> tuple[np.ndarray, np.ndarray]:
+    """Returns features' variances by the diagonal of M, and their noise, both `[d]`.
+
+    Cut rows make a variance smaller. Where `by` has other means than the data, it is larger by the
+    square of the difference.
+
+    Args:
+      squares: the diagonal of a released M.
+      by: the released moments that rows were scaled by.
+      floor: least variance that a feature was divided by.
+      described: the release of M.
+    """
+    divided = spread(by, floor)[1] ** 2
+    return divided * np.asarray(squares), divided * statistics.deviation(described)

@@ -1,19 +1,15 @@
 """The columns of a table as arrays: what training reads of it, encoded once and piece by piece."""
 
-import math
-import os
-import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxminimax.base.identity import exact
+from jaxminimax.drivers import runs
 from jaxminimax.tables import files, statistics
 from jaxminimax.tables.columns import Charged
 from jaxminimax.tables.schema import Schema
-
-MAPPED = 0.3  # share of the memory from which on features lie in a file
-_ALIGNED = 64  # bytes; a device that shares the host's memory uses such arrays as they lie
+from jaxminimax.tables.storage import MEMORY, Store
 
 
 class Table(NamedTuple):
@@ -26,6 +22,7 @@ class Table(NamedTuple):
       groups: the number of each row's group, `[n]`; None without groups.
       charged: cells of the columns whose ranges are to be released, `[n, c]`; None without them.
       owners: whose each row is; None if the schema has no owner.
+      store: of features and labels, and of what is made of them.
     """
 
     x: np.ndarray
@@ -33,40 +30,51 @@ class Table(NamedTuple):
     groups: np.ndarray | None
     charged: np.ndarray | None
     owners: Any
+    store: Store
 
 
-def encoded(frame: Any, schema: Schema) -> Table:
+def encoded(frame: Any, schema: Schema, progress: bool = False, room: int = 0) -> Table:
     """Encodes a table; one in a file never lies in memory as a whole, but for its owners.
 
     Args:
       frame: a data frame, a dictionary of columns or `files.Frames`.
       schema: of the table.
+      progress: whether to show a bar.
+      room: rows that features and labels have at least; those after the table's are zeros.
 
     Raises:
       ValueError: for a table without a declared column, and as `files.read`.
     """
     frames = frame if isinstance(frame, files.Frames) else [frame]
     declared, held = schema.without_charged(), _places(schema, charged=False)
-    read: dict[str, list[np.ndarray]] = {"labels": [], "groups": [], "charged": [], "owners": []}
-    x, first = np.empty(0), 0
-    for piece in frames:
-        labels = schema.labels(piece)
-        last = first + len(labels)
-        if not first:
-            x = _zeros(max(last, getattr(frame, "most", 0)), schema.width + 1)
-        if declared is not None:
-            x[first:last, held] = _of_length(declared.features(piece), len(labels))
-        read["labels"].append(labels)
-        if schema.groups is not None:
-            read["groups"].append(_of_length(schema.group_of(piece), len(labels)))
-        if schema.charged:
-            read["charged"].append(_of_length(statistics.charged_cells(schema, piece), len(labels)))
-        if schema.owner is not None:
-            read["owners"].append(exact(schema.owners(piece)))
-        first = last
+    read: dict[str, list[np.ndarray]] = {"groups": [], "charged": [], "owners": []}
+    most, width = getattr(frame, "most", 0), schema.width + 1
+    x, y, first, store = np.empty(0), np.empty(0), 0, MEMORY
+    with runs.bar(most, 0, progress and most > 0, "row") as bar:
+        for piece in frames:
+            labels = schema.labels(piece)
+            last = first + len(labels)
+            if not first:
+                most = max(last, most, room)
+                store = Store(4.0 * most * width)
+                x, y = store.zeros(most, width), store.zeros(most, *labels.shape[1:])
+            y[first:last] = labels
+            if declared is not None:
+                x[first:last, held] = _of_length(declared.features(piece), len(labels))
+            if schema.groups is not None:
+                read["groups"].append(_of_length(schema.group_of(piece), len(labels)))
+            if schema.charged:
+                read["charged"].append(_of_length(
+                    statistics.charged_cells(schema, piece), len(labels)))
+            if schema.owner is not None:
+                read["owners"].append(exact(schema.owners(piece)))
+            if bar is not None:
+                bar.update(len(labels))
+            first = last
     joined = {name: np.concatenate(parts) for name, parts in read.items() if parts}
-    return Table(x[:first], joined["labels"], joined.get("groups"), joined.get("charged"),
-                 joined.get("owners"))
+    rows = max(first, room)
+    return Table(x[:rows], y[:rows], joined.get("groups"), joined.get("charged"),
+                 joined.get("owners"), store)
 
 
 def with_charged(table: Table, schema: Schema, released: Schema) -> Table:
@@ -102,28 +110,3 @@ def _of_length(rows: np.ndarray, length: int) -> np.ndarray:
     if len(rows) != length:
         raise ValueError(f"columns must have one length, got {len(rows)} rows and {length} labels.")
     return rows
-
-
-def _zeros(rows: int, width: int) -> np.ndarray:
-    """Makes an array that a device may use as it lies; pages that nobody writes take no memory.
-
-    A large one lies in a file without a name, which is the user's alone and ends with the process:
-    the system writes pages there when it needs their memory, and reads them again.
-    """
-    size = 4 * rows * width
-    if size > MAPPED * _memory():
-        with tempfile.TemporaryFile() as file:
-            flat = np.asarray(np.memmap(file, np.uint8, "w+", shape=(size,)))
-        begin = 0
-    else:
-        flat = np.zeros(size + _ALIGNED, np.uint8)
-        begin = -flat.ctypes.data % _ALIGNED
-    return flat[begin: begin + size].view(np.float32).reshape(rows, width)
-
-
-def _memory() -> float:
-    """Returns the bytes of memory that the machine has; infinite where the system does not say."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        return math.inf

@@ -126,10 +126,9 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     checks.count("groups", groups, low=2)
     checks.number("weight", weight, low=0.0)
     checks.one_of("kind", kind, ("parity", "odds"))
-    z = statistics.noise_of_one(population, epsilon, delta, alongside, people)
     labels = 2 if kind == "odds" else 1
-    shares = statistics.one_release(population, math.sqrt(1 - 1 / (labels * groups)),
-                                    z / math.sqrt(SHARE))
+    shares = statistics.shared_release(population, math.sqrt(1 - 1 / (labels * groups)), SHARE,
+                                       epsilon, delta, alongside, people)
     plain = defaults(population, schema, epsilon=epsilon, delta=delta,
                      alongside=(*alongside, shares), preconditioned=False, people=people)
     rounds = max(plain.hyper.iterations, ROUNDS)

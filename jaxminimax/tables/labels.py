@@ -14,15 +14,21 @@ as |p - e_y|^2 = |p|^2 - 2 p_y + 1 <= 2. An undecided record, p = 1/K, has sqrt(
 which is the clip norm: at half of it the log-loss is much worse, and at 2, which no record reaches,
 noise is larger for no gain. Only differences of logits count. Their noise is sqrt(2) times that of
 one logit, so the time of the gradient flow is sqrt(2) times shorter than for two values and an
-equal clip norm. The curvature is at most |x|^2 / 2 = 1, as diag(p) - p p^T <= 1/2, so a round may
-stand for half the time. With K = 2 the difference of the logits would follow the logistic model
-exactly, noise included: it is the model of two values, and schemas have only that one.
+equal clip norm. The Hessian of a record is (diag(p) - p p^T) x x^T, and diag(p) - p p^T <= 1/2, so
+one preconditioner serves all K columns, and a plain round may stand for half the time. Of K equal
+classes that matrix is about 1 / K, so that many classes need more time: with the released shares q,
+preconditioned steps get 1 / (3 sum q_k^2) of the time, at least 1. It was found on digits and on
+tables of unequal classes, where more time is more noise. With K = 2 the difference of the logits
+would follow the logistic model exactly, noise included: it is the model of two values, and schemas
+have only that one.
 
 **A number.** The label is mapped to y in [-1, 1] by its range, then centred and divided by its
-released moments, with the floor of the features: u = (y - m) / s. The loss is Huber's, r^2 / 2 of
+released moments, with a floor of its own: u = (y - m) / s. The loss is Huber's, r^2 / 2 of
 residuals r = x w - u up to `BEND` and linear beyond. A record's gradient is min(max(r, -h), h) x
 with h = `BEND`, so it is at most sqrt(2) h long, which is the clip norm: it never binds, and
-records far off count no more than others. The curvature is at most |x|^2 = 2.
+records far off count no more than others. The curvature is at most |x|^2 = 2. A label has the
+variance 1, and noise g in a weight adds up to g^2 to that of the scores, however many columns there
+are. So g is half of the other labels' 0.7, and the time does not grow with the columns.
 
 **Moments.** Labels are in the one release of means, centred: y - 1/2 of two values, of squared
 length 1/4; e_y - 1/K of several, of squared length 1 - 1/K, or 1/K for a row with none of them; y
@@ -67,9 +73,12 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
 
 
 # Each kind of label answers: `loss` and `released`, in words; `problem`; `clip` and `longest`, the
-# clip norm and the time that a round may stand for; `curvature`, h of a preconditioner, 0 where
-# steps have none; `haste`, by which the time of the gradient flow is divided; `psi`, its
-# part of the moments, of `numbers` of a row with |psi|^2 at most `length`;
+# clip norm and the time that a plain round may stand for; `most`, the longest gradient;
+# `curvature`, h of a preconditioner; `haste`, by which the time of the gradient flow is divided;
+# `wide`, whether it grows with the columns; `unsure`, the least variance that a feature is divided
+# by, in standard deviations of a released mean; `slowest` and `growth`, by how much preconditioned
+# steps may prolong it, and do at released shares, in words `slower`; `psi`, its part of the
+# moments, of `numbers` of a row with |psi|^2 at most `length`;
 # `prior`, what is kept of their released mean; `target`, what is trained on; `start`, weights
 # `[d + 1, ...]`; and `finished`, weights whose scores are in the label's own units.
 
@@ -82,9 +91,13 @@ class TwoValues:
     released = "share of positives"
     problem = Problem(_two)
     clip = math.sqrt(0.5)
+    most = math.sqrt(2.0)
     curvature = 0.125
     longest = 20.0
     haste = 1.0
+    wide = True
+    unsure = 2.0
+    slowest, slower = 1.0, ""
     numbers = 1
     length = 0.25
 
@@ -99,6 +112,10 @@ class TwoValues:
     def target(self, y: np.ndarray, by: Moments, floor: float) -> np.ndarray:
         """Returns y."""
         return y
+
+    def growth(self, by: Moments) -> float:
+        """Returns 1."""
+        return 1.0
 
     def start(self, width: int, by: Moments) -> np.ndarray:
         """Returns weights of 0, and the intercept of the share of positives."""
@@ -121,9 +138,13 @@ class Several:
 
     count: int
     problem = Problem(_several)
-    curvature = 0.0
+    most = 2.0
+    curvature = 0.25
     longest = 10.0
     haste = math.sqrt(2.0)
+    wide = True
+    unsure = 0.5
+    slower = ", less where the released shares of many classes are near each other"
 
     @property
     def loss(self) -> str:
@@ -149,6 +170,15 @@ class Several:
     def length(self) -> float:
         """Bounds |y - 1/K|^2 by 1 - 1/K."""
         return 1 - 1 / self.count
+
+    @property
+    def slowest(self) -> float:
+        """Returns K / 3, the growth at equal shares."""
+        return self.count / 3
+
+    def growth(self, by: Moments) -> float:
+        """Returns 1 / (3 sum q_k^2) of the shares q, at least 1."""
+        return max(1.0, 1 / (3 * float(np.sum(np.square(by.prior)))))
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
         """Returns y - 1/K, `[rows, K]`."""
@@ -188,10 +218,13 @@ class Amount:
     loss = f"Huber loss, linear beyond {BEND:g} standard deviation of the label,"
     released = "mean of the label"
     problem = Problem(_number)
-    clip = math.sqrt(2.0) * BEND
-    curvature = 0.0
+    clip = most = math.sqrt(2.0) * BEND
+    curvature = 0.5
     longest = 5.0
-    haste = 1.0
+    haste = 2.0
+    wide = False
+    unsure = 0.5
+    slowest, slower = 1.0, ""
     numbers = 2
     length = 1.0
 
@@ -212,6 +245,10 @@ class Amount:
         """Returns (y - m) / s."""
         mean, deviation = self._spread(by, floor)
         return ((y - mean) / deviation).astype(np.float32)
+
+    def growth(self, by: Moments) -> float:
+        """Returns 1."""
+        return 1.0
 
     def start(self, width: int, by: Moments) -> np.ndarray:
         """Returns weights of 0, where every row has the mean label."""

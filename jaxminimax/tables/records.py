@@ -13,6 +13,7 @@ from jaxminimax.problems import by_group
 from jaxminimax.problems._people import rows_of_people
 from jaxminimax.releases.losses import release_group_losses
 from jaxminimax.tables.scaling import Moments
+from jaxminimax.tables.storage import MEMORY, Store, blocks, in_blocks
 
 
 class Records(NamedTuple):
@@ -47,7 +48,8 @@ def by_person(rows: int, owners: Any | None, most: int) -> np.ndarray:
     return rows_of_people(owners, most)
 
 
-def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int = 1) -> Records:
+def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int = 1,
+            *, out: np.ndarray | None = None, store: Store = MEMORY) -> Records:
     """Arranges rows as records of persons.
 
     Args:
@@ -55,18 +57,32 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
       y: `[rows]` or `[rows, K]`; NaN where the label is missing, and counts with weight 0.
       owners: whose each row is; None: every row is a person's only one.
       most: rows of a person that are read.
+      out: where features of persons with owners go, `[n, most, d]`; None: new memory.
+      store: of labels and weights.
     """
-    labelled = ~np.isnan(y).reshape(len(y), -1).any(1)
-    y = np.nan_to_num(y)
     if owners is None:
-        return Records(x[:, None], y[:, None], labelled[:, None].astype(np.float32))
+        weight = in_blocks(_labelled, store.zeros(len(y)), y)
+        return Records(x[:, None], in_blocks(np.nan_to_num, store.zeros(*y.shape), y)[:, None],
+                       weight[:, None])
     index = by_person(len(x), owners, most)
-    present = index >= 0
-    weight = present * labelled[index] / np.maximum(np.sum(present, 1, keepdims=True), 1)
-    # where there is no row, no other person's may stand, not even with weight 0
-    return Records(np.where(present[:, :, None], x[index], 0),
-                   np.where(present.reshape(*index.shape, *[1] * (y.ndim - 1)), y[index], 0),
-                   weight.astype(np.float32))
+    n = len(index)
+    result = Records(np.empty((n, most, x.shape[1]), x.dtype) if out is None else out,
+                     store.zeros(n, most, *y.shape[1:]), store.zeros(n, most))
+    for part in blocks(n):
+        rows, present = index[part], index[part] >= 0
+        # where there is no row, no other person's may stand, not even with weight 0
+        result.x[part] = np.where(present[:, :, None], x[rows], 0)
+        result.y[part] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),
+                                  np.nan_to_num(y[rows]), 0)
+        labelled = _labelled(y[rows].reshape(rows.size, -1)).reshape(rows.shape)
+        result.weight[part] = present * labelled / np.maximum(
+            np.sum(present, 1, keepdims=True), 1)
+    return result
+
+
+def _labelled(y: np.ndarray) -> np.ndarray:
+    """Returns which rows have a label, `[rows]`."""
+    return ~np.isnan(y).reshape(len(y), -1).any(1)
 
 
 def weighted(rows: Records, by: Moments, class_weight: Any) -> tuple[np.ndarray, Moments]:

@@ -57,6 +57,7 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
+BENT = 2.0  # the same of a number that is the label, in standard deviations of a released mean
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
 FREE = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
 MATRIX = 0.03  # of mu^2, for the second moments of rows
@@ -132,6 +133,11 @@ class Defaults:
         return ADDED * self.hyper.iterations / self.time
 
     @property
+    def label_floor(self) -> float:
+        """Returns the least variance that a label which is a number is divided by."""
+        return max(BENT * self.deviation, FLOOR)
+
+    @property
     def algorithm(self) -> Any:
         """Returns the algorithm that `hyper` is for."""
         return sgda if self.method == "average" else balanced_groups
@@ -165,7 +171,7 @@ class Defaults:
         if self.matrix is not None:
             of_rows = f"{MATRIX:g} for one of the second moments of rows, "
             how = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments with a "
-                   f"ridge of {self.ridge:.4g}")
+                   f"ridge of {self.ridge:.4g}" + self.label.slower)
         lines = [
             f"{self.label.loss} on {n} records",
             f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
@@ -180,8 +186,10 @@ class Defaults:
             f"{self.time:.4g}, from weights 0{prior}",
             "Averaging: the scorer is the mean of the last half of the points"]
         if self.line is not None:
-            lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets slope and "
-                         "intercept of the scores, so that they are log-odds")
+            what = ("the slope of the scores, so that they are logits of probabilities"
+                    if isinstance(self.label, labels.Several) else
+                    "slope and intercept of the scores, so that they are log-odds")
+            lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets {what}")
         return ". ".join(lines) + "." + self.of_groups() + " ".join(
             ("", *map(str, self.notes())))
 
@@ -258,23 +266,26 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     if method not in (None, "average") and not sizes:
         raise ValueError(f"method={method!r} needs groups: give their sizes.")
     kind = labels.of(schema)
-    z = statistics.noise_of_one(population, epsilon, delta, alongside, people)
+    release = functools.partial(statistics.shared_release, population, epsilon=epsilon,
+                                delta=delta, alongside=alongside, people=people)
+    z = release(1.0, 1.0).query.noise_multiplier.w
     budget = (1 - SHARE) * LOSSES * (2 / z) ** 2  # mu_l^2
     steps = min(WEIGHTS, STRAY * min(sizes, default=0) * math.sqrt(budget) / LOSS_BOUND)
     if method is None:
         method = "average" if not (sizes and by_label) else (
             "minimax" if steps >= LEAST else "balanced")
-    first = z / math.sqrt(SHARE)
-    deviation = statistics.psi_length(schema) * first / population
+    moments = release(statistics.psi_length(schema), SHARE)
+    deviation = statistics.deviation(moments)
     standardise = deviation <= TOO_NOISY
-    moments = statistics.one_release(
-        population, statistics.psi_length(schema, standardise), first)
+    if not standardise:
+        moments = release(statistics.psi_length(schema, False), SHARE)
     checked = None
     if sizes and method == "average":
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
     line = None
-    if method == "average" and isinstance(kind, labels.TwoValues):
-        line = statistics.one_release(population, calibration.CLIP, z / math.sqrt(CALIBRATED))
+    if method == "average" and not isinstance(kind, labels.Amount):
+        line = release(calibration.OF_CLASSES if isinstance(kind, labels.Several) else
+                       calibration.CLIP, CALIBRATED)
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
     width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
@@ -282,15 +293,16 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     clip, matrix, rounds = kind.clip, None, GROUP_ROUNDS
     time = GATHERED * heard * mu / (2 * clip * kind.haste)
     if method == "average":
-        time *= max(1.0, math.sqrt(width / WIDE))
+        if kind.wide:
+            time *= max(1.0, math.sqrt(width / WIDE))
         rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
-        noise = z / math.sqrt(MATRIX)
-        few = max(FEWEST, math.ceil(time / ADDED * curvature.least_ridge(
-            width, population, noise, kind.curvature)))
-        if preconditioned and kind.curvature and standardise and few + width / 2 < rounds:
-            rounds, matrix = few, statistics.one_release(population, 1.0, noise)
+        squares = release(1.0, MATRIX)
+        few = max(FEWEST, math.ceil(kind.slowest * time / ADDED * curvature.least_ridge(
+            width, population, squares.query.noise_multiplier.w, kind.curvature)))
+        if preconditioned and standardise and few + width / 2 < rounds:
+            rounds, matrix = few, squares
             left = math.sqrt(1 - MATRIX / share)
-            clip *= min(max(left * heard * mu / math.sqrt(width) / FREE, 1.0), 2.0)
+            clip = min(clip * max(left * heard * mu / math.sqrt(width) / FREE, 1.0), kind.most)
             mu, time = left * mu, left * time * kind.clip / clip
     if matrix is None:
         time = min(time, kind.longest * rounds)
@@ -301,7 +313,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
     if method != "average":
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
-    result = Defaults(hyper, moments, standardise, deviation, max(2 * deviation, FLOOR), time,
+    floor = max(kind.unsure * deviation, FLOOR)
+    result = Defaults(hyper, moments, standardise, deviation, floor, time,
                       heard * mu / math.sqrt(width), alongside, float(epsilon), float(delta),
                       method, population, kind, checked, line, matrix, people)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-_BLOCK = 2**14  # records
+from jaxminimax.tables.storage import blocks
 
 
 class Moments(NamedTuple):
@@ -62,11 +62,11 @@ def scaled(x: np.ndarray, by: Moments, floor: float | None,
     """
     result = np.empty((*x.shape[:-1], x.shape[-1] + 1), np.float32) if out is None else out
     result[..., -1] = 1
-    for first in range(0, len(x), _BLOCK):  # float64 of all rows at once would be several copies
-        block = np.asarray(x[first: first + _BLOCK], np.float64)
+    for part in blocks(len(x)):  # float64 of all rows at once would be several copies
+        block = np.asarray(x[part], np.float64)
         if floor is not None:
             block = (block - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
         block = block / np.sqrt(x.shape[-1])
         length = np.sqrt(np.sum(block * block, -1, keepdims=True))
-        result[first: first + _BLOCK, ..., :-1] = block / np.maximum(length, 1.0)
+        result[part, ..., :-1] = block / np.maximum(length, 1.0)
     return result

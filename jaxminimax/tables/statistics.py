@@ -24,7 +24,7 @@ them is replaced. (Of a person with several rows it is their mean, which is no l
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -32,17 +32,15 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import calibrate_noise
-from jaxminimax.base.types import Problem, Saddle
+from jaxminimax.accounting import calibrate_shares
+from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.releases.sums import release
+from jaxminimax.releases import sums
 from jaxminimax.tables import labels
 from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
 from jaxminimax.tables.scaling import Moments
 from jaxminimax.tables.schema import Schema
-
-_release = jax.jit(release, static_argnames="problem")  # compiled once for tables of one shape
 
 RANGES_SHARE = 0.1  # of mu^2, for ranges
 _DECADES, _EACH = (-2, 6), 8
@@ -61,12 +59,12 @@ def one_release(population: int, clip: float, noise_multiplier: float | None = N
                               noise_multiplier=noise), times=1)
 
 
-def noise_of_one(population: int, epsilon: float, delta: float,
-                 alongside: tuple[Mechanism, ...] = (), people: int = 1) -> float:
-    """Returns the noise multiplier of one release that takes all of (epsilon, delta) left."""
-    one = calibrate_noise(one_release(population, 1.0), epsilon, delta, alongside=alongside,
-                          people=people)
-    return float(one.query.noise_multiplier.w)
+def shared_release(population: int, clip: float, share: float, epsilon: float, delta: float,
+                   alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Repeat:
+    """Describes `one_release` that takes a share of what `alongside` leaves of (epsilon, delta)."""
+    (described,) = calibrate_shares((one_release(population, clip),), (share,), epsilon, delta,
+                                    alongside=alongside, people=people)
+    return described
 
 
 def deviation(described: Repeat) -> float:
@@ -107,9 +105,9 @@ def ranges_query(population: int, schema: Schema, epsilon: float, delta: float,
         raise ValueError(f"charged ranges of {len(schema.charged)} columns of {population} records "
                          f"need histograms of {size:.2g} numbers, above {_LARGEST:.2g}: declare "
                          "ranges of some columns, or leave some out.")
-    z = noise_of_one(population, epsilon, delta, people=people)
     # a record is in one cell of every column
-    return (one_release(population, math.sqrt(len(schema.charged)), z / math.sqrt(RANGES_SHARE)),)
+    return (shared_release(population, math.sqrt(len(schema.charged)), RANGES_SHARE, epsilon,
+                           delta, people=people),)
 
 
 def least_share(described: Repeat) -> float:
@@ -149,8 +147,8 @@ def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
     """
     columns = values.shape[-1]
     start = Saddle(np.zeros((columns, CELLS), jnp.result_type(float)), ())
-    answer = _release(key, described, np.int32(0), _SHARES, start,
-                     (cells(values), np.asarray(weight, np.float32)))
+    answer = sums.compiled_release(key, described, _SHARES, start,
+                                   (cells(values), np.asarray(weight, np.float32)))
     return tuple(_range(row, least_share(described))
                  for row in np.asarray(answer.w, np.float64)[:, :-1])
 
@@ -189,7 +187,8 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 
 
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
-                    weight: np.ndarray, schema: Schema, features: bool = True) -> Moments:
+                    weight: np.ndarray, schema: Schema, features: bool = True,
+                    place: Callable[[PyTree], PyTree] = jax.device_put) -> Moments:
     """Releases the noisy means of features, of their squares and of labels.
 
     Args:
@@ -200,6 +199,7 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
       weight: of a person's rows, `[n, rows]`; they add up to 1 at most.
       schema: of the features and the label.
       features: whether they are released too; without them they stay as they are.
+      place: puts all rows where they are read.
     """
     width, kind = schema.width, labels.of(schema)
     shift, squared = _layout(schema)
@@ -207,8 +207,8 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     problem = _psi(kind, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
     start = Saddle(np.zeros(kind.numbers + features * (width + len(places)),
                             jnp.result_type(float)), ())
-    answer = np.asarray(_release(key, described, np.int32(0), problem, start,
-                                jax.device_put((x, y, weight))).w, np.float64)
+    answer = np.asarray(sums.compiled_release(key, described, problem, start,
+                                              place((x, y, weight))).w, np.float64)
     of_label, answer = np.split(answer, [kind.numbers])
     prior = kind.prior(of_label)
     if not features:

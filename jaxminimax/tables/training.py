@@ -7,20 +7,33 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base import checks, identity
+from jaxminimax.accounting.books import Entry
+from jaxminimax.base import checks, identity, programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.tables import calibration, curvature, encoding, labels, notes, statistics
+from jaxminimax.placement import agreement
+from jaxminimax.tables import (
+    calibration,
+    curvature,
+    encoding,
+    labels,
+    notes,
+    processes,
+    statistics,
+)
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.notes import Note
+from jaxminimax.tables.processes import Share
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
 from jaxminimax.tables.scaling import Moments, scaled
 from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.storage import MEMORY, Store, in_blocks
 from jaxminimax.tables.unfinished import Unfinished
 
 
@@ -39,7 +52,8 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
-                  progress: bool = False, room: np.ndarray | None = None, class_weight: Any = None,
+                  progress: bool = False, room: np.ndarray | None = None, store: Store = MEMORY,
+                  share: Share | None = None, class_weight: Any = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -54,7 +68,10 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       assumed: for the statement.
       noted: notes from before the training, which the scorer keeps.
       progress: whether to show a bar.
-      room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; None: new memory.
+      room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; labels are then
+        overwritten, too. None: new memory.
+      store: of scores and of what is made of them.
+      share: of the records on a mesh, those that `rows` are; None: they are all. Not for groups.
       class_weight: of other labels and of positive ones, public numbers above 0; "balanced" for
         those that the released share of positives makes equal; None for equal ones.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
@@ -64,41 +81,54 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       ValueError: for a ledger, before anything is released.
     """
     refuse_ledger(driver)
+    place: Callable[[PyTree], PyTree] = jax.device_put if share is None else share.place
     first, second = jax.random.split(key)
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
         first, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
-        chosen.standardise).to_json()))
+        chosen.standardise, place).to_json()))
     floor = chosen.floor if chosen.standardise else None
     kind = labels.of(schema)
     weight, start_by = rows.weight, by
     if class_weight is not None:
         weight, start_by = recording.weighted(rows, by, class_weight)
-    data: PyTree = (scaled(rows.x, by, floor, room), kind.target(rows.y, by, chosen.floor),
-                    weight.astype(np.float32))
+    y = in_blocks(lambda y: kind.target(y, by, chosen.label_floor),
+                  rows.y if room is not None else np.empty(rows.y.shape, np.float32), rows.y)
+    data: PyTree = (scaled(rows.x, by, floor, room), y, np.asarray(weight, np.float32))
     problem: Any = kind.problem
     start = kind.start(rows.x.shape[-1], start_by)
     if chosen.method == "average":
-        own = jax.device_put(data)  # where the host's memory is the device's, as it lies
+        own = place(data)  # where the host's memory is the device's, as it lies
     else:
         assert groups is not None
         start = np.zeros_like(start)
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    alongside, hyper = chosen.extra(), chosen.hyper
+    alongside, hyper, of_rows = chosen.extra(), chosen.hyper, None
     if chosen.matrix is not None:
         described = chosen.matrix
-        # P is saved, as another machine's M may have other eigenvectors in the last digits
-        matrix = once("preconditioner", lambda: curvature.preconditioner(
-            curvature.release_second_moments(jax.random.fold_in(first, 2), described, own[0],
-                                             own[2]), chosen.ridge, kind.curvature).tolist())
+
+        def conditioned() -> dict[str, Any]:
+            second = curvature.release_second_moments(jax.random.fold_in(first, 2), described,
+                                                      data[0], data[2], place)
+            # P is saved, as another machine may have other eigenvectors in the last digits
+            return {"matrix": curvature.preconditioner(second, chosen.ridge / kind.growth(by),
+                                                       kind.curvature).tolist(),
+                    "squares": np.diag(second).tolist()}
+
+        steps = once("preconditioner", conditioned)
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
-            np.array(matrix, np.float32), None))
-    done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm,
-               problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
+            np.array(steps["matrix"], np.float32), None))
+        of_rows = curvature.variances(steps["squares"], by, floor, described)
+    with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
+        done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm, problem,
+                   delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
-        line, scores = chosen.line, data[0] @ np.float32(w)
+        line, scores = chosen.line, store.zeros(*y.shape)
+        for part in (slice(None),) if share is None else share.shards(len(y)):
+            in_blocks(lambda x: x @ np.float32(w), scores[part], data[0][part])
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], float(start_by.prior)))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store,
+            place))
         w *= tilt
         w[-1] += shift
     released = None
@@ -111,9 +141,9 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed),
                            chosen.explain()), people=chosen.people)
-    w = kind.finished(w, by, chosen.floor)
+    w = kind.finished(w, by, chosen.label_floor)
     mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
-                        features=chosen.standardise)
+                           features=chosen.standardise, of_rows=of_rows)
     notes.warn(mistakes)
     return Scorer(schema, w, by, floor, stated.to_json(), chosen.mechanism(), released,
                   (*noted, *mistakes))
@@ -130,7 +160,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
           allow_large_delta: bool = False, people: int = 1, folder: Any = None,
           ledger: Ledger | None = None, name: str | None = None, unit: str | None = None,
-          **driver: Any) -> Scorer:
+          mesh: Mesh | None = None, shards: int | None = None, **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -167,6 +197,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       name: of the run in the ledger; None for "run 1" and so on.
       unit: what one record is, for the statement: your claim about the table. None for "one row",
         or for the person whose rows they are.
+      mesh: devices, with an axis "data"; None for one device. Where it spans several processes,
+        all of them call this with equal arguments, `frame` of the same Parquet file; each reads its
+        own rows, and the ledger is that of the first process. See `processes`.
+      shards: number of parts that rows are cut into, a multiple of the devices: on any number of
+        devices that divides it training ends with the same scorer, bit for bit. Not for owners,
+        groups or ranges that are charged.
       **driver: for `fit`, such as `callback`.
 
     Raises:
@@ -186,37 +222,56 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         ((400,), True)
     """
     check_people(people, schema.owner is not None)
-    if ledger is not None:
-        ledger.check_same("The training", people=people)
-    table = encoding.encoded(frame, schema)
-    index = recording.by_person(len(table.labels), table.owners, schema.most)
+    share = None
+    if mesh is None or (shards is None and len(agreement.processes(mesh)) == 1):
+        driver |= {"mesh": mesh, "shards": shards}
+        if ledger is not None and jax.process_count() > 1:
+            raise ValueError("Several processes would each charge the run: give the mesh of all of "
+                             "them, and the first one charges it.")
+    else:
+        share, frame = processes.share_of(frame, schema, mesh, shards, folder)
+    table = encoding.encoded(frame, schema, progress, 0 if share is None else share.room)
+    index = None if table.owners is None else recording.by_person(
+        len(table.labels), table.owners, schema.most)
+    population = share.population if share is not None else len(
+        table.labels if index is None else index)
     groups = None
     if table.groups is not None:
         groups = Groups(table.groups, schema.group_values)
         if schema.by_label:
             groups = groups.cut(table.labels)
-        groups = dataclasses.replace(
-            groups, number=recording.group_of_persons(groups.number, index))
-    notes.check_delta(delta, len(index), allow_large_delta)
-    paid = statistics.ranges_query(len(index), schema, epsilon, delta, people)
-    chosen = defaults(len(index), schema, epsilon=epsilon, delta=delta, method=method,
+        if index is not None:
+            groups = dataclasses.replace(
+                groups, number=recording.group_of_persons(groups.number, index))
+    notes.check_delta(delta, population, allow_large_delta)
+    paid = statistics.ranges_query(population, schema, epsilon, delta, people)
+    chosen = defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
                       sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
                       alongside=paid, people=people)
-    noted = (*notes.before(schema, len(index), columns_of(frame)), *chosen.notes())
+    noted = (*notes.before(schema, population, columns_of(frame)), *chosen.notes())
     notes.warn(noted)
     values: PyTree = None
     if table.charged is not None:
         values = recording.records(table.charged, table.labels, table.owners, schema.most)
+    settings = _settings(chosen, mesh, share)
+    if share is not None:
+        key = share.agreed(key, schema, frame, f"{settings} for {epsilon!r}, {delta!r}, {method!r}")
     with Unfinished(folder, key) as job:
-        job.promise((table.x, table.labels, index.astype(np.int32),
+        job.promise((table.x, table.labels, None if index is None else index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
                      None if values is None else values.x.view(np.uint32)),
-                    _settings(chosen, driver.get("mesh")),
-                    schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
+                    settings, schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
-        entry = None if ledger is None else job.reserve(
-            ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit, people),
-            delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
+
+        def reserved() -> Entry | None:
+            if ledger is None:
+                return None
+            ledger.check_same("The training", people=people)
+            return job.reserve(
+                ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit, people),
+                delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
+
+        entry = reserved() if share is None else processes.in_first(reserved)
         root, saved = job.key, [PUBLIC]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
@@ -226,12 +281,19 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                 jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
             table, schema = encoding.with_charged(table, schema, released), released
-        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most)
+        room = table.x[:, None] if index is None else table.store.zeros(
+            *index.shape, schema.width + 1)
+        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most,
+                                 out=room[..., :-1], store=table.store)
+        if share is not None:
+            rows.weight[share.count:] = 0
         scorer = train_records(
             root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema, people),
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
-            room=table.x[:, None] if table.owners is None else None,
+            room=room, store=table.store, share=share,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
+        if share is not None:
+            share.agree_on(scorer.weights)
         if entry is not None:
             entry.close()
         return scorer
@@ -262,7 +324,9 @@ def in_ledger(ledger: Ledger, schema: Schema, unit: str | None, people: int = 1)
     return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema, people)
 
 
-def _settings(chosen: Defaults, mesh: Any) -> str:
+def _settings(chosen: Defaults, mesh: Any, share: Share | None) -> str:
     """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(chosen))  # functions, by their names
-    return f"{settings} on {'one device' if mesh is None else dict(mesh.shape)}"
+    where = dict(mesh.shape) if mesh is not None else "one device"
+    return (f"{settings} on {where if share is None else share}, compiled briefly up to "
+            f"{programs.BRIEF_NUMBERS} numbers")

@@ -160,3 +160,43 @@ def test_one_iteration_that_costs_too_much_is_said_to_need_noise():
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
     with pytest.raises(ValueError, match="raise the noise multipliers"):
         jmm.accounting.calibrate_iterations(jmm.sgda, hyper, epsilon=100.0, delta=1e-6)
+
+
+# --- shares of one budget ---
+
+
+@pytest.mark.parametrize("people", [1, 3])
+def test_shares_of_gaussian_releases_are_shares_of_mu_squared(people):
+    parts, shares = tuple(repeat(jmm.Full(), times) for times in (1, 50, 7)), (0.1, 0.3, 0.6)
+    made = jmm.accounting.calibrate_shares(parts, shares, 1.0, 1e-6, people=people)
+    spent = np.array([part.releases() / part.multiplier() ** 2 for part in made])
+    np.testing.assert_allclose(spent / sum(spent), shares, rtol=1e-6)
+    everything = jmm.Sequence(parts=made)
+    assert 0.999 < jmm.epsilon(everything, 1e-6, people=people) <= 1
+
+
+def test_shares_of_sampled_releases_meet_the_target_together():
+    parts = repeat(jmm.Poisson(rate=1e-2), 100), jmm.GroupLosses(bound=2.0, sizes=(500, 700))
+    made = jmm.accounting.calibrate_shares(parts, (0.8, 0.2), 1.0, 1e-6)
+    assert 0.998 < jmm.epsilon(jmm.Sequence(parts=made), 1e-6) <= 1
+
+
+def test_the_rest_of_shares_is_for_a_run():
+    counts = (repeat(jmm.Full(), 1),)
+    (counts,) = jmm.accounting.calibrate_shares(counts, (0.2,), 1.0, 1e-6)
+    query = jmm.Query(clip=Saddle(1.0, 1.0), population=100_000)
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=10)
+    hyper = jmm.calibrate(jmm.sgda, hyper, 1.0, 1e-6, alongside=(counts,))
+    once = repeat(jmm.Full(), 1)
+    (whole,) = jmm.accounting.calibrate_shares((once,), (1.0,), 1.0, 1e-6)
+    assert whole == jmm.accounting.calibrate_noise(once, 1.0, 1e-6)
+    spent = [(whole.multiplier() / part.multiplier()) ** 2 * part.releases()
+             for part in (counts, jmm.sgda.mechanism(hyper))]
+    np.testing.assert_allclose(spent, [0.2, 0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.6), (0.5,), (0.0, 0.5), (-0.1, 0.5), (math.nan, 0.5)])
+def test_shares_of_more_than_the_budget_are_refused(shares):
+    parts = (repeat(jmm.Full(), 1),) * 2
+    with pytest.raises(ValueError, match="share"):
+        jmm.accounting.calibrate_shares(parts, shares, 1.0, 1e-6)

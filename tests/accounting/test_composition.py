@@ -379,6 +379,7 @@ def test_the_reference_library_agrees(neighbours, rate, z, times, delta):
             assert ours >= theirs * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_nothing_is_infinite_that_need_not_be():
     for cost, delta, attained in ((poisson(0.1, 0.1, 1), 1e-8, 98.9),
                                   (fixed(1000, 50, 0.5, 200), 1e-6, 150.0),

@@ -88,6 +88,7 @@ def of_kind(loss, eps, people=1, neighbours="replace_one"):
     return [mp.mpf(float(pair.right(np.array([eps]))[0])) for pair in pairs]
 
 
+@pytest.mark.slow
 @exactly
 @given(st.floats(-9, 0), noises, epsilons, st.integers(1, 4), st.booleans())
 def test_poisson(log_rate, z, eps, people, replaced):

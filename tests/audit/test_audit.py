@@ -353,6 +353,7 @@ def test_of_releases_that_call_others_the_outer_one_is_seen():
     np.testing.assert_allclose(state.z.w, -values[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_release_in_a_branch_is_refused_and_its_place_in_the_state_is_not():
     hyper = benchmark.hyper_of(jmm.balanced_groups, benchmark.Case(Full(), 2))
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5), balanced=0.5,

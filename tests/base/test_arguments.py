@@ -103,8 +103,9 @@ def case(name):
     return cases().get(name) or (ALGORITHMS[name].example(query(), 3), GAME, PAIR, ROWS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if name in ("sgda", "group_oco", "proximal")
+                 else pytest.mark.nightly) for name in NAMES])
 def test_a_run_takes_numpys_arrays_for_jaxs(name):
     """Bit for bit, by the plain driver, which traces what it is given."""
     hyper, problem, z, data = case(name)

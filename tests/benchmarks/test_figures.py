@@ -40,6 +40,7 @@ def test_another_figure_is_found_and_put_right(copies, capsys, page, old, new):
     assert copies[page].read_text(encoding="utf-8") == right
 
 
+@pytest.mark.slow
 def test_a_table_that_is_taken_out_is_missed(copies):
     page = copies["performance.md"]
     page.write_text(page.read_text(encoding="utf-8").replace("<!-- table noise of", "<!-- of"),

@@ -16,10 +16,8 @@ FOLDER = pathlib.Path(__file__).parents[2] / "notebooks"
 PATHS = sorted(FOLDER.glob("*.py"))
 
 
-# the first, which uses the library alone; every night all of them
-@pytest.mark.parametrize("path", [
-    pytest.param(path, marks=pytest.mark.slow if path == PATHS[0]
-                 else pytest.mark.nightly) for path in PATHS], ids=lambda p: p.stem)
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
 def test_a_notebook_runs(path, monkeypatch):
     """With fewer sizes or runs, where that is what it takes to be quick."""
     monkeypatch.setenv("JAXMINIMAX_QUICK", "1")

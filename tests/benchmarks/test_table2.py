@@ -67,6 +67,7 @@ def test_what_the_pair_attains_is_its_divergence_and_below_the_bound():
         assert papers_protocol.attained(one_player(2.0, 5_000, times), delta) > 1.5 * low
 
 
+@pytest.mark.slow
 def test_outside_its_conditions_the_printed_noise_is_not_private():
     mechanism = papers_protocol.described("linear", 60_000, 14_062, 10.0, 1e-6)
     assert papers_protocol.attained(mechanism, 1e-6) > 50

@@ -518,6 +518,7 @@ def test_a_search_from_end_to_end():
         jmm.epsilon(jmm.Sequence(parts=(actual,)), 1e-4)
 
 
+@pytest.mark.slow
 def test_held_out_records_and_hidden_time_are_told():
     actual = tuned(held_out=DATA[:100] + 0.0, hide_time=True, expected=3.0, eta=1.0,
                    candidates=[settings(POPULATION, step=0.5)])

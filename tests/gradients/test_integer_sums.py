@@ -277,6 +277,7 @@ def test_no_sum_wraps_around_or_is_clamped_on_a_finer_grid(parameters, exact):
     assert float(actual.w[0]) * n == pytest.approx(n, abs=12)
 
 
+@pytest.mark.slow
 def test_lookups_of_one_row_by_many_records_do_not_wrap_around():
     """1,024 records of 2^22 units each, the most on any grid, are more than a word holds."""
     n = 5000

@@ -279,11 +279,6 @@ def runs(found):
         algorithm=jmm.balanced_groups))
 
 
-def alone(found):
-    for check in (releases, clips, certified, streams, runs):
-        check(found)
-
-
 def together(found):
     """Two processes feed their own rows of every group."""
     mesh, data = jax.make_mesh((4,), ("data",)), groups()

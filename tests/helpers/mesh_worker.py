@@ -4,6 +4,7 @@
     python mesh_worker.py process OUT ID PORT 2    process ID of two, with 2 devices each
     python mesh_worker.py pair OUT ID PORT 2       the same two, for one run and its noise
     python mesh_worker.py devices OUT              one process of 8 devices
+    python mesh_worker.py further OUT              another, for what is tested every night
     python mesh_worker.py planted OUT              one of 8, with planted bugs and saved states
 
 Results go to OUT, as JSON: numbers and words by name. The last of the four is killed; of what they
@@ -65,12 +66,12 @@ from jaxminimax.releases import noisy_sums, reading, release_keys
 # --- one process ---
 
 
-def samplings(found):
+def samplings(found, names=("full", "poisson", "fixed")):
     """Releases with noise and without, on one device and on eight."""
     data = dataset()
     rows = jmm.placement.shard(data, meshed(8))
-    for name, sampling in SAMPLINGS.items():
-        settings, silent = query(sampling), query(sampling, 0.0)
+    for name in names:
+        settings, silent = query(SAMPLINGS[name]), query(SAMPLINGS[name], 0.0)
         one = answers(settings, data), answers(silent, data)
         many = answers(settings, rows), answers(silent, rows)
         found[f"refused {name}"] = np.isnan(one[0].w).all(1).tolist()
@@ -86,6 +87,10 @@ def samplings(found):
             # were there one pass only, it would show
             with rows_at_once(2), mock.patch.object(shard_sums, "_most_rows", return_value=2):
                 found["bug one pass"] = apart(one[1], answers(silent, rows))
+
+
+def other_samplings(found):
+    samplings(found, ("narrow", "replacement", "disjoint"))
 
 
 def runs(found):
@@ -425,9 +430,10 @@ def in_processes(found):
 
 def main():
     actual, checks = {}, {
-        "devices": (runs, mesh_host.runs, samplings, keys_of_rows, slots_of_shards, algorithms,
-                    placements, sensitivity, described, other_meshes, costs, refusals,
-                    mesh_groups.alone),
+        "devices": (runs, samplings, sensitivity, described, refusals, mesh_groups.releases,
+                    mesh_groups.clips, mesh_groups.streams),
+        "further": (mesh_host.runs, other_samplings, keys_of_rows, slots_of_shards, algorithms,
+                    placements, other_meshes, costs, mesh_groups.certified, mesh_groups.runs),
         "planted": (resumed, bugs, mesh_groups.planted, mesh_groups.planted_solutions),
         "pair": (together,),
         "process": (mesh_across.killed,) if PROCESSES == 4 else (in_processes,

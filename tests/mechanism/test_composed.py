@@ -325,6 +325,7 @@ def test_the_round_is_the_one_that_update_makes_by_itself():
     np.testing.assert_array_equal(by_run(Two).z.w, state.z.w)
 
 
+@pytest.mark.slow
 def test_numbers_that_mechanism_computes_are_no_reason_to_refuse():
     class Doubled(Two):
         @staticmethod
@@ -336,6 +337,7 @@ def test_numbers_that_mechanism_computes_are_no_reason_to_refuse():
     assert np.isfinite(by_run(Doubled).z.w).all()
 
 
+@pytest.mark.slow
 def test_a_release_inside_a_program_of_ones_own_is_not_refused_the_second_time():
     inner = jax.jit(Two.update.__func__, static_argnums=(0, 5))
 
@@ -551,6 +553,7 @@ def one_of_many(key, t, described, hyper, release, z):
     return Saddle(at.sum(0), ())
 
 
+@pytest.mark.slow
 def test_check_counts_the_releases_of_a_vmap_over_points():
     with pytest.raises(ValueError, match="two releases number 0 of one description"):
         by_check(with_point(one_of_many))
@@ -591,6 +594,7 @@ def test_descriptions_may_be_arguments_of_an_inner_program():
     by_check(with_point(point))
 
 
+@pytest.mark.slow
 def test_check_leaves_nothing_in_programs_of_ones_own():
     inner = jax.jit(lambda t, z: Two.point(KEY, t, Two.mechanism(HYPER), HYPER, functools.partial(
         jmm.release, problem=MOVING, data=DATA), z))
@@ -604,3 +608,78 @@ def test_a_number_that_begins_anew_before_the_last_release_is_refused(dtype):
     described = repeat(HYPER.query, 40_000)
     with pytest.raises(ValueError, match="begins anew before 40000 releases"):
         jmm.release(KEY, described, jnp.array(3, dtype), MOVING, START, DATA)
+
+
+# --- several releases of a part in a round ---
+
+
+class Climbing(Two):
+    """Three releases of the first part in a round, in a loop, and one of the second."""
+
+    changed = staticmethod(lambda part: part)
+    each = (3, 1)
+
+    @classmethod
+    def mechanism(cls, hyper):
+        return jmm.Sequence(parts=(repeat(hyper.ahead, 3 * hyper.iterations),
+                                   repeat(hyper.query, hyper.iterations)),
+                            in_turn=True, each=cls.each)
+
+    @classmethod
+    def update(cls, key, state, data, hyper, problem):
+        first, second = cls.mechanism(hyper).parts
+        t, release = state.spent // 4, functools.partial(jmm.release, problem=problem, data=data)
+        z = jax.lax.fori_loop(0, 3, lambda j, z: Saddle(
+            z.w - release(key, cls.changed(first), 3 * t + j, z=z).w, ()), state.z)
+        z = Saddle(z.w - release(key, second, t, z=z).w, ())
+        return Two.State(z, z, state.spent + 4)
+
+
+def climbing(**plan):
+    return type("Planted", (Climbing,), plan)
+
+
+def with_query(**values):
+    return staticmethod(lambda part: dataclasses.replace(
+        part, query=dataclasses.replace(part.query, **values)))
+
+
+def test_a_stopped_run_is_charged_for_every_release_that_it_made():
+    whole = Climbing.mechanism(HYPER)
+    made = [0, 0]
+    for spent, part in enumerate((0, 0, 0, 1) * 2, 1):
+        made[part] += 1
+        charged = {one.place: one.releases() for one in whole.truncated(spent).answered()}
+        assert all(charged.get(place, 0) >= number for place, number in enumerate(made))
+        if part == 1:  # the end of a round
+            assert [charged[0], charged[1]] == made
+            assert whole.truncated(spent).truncated(1).releases() == 4
+    assert whole.truncated(8).charges("replace_one") == whole.charges("replace_one")
+
+
+def test_a_part_may_be_released_several_times_in_a_loop():
+    by_check(Climbing)
+
+    def step(state, _):
+        state = Climbing.update(KEY, state, DATA, HYPER, MOVING)
+        return state, jnp.isfinite(state.z.w).all()
+
+    _, finite = jax.jit(lambda: jax.lax.scan(step, Climbing.init(START, HYPER), length=3))()
+    assert finite.tolist() == [True, True, False]  # the last round is not charged
+
+
+@pytest.mark.parametrize(("planted", "message"), [
+    (climbing(each=()), "charged for"),
+    (climbing(changed=with_query(noise_multiplier=Saddle(1.5, None))), "other settings"),
+    (climbing(changed=with_query(clip=Saddle(4.0, None))), "other settings")],
+    ids=["none stated", "half of the noise", "twice the clip norm"])
+def test_check_refuses_a_loop_of_releases_that_are_not_charged(planted, message):
+    with pytest.raises(ValueError, match=message):
+        by_check(planted)
+
+
+@pytest.mark.parametrize("how", [{"each": (3, 1)}, {"each": (3,), "in_turn": True},
+                                 {"each": (0, 1), "in_turn": True}])
+def test_releases_of_a_round_are_stated_for_every_part(how):
+    with pytest.raises(ValueError, match="each must be"):
+        jmm.Sequence(parts=(repeat(), repeat(AHEAD)), **how).check()

@@ -42,6 +42,7 @@ def inverse(times, bands):
     return r
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_block_has_the_square_root_and_shares_nothing_with_another(exact):
     """The covariance of 8 releases in blocks of 3, of 6,000 numbers each, is that of R R^T."""
@@ -65,6 +66,7 @@ def test_noise_on_prefix_sums_is_that_of_the_matrix(times, bands):
     assert actual == pytest.approx(math.sqrt(rows.mean()), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_release_is_a_function_of_its_key_and_number():
     """So a run that goes on in the middle of a block repeats what it would have released."""
     steps = described()

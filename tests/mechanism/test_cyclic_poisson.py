@@ -78,6 +78,7 @@ def test_it_is_charged_as_samples_of_the_largest_part_once_a_window(times):
     assert jmm.epsilon(stopped, 1e-6) == jmm.epsilon(described(times=times), 1e-6)
 
 
+@pytest.mark.slow
 def test_one_part_is_poisson_sampling():
     one, plain = described(parts=1), described()
     plain = dataclasses.replace(plain, query=plain.query.sampled_by(jmm.Poisson(rate=RATE)))

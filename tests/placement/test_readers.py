@@ -139,6 +139,7 @@ def test_the_fingerprint_is_that_of_the_arrays_and_reads_each_record_once():
                 *(fingerprint.of_rows(own, jmm.placement.HostData(One(*x))) for x in others)}) == 6
 
 
+@pytest.mark.slow
 def test_what_looks_at_data_by_their_shapes_knows_readers():
     y = (A[:, 0] > 0).astype(np.float64)
     y[7] = 5.0

@@ -1,9 +1,9 @@
 """On any number of devices and processes: the same run, the same epsilon, and one noise.
 
 A process has one number of devices, so the work is done in `mesh_worker`: started as one process of
-8 forced devices and as two of 2 devices; every night also as four processes, the last of which is
-killed, as two for all that processes do, and as one that goes on from what these have saved and has
-planted bugs.
+8 forced devices and as two of 2 devices; every night also as another of 8, as four processes, the
+last of which is killed, as two for all that processes do, and as one that goes on from what these
+have saved and has planted bugs.
 """
 
 import json
@@ -22,7 +22,8 @@ ROUNDING = 1e-14  # float64 numbers near 1
 GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
 
 SLOW, NIGHTLY = pytest.mark.slow, pytest.mark.nightly  # a worker runs for a minute
-SAMPLINGS = ("full", "poisson", "fixed", "narrow", "replacement", "disjoint")
+SAMPLINGS = ("full", "poisson", "fixed")
+OTHERS = ("narrow", "replacement", "disjoint")  # every night
 DEVICES = (1, 8)  # of one process; two and four processes have 4
 
 
@@ -90,6 +91,13 @@ def found(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def further(tmp_path_factory):
+    """What one process of 8 devices found of other samplings, algorithms, meshes and solutions."""
+    out = tmp_path_factory.mktemp("further") / "found.json"
+    return results([(start("further", out), out)])[0]
+
+
+@pytest.fixture(scope="module")
 def planted(lost, processes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     shutil.copytree(lost[0] / "killed", folder / "killed")
@@ -116,6 +124,16 @@ def test_a_run_without_noise_is_the_same_to_the_last_digits(found, count):
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_every_sampling_reads_the_same_rows(found, name):
     """With noise, and without, where nothing but the sample decides."""
+    same_rows(found, name)
+
+
+@NIGHTLY
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_other_sampling_reads_the_same_rows(further, name):
+    same_rows(further, name)
+
+
+def same_rows(found, name):
     assert found[f"equal {name}"] < GRID
     assert found[f"silent {name}"] < ROUNDING
     # what one device refuses, eight do: a sample that does not fit, one release too many
@@ -138,43 +156,43 @@ def test_a_saved_state_goes_on_on_other_devices(found):
     assert found["scanned"] < GRID
 
 
-@SLOW
+@NIGHTLY
 @pytest.mark.parametrize("name", ["extragradient", "recursive_sgda"])
-def test_algorithms_of_several_releases_or_parts_are_the_same(found, name):
-    assert found[f"algorithm {name}"] < GRID
-    assert found[f"algorithm statement {name}"]
-
-
-@SLOW
-def test_an_operator_that_draws_has_the_keys_of_its_rows_on_every_mesh(found):
-    assert max(found[f"drawn {how}"] for how in ("full", "in passes")) < GRID
-    assert found["bug keys of places"] > 1e-3
-
-
-@SLOW
-def test_every_shard_puts_its_rows_into_slots_in_an_order_of_its_own(found):
-    """In one order for all, where the others lie would tell whether a record is before them."""
-    np.testing.assert_array_equal(found["slots"], np.tile(np.arange(1, 27), (7, 1)))
-    assert found["same slots"] < 0.4
-
-
-@SLOW
-@pytest.mark.parametrize("how", ["everywhere", "backwards"])
-def test_rows_that_are_on_the_devices_already_count_once_each(found, how):
-    assert found[f"placed {how}"] < GRID
+def test_algorithms_of_several_releases_or_parts_are_the_same(further, name):
+    assert further[f"algorithm {name}"] < GRID
+    assert further[f"algorithm statement {name}"]
 
 
 @NIGHTLY
-def test_rows_have_the_same_fingerprint_wherever_they_are(found, processes):
-    assert [here["marks"] for here in (found, *processes)] == [1, 1, 1]
+def test_an_operator_that_draws_has_the_keys_of_its_rows_on_every_mesh(further):
+    assert max(further[f"drawn {how}"] for how in ("full", "in passes")) < GRID
+    assert further["bug keys of places"] > 1e-3
 
 
-@SLOW
-def test_a_second_axis_holds_copies_or_parameters(found):
-    assert found["two axes"] < GRID
-    assert found["parameters spread"] < GRID
-    assert found["still spread"]
-    assert "axis 'data'" in found["refused parameters over data"]
+@NIGHTLY
+def test_every_shard_puts_its_rows_into_slots_in_an_order_of_its_own(further):
+    """In one order for all, where the others lie would tell whether a record is before them."""
+    np.testing.assert_array_equal(further["slots"], np.tile(np.arange(1, 27), (7, 1)))
+    assert further["same slots"] < 0.4
+
+
+@NIGHTLY
+@pytest.mark.parametrize("how", ["everywhere", "backwards"])
+def test_rows_that_are_on_the_devices_already_count_once_each(further, how):
+    assert further[f"placed {how}"] < GRID
+
+
+@NIGHTLY
+def test_rows_have_the_same_fingerprint_wherever_they_are(further, processes):
+    assert [here["marks"] for here in (further, *processes)] == [1, 1, 1]
+
+
+@NIGHTLY
+def test_a_second_axis_holds_copies_or_parameters(further):
+    assert further["two axes"] < GRID
+    assert further["parameters spread"] < GRID
+    assert further["still spread"]
+    assert "axis 'data'" in further["refused parameters over data"]
 
 
 @SLOW
@@ -215,14 +233,14 @@ def test_what_does_not_run_on_a_mesh_is_refused(found):
         assert words in stated
 
 
-@SLOW
-def test_a_release_moves_the_parameters_once_and_nothing_else(found):
+@NIGHTLY
+def test_a_release_moves_the_parameters_once_and_nothing_else(further):
     """And the arithmetic of a device falls with its rows."""
-    for made, size in zip(found["collectives"], found["size"], strict=True):
+    for made, size in zip(further["collectives"], further["size"], strict=True):
         assert {kind for kind, _ in made} == {"all-reduce"}
         # integers of 32 bits, where the point is float64; float sums in a branch without noise
         assert sum(moved for _, moved in made) == size // 2
-    flops, rows = found["share"]
+    flops, rows = further["share"]
     assert 0.6 * rows < flops < 1.02 * rows  # every device draws the sample and the noise
     assert rows > 2  # not 4: each has room for a sample that falls unevenly
 
@@ -231,12 +249,16 @@ def test_a_release_moves_the_parameters_once_and_nothing_else(found):
 
 
 @SLOW
-def test_data_on_the_host_make_the_run_of_the_mesh_in_memory_bit_for_bit(found):
-    assert found["host poisson"] == found["host disjoint"] == 0
-    assert found["host run"] == 0
-    assert found["host statement"]
+def test_data_on_the_host_make_the_releases_of_the_mesh_in_memory_bit_for_bit(found):
+    assert found["host poisson"] == 0
     assert found["host passes"] < ROUNDING
-    assert found["host resumed"] < GRID
+
+
+@NIGHTLY
+def test_data_on_the_host_make_the_run_of_the_mesh_in_memory_bit_for_bit(further):
+    assert further["host disjoint"] == further["host run"] == 0
+    assert further["host statement"]
+    assert further["host resumed"] < GRID
 
 
 @SLOW
@@ -280,12 +302,12 @@ def test_the_noise_on_groups_is_the_described_one_and_not_every_devices(found):
     assert abs(found["groups noise scale"] - 1) < 0.04  # 3000 numbers: 3 deviations
 
 
-@SLOW
-def test_solutions_on_a_mesh_are_certified_and_those_of_one_device(found):
-    assert found["certified"]
-    assert found["silent points"] < ROUNDING
-    assert found["points"] < GRID
-    assert found["unsolved"] == 0  # all NaN: what is not certified is not released
+@NIGHTLY
+def test_solutions_on_a_mesh_are_certified_and_those_of_one_device(further):
+    assert further["certified"]
+    assert further["silent points"] < ROUNDING
+    assert further["points"] < GRID
+    assert further["unsolved"] == 0  # all NaN: what is not certified is not released
 
 
 @NIGHTLY
@@ -302,23 +324,23 @@ def test_single_records_are_those_of_one_device_bit_for_bit(found):
     assert found["beyond"] == [False, False, False]
 
 
-@SLOW
-def test_a_run_over_groups_goes_on_on_other_devices_and_costs_the_same(found):
-    assert found["groups run"] < GRID
-    assert found["groups statement"]
-    assert found["groups marks"] == 1
-    assert "by_group" in found["groups ungrouped"]
+@NIGHTLY
+def test_a_run_over_groups_goes_on_on_other_devices_and_costs_the_same(further):
+    assert further["groups run"] < GRID
+    assert further["groups statement"]
+    assert further["groups marks"] == 1
+    assert "by_group" in further["groups ungrouped"]
 
 
 @NIGHTLY
-def test_two_processes_feed_their_own_rows_of_every_group(found, processes):
+def test_two_processes_feed_their_own_rows_of_every_group(further, processes):
     one, other = processes
     assert one["groups bytes"] == other["groups bytes"]
     for mine in processes:
-        assert mine["groups epsilon"] == found["groups epsilon"] > 0
+        assert mine["groups epsilon"] == further["groups epsilon"] > 0
         assert mine["groups mark"]
         for name in ("groups state", "phase"):
-            np.testing.assert_allclose(np.hstack(mine[name]), np.hstack(found[name]), atol=GRID)
+            np.testing.assert_allclose(np.hstack(mine[name]), np.hstack(further[name]), atol=GRID)
 
 
 # --- two processes ---

@@ -253,6 +253,7 @@ def test_best_responses_of_robust_regression_are_best():
         assert value(Saddle(z.w, v), data) >= jnp.max(by_v) - 1e-9
 
 
+@pytest.mark.slow
 def test_gap_and_residual_vanish_at_the_cournot_equilibrium_and_nowhere_else():
     bounded = BOUNDED["cournot"][0]
     data = (jnp.array([4.0, 6.0]), jnp.array([1.0, 1.4]))

@@ -112,6 +112,7 @@ def test_the_count_of_steps_brings_the_residual_below_its_target(name):
         assert norm(actual.point - solution) <= 1e-3 / mu
 
 
+@pytest.mark.slow
 def test_the_bound_without_its_constant_would_be_exceeded():
     """kappa^(-T/2) alone, as printed: some short run is farther away than that."""
     ratios = []

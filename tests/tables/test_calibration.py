@@ -6,12 +6,13 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import scipy
 from scipy.special import expit
 from sklearn.metrics import log_loss
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.tables import Number, Schema, calibration, defaults, statistics, train
+from jaxminimax.tables import Category, Number, Schema, calibration, defaults, statistics, train
 
 SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1)}, "y", "1")
 
@@ -40,6 +41,45 @@ def test_intercepts_have_the_noise_that_is_described():
     deviation, y = 0.01, np.arange(200) % 2
     shifts = lines(described(200, deviation), np.zeros(200), y, 300)[:, 0]
     assert np.std(shifts) == pytest.approx(deviation / (0.25 + 3 * deviation), rel=0.2)
+
+
+def test_no_record_of_classes_is_longer_than_the_clip_norm():
+    """The most is a certain score of another class, whose cut scores are the ends of [-1, 1]."""
+    rng = np.random.default_rng(0)
+    p, t = rng.dirichlet([0.2] * 3, 5000), rng.uniform(-1, 1, (5000, 3))
+    p[0], t[0] = (1, 0, 0), (1, -1, 0)
+    y = np.eye(3)[rng.integers(3, size=5000)]
+    y[:2] = (0, 1, 0), (0, 0, 0)
+    psi = np.asarray(jax.vmap(lambda *record: calibration._several(Saddle(np.zeros(2), ()), (
+        *(x[None] for x in record), np.ones(1))).w)(p, t, y))
+    assert np.linalg.norm(psi, axis=1).max() == pytest.approx(calibration.OF_CLASSES, rel=1e-6)
+    assert not psi[1].any()
+
+
+def test_slopes_of_classes_have_the_noise_that_is_described():
+    """Of undecided scores, whose gradient is 0, and with the variance 2/3 of t = (1, -1, 0)."""
+    n, deviation = 300, 0.01
+    prior = scipy.special.softmax([-2.0, 2.0, 0.0])
+    made = statistics.one_release(n, calibration.OF_CLASSES, deviation * n / calibration.OF_CLASSES)
+    y, one = np.eye(3)[np.arange(n) % 3][:, None], np.ones((n, 1), np.float32)
+    slopes = [calibration.release_line(jax.random.key(k), made, np.zeros((n, 1, 3)), y, one,
+                                       prior)[1] for k in range(300)]
+    assert np.std(slopes) == pytest.approx(deviation / (2 / 3 + 3 * deviation) / 2, rel=0.2)
+
+
+@pytest.mark.parametrize("slope", [1.0, 1.6, 0.7])
+def test_probabilities_of_classes_come_near_to_the_shares_of_labels(slope):
+    rng = np.random.default_rng(0)
+    prior = np.array([0.2, 0.5, 0.3])
+    truth = rng.normal(0, 1.5, (20_000, 3)) + np.log(prior)
+    y = np.argmax(truth + rng.gumbel(size=truth.shape), 1)
+    scores = np.log(prior) + (truth - np.log(prior)) / slope
+    shift, tilt = calibration.release_line(
+        jax.random.key(0), statistics.one_release(20_000, calibration.OF_CLASSES, 1.0),
+        scores[:, None], np.eye(3)[y][:, None], np.ones((20_000, 1), np.float32), prior)
+    best, old, new = (log_loss(y, scipy.special.softmax(s, 1))
+                      for s in (truth, scores, shift + tilt * scores))
+    assert new - best <= 0.2 * (old - best) + 1e-4
 
 
 @pytest.mark.parametrize(("shift", "slope"), [(0.0, 1.0), (0.5, 1.4), (-0.5, 0.7)])
@@ -82,7 +122,7 @@ def test_what_is_released_is_what_is_charged(monkeypatch):
 
     monkeypatch.setattr(calibration, "release_line", kept)
     scorer = train(table, SCHEMA, epsilon=2.0, delta=1e-5, key=jax.random.key(0))
-    (line, scores, *_, prior, (shift, slope)), = seen
+    (line, scores, _, _, prior, _, (shift, slope)), = seen
     assert line == chosen.line
     assert len(scorer.statement.sampling) == 4
     np.testing.assert_allclose(scorer.decision_function(table), shift + slope * scores[:, 0],
@@ -90,8 +130,11 @@ def test_what_is_released_is_what_is_charged(monkeypatch):
     assert prior == scorer.moments.prior
 
 
-def test_groups_and_other_labels_have_none():
+def test_groups_and_numbers_have_none():
     assert defaults(600, SCHEMA, epsilon=1.0, delta=1e-6, sizes=(300, 300),
                     by_label=True).line is None
     wide = dataclasses.replace(SCHEMA, positive=None, target=Number(0, 1))
     assert defaults(600, wide, epsilon=1.0, delta=1e-6).line is None
+    classes = dataclasses.replace(SCHEMA, positive=None, target=Category("uvw"))
+    assert defaults(600, classes, epsilon=1.0, delta=1e-6).line.query.clip.w == (
+        calibration.OF_CLASSES)

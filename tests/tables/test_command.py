@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.estimators import PrivateAUCClassifier
+from jaxminimax.releases import sums
 from jaxminimax.tables import (
     Category,
     Charged,
@@ -90,6 +91,7 @@ CELLS = ("1.5", "1e400", "-0", " 7", "00012", "9007199254740993", "0.1", "1e", "
          "", "NaN", "-inf", "1_0", "0x1F", "3.0000000000000004", "\u0663", "text", '"2,5"', "TRUE")
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_file_is_the_same_number_in_any_company(tmp_path):
     """So that no person's cell changes how another's is read: alone, in pairs, as text."""
     path, kind = tmp_path / "t.csv", Number(-20, 20, missing=True)
@@ -336,7 +338,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
 
     seen = []
     with monkeypatch.context() as patched:
-        patched.setattr(statistics, "_release", again)
+        patched.setattr(sums, "compiled_release", again)
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
     assert seen[0] > 10

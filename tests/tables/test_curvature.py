@@ -11,6 +11,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
+from jaxminimax.releases import sums
 from jaxminimax.tables import (
     Category,
     Number,
@@ -22,6 +23,7 @@ from jaxminimax.tables import (
     training,
     unfinished,
 )
+from jaxminimax.tables.scaling import Moments, scaled
 
 N, D, HALF = 40, 3, 0.125
 SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1), "c": Category(("u", "v"))}, "y", 1)
@@ -57,6 +59,17 @@ def test_a_matrix_that_noise_made_negative_gives_steps_of_at_most_one_over_the_r
     steps = np.linalg.eigvalsh(curvature.preconditioner(-5 * np.eye(D), 0.2, HALF))
     assert steps.min() > 0
     assert steps.max() == pytest.approx(5.0)
+
+
+def test_the_diagonal_gives_the_variances_of_features_that_are_centred():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (N, 1, D)) * [0.05, 0.1, 0.9]
+    by = Moments(x.mean((0, 1)), np.square(x).mean((0, 1)), 0.5)
+    second = released(scaled(x, by, 0.5), np.ones((N, 1), np.float32))
+    described = statistics.one_release(N, 1.0, 3.0)
+    actual, noise = curvature.variances(np.diag(second), by, 0.5, described)
+    assert np.allclose(actual, x.var((0, 1)), atol=1e-6)
+    assert np.allclose(noise, 3 / N * D * (x.var((0, 1)) + 0.5))
 
 
 @pytest.mark.parametrize("length", [1.0, 50.0])
@@ -154,12 +167,11 @@ def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_state
     monkeypatch.setattr(unfinished, "LONG", 0)
     with monkeypatch.context() as patched:
         patched.setattr(training, "fit", stop)
-        for module in (statistics, curvature):
-            patched.setattr(module, "_release", recorded(module._release))
+        patched.setattr(sums, "compiled_release", recorded(sums.compiled_release))
         with pytest.raises(StoppedError):
             train(table, SCHEMA, **how)
         assert len({tuple(jax.random.key_data(key).tolist()) for key in (how["key"], *keys)}) == 4
-        patched.setattr(curvature, "_release", None)  # refuses a call
+        patched.setattr(sums, "compiled_release", None)  # refuses a call
         with pytest.raises(StoppedError):
             train(table, SCHEMA, **how)
     (first, alongside), (second, _) = seen

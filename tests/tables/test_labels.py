@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import jaxminimax as jmm
-from benchmarks.privacy.attacks import table as table_attack
+from benchmarks.privacy.mutants import tables as planted
 from jaxminimax import Saddle
 from jaxminimax import __main__ as main
 from jaxminimax.mechanism import Sequence
@@ -139,6 +139,17 @@ def test_a_gradient_is_no_longer_than_its_bound(schema):
         assert np.allclose(lengths(0.0), kind.clip, rtol=1e-5)
 
 
+@both
+def test_the_time_of_steps_grows_with_near_shares_and_never_beyond_what_rounds_are_for(schema):
+    kind = labels.of(schema)
+    at = prior(kind)
+    assert kind.growth(at) <= kind.slowest
+    if schema is CLASSES:
+        ten = labels.Several(10)
+        assert ten.growth(at._replace(prior=np.full(10, 0.1))) == pytest.approx(ten.slowest)
+        assert ten.growth(at._replace(prior=np.eye(10)[0])) == 1
+
+
 def test_two_logits_would_follow_the_model_of_two_values():
     """The difference of two columns has twice the gradient of the logistic model."""
     rng = np.random.default_rng(0)
@@ -164,18 +175,14 @@ def test_everything_is_charged_and_nothing_twice(schema):
 
 @both
 def test_the_releases_that_training_makes_are_those_that_are_charged(schema):
-    """One of moments, and of gradients as many as there are rounds: all columns with one clip."""
-    table = made(60)
-    released = [described for described, _ in table_attack.releases(
-        table, schema, jax.random.key(0))]
+    """Of moments, of rows' second moments, of gradients, and of classes the calibration."""
+    first, second, gradients, *last = planted.descriptions(made(60), schema)
     chosen = defaults(60, schema, epsilon=20.0, delta=1e-3)
-    assert released[0] == chosen.moments
-    assert all(one == released[1] for one in released[1:])
-    assert released[1].query.clip.w == labels.of(schema).clip
-    assert released[1].times == chosen.hyper.iterations
-    cost = jmm.epsilon(Sequence(parts=(released[0], released[1])), 1e-3)
-    assert math.isclose(cost, jmm.epsilon(chosen.mechanism(), 1e-3), rel_tol=1e-9)
-    assert cost <= 20
+    assert [first, second, *last] == [*chosen.extra()]
+    assert gradients == chosen.algorithm.mechanism(chosen.hyper)
+    assert gradients.query.clip.w == labels.of(schema).clip
+    assert len(last) == (schema is CLASSES)
+    assert jmm.epsilon(Sequence(parts=(first, second, gradients, *last)), 1e-3) <= 20
 
 
 # --- routes ---

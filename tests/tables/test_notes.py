@@ -125,6 +125,16 @@ def test_thresholds_follow_the_noise():
     assert not notes.after(schema, by._replace(mean=np.zeros(2)), 0.01, features=False)
 
 
+@pytest.mark.parametrize(("by_rows", "noise", "noted"), [
+    (0.002, 0.002, True), (0.03, 0.002, False), (0.03, 1.0, True)])
+def test_the_less_noisy_variance_decides_on_a_narrow_column(by_rows, noise, noted):
+    schema = Schema({"a": Number(0, 1)}, "y", 1)
+    by = scaling.Moments(np.zeros(1), np.array([0.01]), 0.5)
+    mistakes = notes.after(schema, by, 0.02, features=True,
+                           of_rows=(np.array([by_rows]), np.array([noise])))
+    assert bool(mistakes) == noted
+
+
 @pytest.mark.parametrize(("prior", "noted"), [(0.02, True), (0.3, False), (0.98, True)])
 def test_a_rare_label_is_noted(prior, noted):
     by = scaling.Moments(np.zeros(0), np.zeros(0), prior)

@@ -25,18 +25,15 @@ import pandas as pd
 
 from jaxminimax import Saddle, sgda
 from jaxminimax.mechanism import GroupLosses, Repeat
+from jaxminimax.releases import sums
 from jaxminimax.releases.groups import release_weighted_gradient
 from jaxminimax.releases.losses import release_group_losses
-from jaxminimax.releases.sums import release
 from jaxminimax.tables import (
     Category,
     Charged,
     Number,
     Schema,
-    calibration,
-    curvature,
     files,
-    statistics,
     train,
     training,
 )
@@ -57,7 +54,7 @@ SCHEMAS = {
                       target=Category(("1", str(LARGE), "u"))),
     "number": Schema({"b": COLUMNS["b"], "c": COLUMNS["c"]}, "a", None, "who", MOST,
                      target=Number(-1, 1))}
-_gradient = jax.jit(release, static_argnames="problem")
+_gradient = jax.jit(sums.release, static_argnames="problem")
 _of_all_groups = jax.jit(release_weighted_gradient, static_argnames="problem")
 
 # names of persons that are easily taken for each other, by number
@@ -184,9 +181,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
         return types.SimpleNamespace(state=state._replace(
             mean=state.mean._replace(value=state.mean.value._replace(w=w))))
 
-    with mock.patch.multiple(statistics, _release=recorded(statistics._release)), \
-            mock.patch.multiple(curvature, _release=recorded(curvature._release)), \
-            mock.patch.multiple(calibration, _release=recorded(calibration._release)), \
+    with mock.patch.multiple(sums, compiled_release=recorded(sums.compiled_release)), \
             mock.patch.multiple(recording,
                                 release_group_losses=recorded(release_group_losses)), \
             mock.patch.multiple(training, fit=rounds):

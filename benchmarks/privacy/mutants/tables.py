@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
@@ -25,6 +26,7 @@ from jaxminimax.gradients import weights
 from jaxminimax.releases import sums
 from jaxminimax.tables import (
     NoteWarning,
+    Schema,
     calibration,
     curvature,
     files,
@@ -47,6 +49,9 @@ AIMS: dict[str, tuple[Any, str]] = {
 }
 _PERSONS, _ROWS = 300, 4
 _KINDS = {"two values": "average", "several classes": "classes", "a number": "number"}
+# name in `AIMS` -> name in the settings, and labels that it is made for
+_RELEASES = {"moments": ("moments", tuple(_KINDS)), "second moments": ("matrix", tuple(_KINDS)),
+             "calibration": ("line", ("two values", "several classes"))}
 _OWNERS = np.repeat(np.arange(_PERSONS), _ROWS)
 
 
@@ -95,14 +100,11 @@ def of_half_noise(function: Any) -> Any:
     return changed
 
 
-def released(kind: str = "average") -> Finding:
-    """Epsilon of all that is passed to the releases of `train`; 20 is asked for.
-
-    Releases are described and not made, so that nothing is compiled.
-    """
+def descriptions(table: Any, schema: Schema) -> list[Any]:
+    """Returns what is passed to the releases of `train`; none is made, so nothing is compiled."""
     described = []
 
-    def kept(key: Any, made: Any, spent: Any, problem: Any, start: Saddle, data: Any) -> Saddle:
+    def kept(key: Any, made: Any, problem: Any, start: Saddle, data: Any) -> Saddle:
         described.append(made)
         return start
 
@@ -111,31 +113,35 @@ def released(kind: str = "average") -> Finding:
         described.append(algorithm.mechanism(hyper))
         return types.SimpleNamespace(state=algorithm.init(start, hyper))
 
-    table, _ = table_attack.neighbours(0, "int64", fixed_label=False)
     with contextlib.ExitStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore", NoteWarning)
         patches.enter_context(mock.patch.object(training, "fit", rounds))
-        for module in (statistics, curvature, calibration):
-            patches.enter_context(mock.patch.object(module, "_release", kept))
-        train(table, table_attack.SCHEMAS[kind], epsilon=20.0, delta=1e-3, key=KEY)
+        patches.enter_context(mock.patch.object(sums, "compiled_release", kept))
+        train(table, schema, epsilon=20.0, delta=1e-3, key=KEY)
+    return described
+
+
+def released(kind: str = "average") -> Finding:
+    """Epsilon of all that is passed to the releases of `train`; 20 is asked for."""
+    table, _ = table_attack.neighbours(0, "int64", fixed_label=False)
+    described = descriptions(table, table_attack.SCHEMAS[kind])
     return Finding(jmm.epsilon(jmm.Sequence(parts=tuple(described)), 1e-3), 20.0)
 
 
-def _moved_by_one(module: types.ModuleType, release: Callable[..., Any], clip: float,
-                  *records: np.ndarray) -> Finding:
+def _moved_by_one(release: Callable[..., Any], clip: float, *records: np.ndarray) -> Finding:
     """How far a release moves with its first record, at first a zero, over the charged."""
     answers = []
 
     # a function of its own, as a bug is not in a program that was compiled before
-    program = jax.jit(lambda key, made, spent, problem, start, data: sums.release(
-        key, made, spent, problem, start, data), static_argnames="problem")
+    program = jax.jit(lambda key, made, problem, start, data: sums.release(
+        key, made, jnp.int32(0), problem, start, data), static_argnames="problem")
 
     def kept(*args: Any) -> Any:
         answers.append(program(*args))
         return answers[-1]
 
     described = statistics.one_release(len(records[0]), clip, 1.0)
-    with mock.patch.object(module, "_release", kept):
+    with mock.patch.object(sums, "compiled_release", kept):
         for first in (0, 1):
             release(KEY, described, *(np.concatenate([first * x[:1], x[1:]]) for x in records))
     moved = np.linalg.norm(np.asarray(answers[1].w) - np.asarray(answers[0].w))
@@ -144,15 +150,23 @@ def _moved_by_one(module: types.ModuleType, release: Callable[..., Any], clip: f
 
 def long_rows() -> Finding:
     """As `_moved_by_one`, of second moments of rows that are 2.8 long."""
-    return _moved_by_one(curvature, curvature.release_second_moments, 1.0,
+    return _moved_by_one(curvature.release_second_moments, 1.0,
                          np.full((9, 1, 3), 2.0, np.float32), np.ones((9, 1), np.float32))
 
 
 def labels_out_of_range() -> Finding:
     """As `_moved_by_one`, of the release that calibrates scores, with labels of 5."""
     return _moved_by_one(
-        calibration, functools.partial(calibration.release_line, prior=0.5), calibration.CLIP,
+        functools.partial(calibration.release_line, prior=0.5), calibration.CLIP,
         np.ones((9, 1)), np.full((9, 1), 5.0), np.ones((9, 1)))
+
+
+def classes_out_of_range() -> Finding:
+    """As `labels_out_of_range`, of three classes."""
+    return _moved_by_one(
+        functools.partial(calibration.release_line, prior=np.full(3, 1 / 3)),
+        calibration.OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
+        np.full((9, 1, 3), [0.0, 5.0, 0.0]), np.ones((9, 1)))
 
 
 def moved() -> Finding:
@@ -176,7 +190,6 @@ def parted_persons() -> Finding:
 
 # name, what it breaks, what is replaced and by what, detector, and what its number is
 _MOVED, _ALL = "how far a release moves with a person over the charged", "epsilon of all releases"
-_EXTRA = "accountant: all that is released"
 BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], str], ...] = (
     ("integer owners rounded to floats", "persons: one record each", "name of a person",
      through_floats, moved, _MOVED),
@@ -184,19 +197,15 @@ BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], st
      two_records_each_hundredth, records_of_a_person, "records of one person"),
     ("a row of one held-out person in fifty trains", "persons: held out or not", "held-out rows",
      row_of_a_fiftieth_trains, parted_persons, "persons on both sides"),
-    ("second moments of rows not charged", _EXTRA, "extra releases", without("matrix"), released,
-     _ALL),
-    ("second moments of rows with half the noise", "standard deviation", "second moments",
-     of_half_noise, released, _ALL),
     ("second moments of rows not clipped", "sensitivity", "weight", plants.lifted, long_rows,
      _MOVED),
-    ("calibration not charged", _EXTRA, "extra releases", without("line"), released, _ALL),
-    ("calibration with half the noise", "standard deviation", "calibration", of_half_noise,
-     released, _ALL),
     ("calibration not clipped", "sensitivity", "weight", plants.lifted, labels_out_of_range,
      _MOVED),
-    *((f"moments not charged, {what}", _EXTRA, "extra releases", without("moments"),
-       functools.partial(released, kind), _ALL) for what, kind in _KINDS.items()),
-    *((f"moments with half the noise, {what}", "standard deviation", "moments", of_half_noise,
-       functools.partial(released, kind), _ALL) for what, kind in _KINDS.items()),
+    ("calibration of classes not clipped", "sensitivity", "weight", plants.lifted,
+     classes_out_of_range, _MOVED),
+    *(bug for aim, (name, labels) in _RELEASES.items() for label in labels for bug in (
+        (f"{aim} not charged, {label}", "accountant: all that is released", "extra releases",
+         without(name), functools.partial(released, _KINDS[label]), _ALL),
+        (f"{aim} with half the noise, {label}", "standard deviation", aim, of_half_noise,
+         functools.partial(released, _KINDS[label]), _ALL))),
 )
