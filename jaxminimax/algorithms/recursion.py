@@ -154,18 +154,18 @@ class Public:
 
     def distances(self, base: float, m: int, rounds: int) -> list[float]:
         """D_1, ..., D_T of the theorem, for lambda = `base` and m records a round."""
-        made: list[float] = []
+        far: list[float] = []
         for t in range(1, rounds + 1):
             mu = 4 * base * (2.0**t - 1)
             sampled = self.bound / (mu * math.sqrt(m))
             if self.slack is not None:
                 noise = 2 * (1 + 2 * self.slack) * self.bound * self.ratio / (mu * m)
                 certified = sampled + 2 * self.slack * self.bound / (mu * m)
-                made.append(math.hypot(certified, noise * math.sqrt(self.dim)))
+                far.append(math.hypot(certified, noise * math.sqrt(self.dim)))
             else:
-                start = made[-1] + sampled if made else self.diameter
-                made.append(sampled + self._error(base, m, t, mu, start))
-        return made
+                start = far[-1] + sampled if far else self.diameter
+                far.append(sampled + self._error(base, m, t, mu, start))
+        return far
 
     def _error(self, base: float, m: int, t: int, mu: float, start: float) -> float:
         """e_t, for a round whose start is so far from its solution."""
