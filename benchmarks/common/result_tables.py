@@ -325,11 +325,11 @@ def methods(result: dict[str, Any]) -> str:
         code = kinds(file.read_text(encoding="utf-8"))["code"] if own else None
         lines.append([
             row["contest"], row["method"] if own else f"`{row['method']}`",
-            f"{code}" if own else "", f"{row['passes']:.3g}",
+            f"{code}" if own else "", f"{row['target']:g}", f"{row['passes']:.3g}",
             "; ".join(f"{name} {row[name]:.3f} ± {row[f'{name}_se']:.3f}"
                       for name in row["values"])])
-    return report.markdown(["problem", "method", "lines of code", "passes", "on the test rows"],
-                           lines)
+    return report.markdown(["problem", "method", "lines of code", "ε", "passes",
+                            "on the test rows"], lines)
 
 
 def variance(result: dict[str, Any]) -> str:
