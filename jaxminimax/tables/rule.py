@@ -57,8 +57,7 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
-UNSURE = 0.5  # the same in standard deviations of a released mean, if that is more
-BENT = 2.0  # and of a label that is a number, whose loss bends at one deviation
+BENT = 2.0  # the same of a number that is the label, in standard deviations of a released mean
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
 FREE = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
 MATRIX = 0.03  # of mu^2, for the second moments of rows
@@ -314,7 +313,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
     if method != "average":
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
-    result = Defaults(hyper, moments, standardise, deviation, max(UNSURE * deviation, FLOOR), time,
+    floor = max(kind.unsure * deviation, FLOOR)
+    result = Defaults(hyper, moments, standardise, deviation, floor, time,
                       heard * mu / math.sqrt(width), alongside, float(epsilon), float(delta),
                       method, population, kind, checked, line, matrix, people)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,

@@ -84,16 +84,16 @@ def auc(quick: bool, folder: Any) -> Contest:
     """AUC with a linear scorer: k ascent steps of v in a round."""
     known = data_sets.load("ijcnn1", data_dir=folder, split="file")
     count = 2000 if quick else len(known.y_train) * 4 // 5
-    rounds, inner = (12 if quick else 600), 5
+    rounds, inner = (12 if quick else 240), 5
     dim = known.x_train.shape[1]
-    sampling = jmm.Poisson(rate=0.02)
-    query = Query(clip=Saddle(1.0, 1.0), population=count, sampling=sampling, parameters=dim + 3,
+    sampling = jmm.Poisson(rate=0.1)
+    query = Query(clip=Saddle(9.0, 3.0), population=count, sampling=sampling, parameters=dim + 3,
                   noise_multiplier=jmm.mechanism.budget_split(w=0.8))
-    one = dataclasses.replace(query, clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None))
+    one = dataclasses.replace(query, clip=Saddle(9.0, None), noise_multiplier=Saddle(1.0, None))
     # each of the k releases for v costs little: together they take a fifth
-    other = dataclasses.replace(query, clip=Saddle(None, 1.0),
+    other = dataclasses.replace(query, clip=Saddle(None, 3.0),
                                 noise_multiplier=Saddle(None, (4.0 * inner) ** 0.5))
-    steps = _steps(0.3, 1.0, 3.0, ratio=0.3)
+    steps = _steps(0.1, 0.3, 1.0, ratio=0.3)
     rows = known.x_train, known.y_train
     score = jax.jit(lambda theta, x: x @ theta)
 
@@ -107,7 +107,7 @@ def auc(quick: bool, folder: Any) -> Contest:
         P.auc_start(jnp.zeros(dim)), _cut(rows, 0, count),
         {f"alternating, k = {inner}": (alternating, [alternating.Hyper(
             query=one, ascent=other, step=step, inner=inner, iterations=rounds // (inner + 1))
-            for step in _steps(1.0, 3.0, 10.0, ratio=0.1)]),
+            for step in _steps(0.3, 1.0, 3.0, ratio=0.1)]),
          **_plain(query, rounds, steps, 4.0)},
         measures, _cut(rows, -2000 if quick else count, None),
         _cut((known.x_test, known.y_test), 0, None), known.unit)
@@ -143,7 +143,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
     left = np.concatenate([np.flatnonzero(y == k)[5000:5500] for k in range(10)])
     order = np.random.default_rng(1).permutation(np.concatenate(kept))
     rounds = 4 if quick else 200
-    query = Query(clip=Saddle(4.0, None), population=len(order), sampling=jmm.Poisson(rate=0.02),
+    query = Query(clip=Saddle(4.0, None), population=len(order), sampling=jmm.Poisson(rate=0.05),
                   parameters=1961)
 
     def loss(w: Any, v: Any, record: Any) -> jax.Array:
@@ -151,7 +151,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
         return LAM * (jnp.square(jnp.maximum(t + 2, 0)) / 4 - 1) + w["eta"]
 
     threshold = _windows(dataclasses.replace(query, clip=Saddle(1.0, None)), 1.0, 5)
-    steps = [0.05, 0.15, 0.5]
+    steps = [0.15, 0.5, 1.5]
     return Contest(
         "chi-square robust training, imbalanced Fashion-MNIST", jmm.Problem(
             jmm.saddle_operator(loss)),
@@ -159,7 +159,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
                                                                            0, None),
         {"double spider": (double_spider, [double_spider.Hyper(
             query=_windows(query, 20.0, 5), threshold=threshold, step=step, step_threshold=0.5,
-            length=0.3, iterations=rounds // 2) for step in (2 * np.array(steps)).tolist()]),
+            length=1.0, iterations=rounds // 2) for step in (2 * np.array(steps)).tolist()]),
          **_plain(query, rounds, _steps(*steps), 20.0)},
         lambda z, rows: _accuracies(z.w["x"], rows), _cut((x[left], y[left]), 0, None),
         _cut(_pictures("t10k", folder), 0, None), "one image")
@@ -199,14 +199,14 @@ def sources(quick: bool, folder: Any) -> Contest:
         return {"accuracy": float(right.mean()),
                 "clean weights less wrong": float(weights[WRONG:].mean() - weights[:WRONG].mean())}
 
-    steps = _steps(0.05, 0.15, 0.5)
+    steps = _steps(0.5, 1.5, 5.0)
     start = Saddle({"x": jnp.zeros(SOURCES), "y": jnp.zeros(123)}, jnp.zeros(123))
     return Contest(
         f"weights of {SOURCES} sources, {WRONG} with labels at random, Adult",
         jmm.Problem(jmm.saddle_operator(loss), public=public), start,
         _cut((known.x_train[:count], labels.astype(np.float32), source.astype(np.int32)), 0, None),
         {f"bilevel, k = {inner}": (bilevel, [bilevel.Hyper(
-            query=query, outer=outer, step=step, step_outer=20.0 * step.w, inner=inner,
+            query=query, outer=outer, step=step, step_outer=10.0 * step.w, inner=inner,
             iterations=rounds // (inner + 1)) for step in steps]),
          **_plain(query, rounds, steps, 10.0)},
         measures, _cut((known.x_train, known.y_train), -4000, None),
