@@ -107,7 +107,8 @@ def big_tables(result: dict[str, Any]) -> str:
         ["rows", "columns", "file", "rows lie", "by", "CPU-seconds", "MB", "MB without files"],
         [[f"{row['rows']:,}", str(row["columns"]), names[row["file"]],
           "in files" if row["in files"] else "in memory", row["way"], f"{row['cpu s']:.1f}",
-          f"{row['MB']:,.0f}", f"{row['MB without files']:,.0f}"] for row in result["rows"]])
+          f"{row['MB']:,.0f}", f"{row['MB without files']:,.0f}"]
+         for row in sorted(result["rows"], key=lambda row: (row["in files"], row["rows"]))])
 
 
 def draws(result: dict[str, Any]) -> str:
