@@ -3,9 +3,11 @@
 Those of a benchmark with a file of its own for tables are there: `zoo.tables`, say.
 """
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.code_size import kinds
 from benchmarks.common import report, verdicts
 from benchmarks.privacy import prices
 from benchmarks.published import page as published_report
@@ -96,6 +98,17 @@ def rows_on_disk(result: dict[str, Any]) -> str:
           f"{row['bytes'] / 1e9:.2g}", f"{row['cpu ms per round']:.2f}",
           f"{row['cpu over device']:.2f}", f"{row['wall over device']:.2f}",
           f"{row['host MB']:.0f}"] for row in result["rows"]])
+
+
+def big_tables(result: dict[str, Any]) -> str:
+    """What training on large tables takes, next to a logistic regression on the same file."""
+    names = {"csv": "CSV", "parquet": "Parquet"}
+    return report.markdown(
+        ["rows", "columns", "file", "rows lie", "by", "CPU-seconds", "MB", "MB without files"],
+        [[f"{row['rows']:,}", str(row["columns"]), names[row["file"]],
+          "in files" if row["in files"] else "in memory", row["way"], f"{row['cpu s']:.1f}",
+          f"{row['MB']:,.0f}", f"{row['MB without files']:,.0f}"]
+         for row in sorted(result["rows"], key=lambda row: (row["in files"], row["rows"]))])
 
 
 def draws(result: dict[str, Any]) -> str:
@@ -304,6 +317,22 @@ def digits(result: dict[str, Any]) -> str:
          f"{row['accuracy_se']:.3f}"] for row in result["rows"]])
 
 
+def methods(result: dict[str, Any]) -> str:
+    """Other papers' algorithms against two of the library, with the lines of their files."""
+    lines = []
+    for row in result["rows"]:
+        own = row["module"].startswith("benchmarks.")
+        file = pathlib.Path(__file__).parents[2] / (row["module"].replace(".", "/") + ".py")
+        code = kinds(file.read_text(encoding="utf-8"))["code"] if own else None
+        lines.append([
+            row["contest"], row["method"] if own else f"`{row['method']}`",
+            f"{code}" if own else "", f"{row['target']:g}", f"{row['passes']:.3g}",
+            "; ".join(f"{name} {row[name]:.3f} ± {row[f'{name}_se']:.3f}"
+                      for name in row["values"])])
+    return report.markdown(["problem", "method", "lines of code", "ε", "passes",
+                            "on the test rows"], lines)
+
+
 def variance(result: dict[str, Any]) -> str:
     """Norms of gradients of variance reduction and of descent-ascent, and their slopes in n."""
     return report.markdown(*variance_tables.games(result["rows"]))
@@ -319,7 +348,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "throughput_targets": throughput_tables.missed,
     "throughput_sampling": throughput_tables.sampling, "noise": noise, "host_data": host_data,
     "ghost_layers": ghost_layers, "poisson": poisson, "whole_passes": whole_passes,
-    "rows_on_disk": rows_on_disk, "draws": draws, "tuning": tuning,
+    "rows_on_disk": rows_on_disk, "big_tables": big_tables, "draws": draws, "tuning": tuning,
+    "methods": methods,
     "zoo": zoo_tables.games, "zoo_averages": zoo_tables.averages,
     "zoo_large": zoo_tables.large, "zoo_phases": zoo_tables.phases, "fair": fair,
     "zoo_plans": zoo_tables.plans, "zoo_noise": zoo_noise.table,

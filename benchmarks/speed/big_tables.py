@@ -2,8 +2,9 @@
 
 Whole processes take turns: `python -m jaxminimax train`, and pandas with a `LogisticRegression` on
 the same file. Each figure is a median over turns: seconds of processor time, with compiled programs
-on disk; the most memory of the process; and the most without pages of files. Where features are
-"in a file", they lie there whatever memory there is, as they do where they are too large for it.
+on disk; the most memory of the process; and the most without pages of files. Where the rows are "in
+files", they lie there whatever memory there is, as they do where they are too large for it; such a
+table is trained on once, and compiles. A table whose results are in the file of --json is left out.
 """
 
 import os
@@ -38,8 +39,9 @@ class Table(NamedTuple):
 
 
 TABLES = {"small": (Table(2_000, 3), Table(2_000, 3, "parquet", mapped=True)),
-          "full": (Table(1_000_000, 30), Table(20_000, 200),
-                   Table(10_000_000, 10, "parquet", mapped=True, plain=False))}
+          "full": (Table(1_000_000, 30), Table(1_000_000, 30, "parquet"), Table(20_000, 200),
+                   *(Table(n, 10, "parquet", mapped=True, plain=False)
+                     for n in (10**6, 10**7, 10**8)))}
 
 
 def parser() -> report.Parser:
@@ -86,17 +88,19 @@ def spent(words: list[str], folder: pathlib.Path) -> tuple[float, float, float]:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     with subprocess.Popen([sys.executable, *words], env=os.environ | kept,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        own, most = pathlib.Path(f"/proc/{process.pid}/status"), 0.0
-        while True:
-            lines = own.read_text(encoding="utf-8").splitlines()
-            most = max([most, *(int(x.split()[1]) for x in lines if x.startswith("RssAnon"))])
+        own, most = pathlib.Path(f"/proc/{process.pid}/status"), {"VmHWM:": 0.0, "RssAnon:": 0.0}
+        while True:  # the system's own maximum would count what this process had before
+            for line in own.read_text(encoding="utf-8").splitlines():
+                name, number = (*line.split(), "")[:2]
+                if name in most:
+                    most[name] = max(most[name], int(number) / 1e3)
             done, status, used = os.wait4(process.pid, os.WNOHANG)
             if done:
                 break
             time.sleep(0.05)
         if status:
             raise RuntimeError(process.stderr.read() if process.stderr else words)
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3, most / 1e3
+    return used.ru_utime + used.ru_stime, most["VmHWM:"], most["RssAnon:"]
 
 
 def measured(table: Table, repeats: int, folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -107,32 +111,37 @@ def measured(table: Table, repeats: int, folder: pathlib.Path) -> list[dict[str,
                              "--delta", str(table.rows**-1.5), "--quiet"]}
     if table.plain:
         ways["scikit-learn"] = ["-c", PLAIN.format(table.kind, str(path))]
-    spent(ways["this library"], folder)  # compiles
+    if table.plain:
+        spent(ways["this library"], folder)  # compiles
     taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
-    for _ in range(repeats):
+    for _ in range(repeats if table.plain else 1):
         for way, words in ways.items():
             taken[way].append(spent(words, folder))
     path.unlink()
     return [{"rows": table.rows, "columns": table.columns, "file": table.kind,
-             "in a file": table.mapped, "way": way, **{
+             "in files": table.mapped, "way": way, **{
                  name: round(statistics.median(x), 2) for name, x in zip(
                      ("cpu s", "MB", "MB without files"), zip(*turns, strict=True), strict=True)}}
             for way, turns in taken.items()]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measures all tables of a set."""
-    args, result = parser().parse_args(argv), []
+    """Measures the tables of a set that the results file does not have."""
+    args = parser().parse_args(argv)
+    arguments = {k: v for k, v in vars(args).items() if k != "json"}
+    result = report.kept(args.json, "rows", arguments, ("tables", "repeats")) or []
+    done = {(row["rows"], row["columns"], row["file"], row["in files"]) for row in result}
     with tempfile.TemporaryDirectory() as place:
         for one in TABLES[args.tables]:
-            for row in measured(one, args.repeats, pathlib.Path(place)):
-                result.append(row)
+            if one[:4] in done:
+                continue
+            result += (rows := measured(one, args.repeats, pathlib.Path(place)))
+            for row in rows:
                 report.say("{rows:,} x {columns}, {file}: {way} {cpu s} s, {MB:,.0f} MB, "
                            "{MB without files:,.0f} MB without pages of files".format(**row))
-    if args.json is not None:
-        report.write_json(args.json, {
-            "environment": report.environment(),
-            "arguments": {k: v for k, v in vars(args).items() if k != "json"}, "rows": result})
+            if args.json is not None:
+                report.write_json(args.json, {"environment": report.environment(),
+                                              "arguments": arguments, "rows": result})
     return 0
 
 

@@ -2,7 +2,8 @@
 
 Each case spoils one column of a table, or none. Records are drawn anew for each seed, their moments
 are released as `jaxminimax.tables.train` does, and `tables.notes.after` reads them. "noted" counts
-the seeds with a note on the spoilt column, "others" those with a note on another one.
+the seeds with a note on the spoilt column, "others" those with a note on another one. With --json
+the cases that the file holds are not made again, so that a stopped command goes on.
 """
 
 import argparse
@@ -151,8 +152,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=report.output(".json"), help="file for the counts")
     parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
     args = parser.parse_args(argv)
-    result: dict[str, Any] = {"environment": report.environment(), "epsilon": args.epsilon,
-                              "delta": args.delta, "tables": {}}
+    arguments = {"epsilon": args.epsilon, "delta": args.delta, "records": args.records,
+                 "seeds": args.seeds, "right": args.right}
+    result: dict[str, Any] = {
+        "environment": report.environment(), "arguments": arguments,
+        "tables": report.kept(args.json, "tables", arguments, list(arguments)) or {}}
     for name in args.tables:
         if name == "synthetic":
             frame, schema = synthetic()
@@ -160,16 +164,18 @@ def main(argv: list[str] | None = None) -> int:
             table = table_sets.load(name)
             frame, schema = table.frame, table.schema
         records = min(args.records, round(0.9 * len(frame)))
-        cases: dict[str, Any] = {}
-        for case, (column, spoilt_frame) in spoilt(frame, schema).items():
-            start = _FIRST + len(cases) * 10_000
+        cases = result["tables"].get(name, {"cases": {}})["cases"]
+        result["tables"][name] = {"records": records, "width": schema.width, "cases": cases}
+        for k, (case, (column, spoilt_frame)) in enumerate(spoilt(frame, schema).items()):
+            if case in cases:
+                continue
+            start = _FIRST + k * 10_000
             seeds = range(start, start + (args.right if column is None else args.seeds))
             cases[case] = counts = measure(spoilt_frame, schema, column, records, args.epsilon,
                                            args.delta, seeds)
             report.say(f"{name}, {case}: {counts}")
-        result["tables"][name] = {"records": records, "width": schema.width, "cases": cases}
-        if args.json is not None:
-            report.write_json(args.json, result)
+            if args.json is not None:
+                report.write_json(args.json, result)
     words = tables(result)
     print(words)
     if args.markdown is not None:

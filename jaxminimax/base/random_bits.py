@@ -91,7 +91,7 @@ def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
         keys so that the same noise comes up again), for several keys, for too many words.
     """
     size = math.prod(shape)
-    if not (rolled or size < _MANY or size % (2 * _LANES)) and _generator(key) == "threefry2x32":
+    if not (rolled or size < _MANY) and _generator(key) == "threefry2x32":
         return _many_words(jax.random.key_data(key), size, part).reshape(shape)
     return jnp.concatenate(word_pairs(key, ((size + 1) // 2,), part, rolled))[:size].reshape(shape)
 
@@ -100,17 +100,21 @@ def _many_words(data: jax.Array, size: int, part: int) -> jax.Array:
     """`random_words` of many, for which the cipher is computed once for both words of a counter.
 
     Compiled loops make one array, and would repeat the cipher for another one. So both words are in
-    one array, side by side in rows of two vectors; the first ones of all rows come first.
+    one array, side by side in rows of two vectors; the first ones of all rows come first. Counters
+    beyond the last one fill up a row, and nobody reads their words.
     """
+    count = (size + 1) // 2
+
     def both() -> jax.Array:
-        row, lane = (jax.lax.broadcasted_iota(jnp.uint32, (size // (2 * _LANES), _LANES), axis)
+        row, lane = (jax.lax.broadcasted_iota(jnp.uint32, (-(-count // _LANES), _LANES), axis)
                      for axis in range(2))
         x, y = threefry(data, row * _LANES + lane + np.uint32(part << 31), jnp.zeros_like(row))
         second = jax.lax.broadcasted_iota(jnp.int32, (len(row), 2, _LANES), 1) == 1
         return jnp.where(second, y[:, None], x[:, None])
 
     words = materialise(both).reshape(-1, 2 * _LANES)
-    return jnp.concatenate([words[:, :_LANES], words[:, _LANES:]]).reshape(-1)
+    return jnp.concatenate([half.reshape(-1)[:count] for half in (
+        words[:, :_LANES], words[:, _LANES:])])[:size]
 
 
 def word_pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,

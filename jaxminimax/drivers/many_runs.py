@@ -152,12 +152,12 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         at_once = 1 if alone else keys.size if checkpoint is None else keys.shape[1]
     checks.count("at_once", at_once)
     how = problem, observe, lengths, at_once
+    if (traced or jax.process_count() > 1) and (checkpoint is not None or ledger is not None):
+        raise ValueError("A sweep inside jit or vmap, or of several processes, cannot save its "
+                         "runs or charge a ledger: leave checkpoint and ledger out.")
     if traced:
-        if checkpoint is not None or ledger is not None:
-            raise ValueError("A sweep inside jit or vmap cannot save its runs or charge a ledger: "
-                             "call it outside, or leave checkpoint and ledger out.")
         return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, *how, progress))
-    if checkpoint is None and ledger is None:
+    if checkpoint is None and ledger is None and name is None:
         return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), arrays(data), hypers,
                                         algorithm, *how, progress))
     promise = saved_runs.promise_of(keys, algorithm.mechanism(hypers), hypers, algorithm) | {

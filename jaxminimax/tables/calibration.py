@@ -26,6 +26,7 @@ clip norm 2 never binds, and the mean moves by at most 4 / n. A row of no class 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.base.types import Problem, Saddle
+from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables.storage import MEMORY, Store, in_blocks
@@ -76,7 +77,8 @@ def _of_several(scores: np.ndarray, middle: np.ndarray) -> tuple[np.ndarray, np.
 
 def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
                  weight: np.ndarray, prior: float | np.ndarray,
-                 store: Store = MEMORY) -> tuple[Any, float]:
+                 store: Store = MEMORY,
+                 place: Callable[[PyTree], PyTree] = jax.device_put) -> tuple[Any, float]:
     """Releases a and b, by which scores s become a + b s.
 
     Args:
@@ -87,6 +89,7 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
       prior: the released share of positives, or of all classes, `[K]`; a has its shape.
       store: of arrays that are made of these.
+      place: puts all rows where they are read.
     """
     query, several = described.query, bool(np.ndim(prior))
     deviation = query.clip.w * query.noise_multiplier.w / query.population
@@ -94,7 +97,7 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
     of: Any = _of_several if several else _of_two
     p, t = (in_blocks(lambda s, k=k: of(s, middle)[k], store.zeros(*scores.shape), scores)
             for k in (0, 1))
-    data = jax.device_put((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
+    data = place((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
     numbers = sums.compiled_release(key, described, _SEVERAL if several else _PSI,
                                     Saddle(np.zeros(2 if several else 5, np.float32), ()), data).w
     numbers = np.asarray(numbers, np.float64)

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import files, notes, report, scores, statistics, training
+from jaxminimax.tables import files, notes, processes, report, scores, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number, listed
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
@@ -182,6 +183,13 @@ def add(commands: Any) -> None:
     flag("--out", metavar="FOLDER", help="where model.json, report.json and report.html go")
     flag("--json", action="store_true", help="print JSON only")
     flag("--quiet", action="store_true", help="no progress bar")
+    flag("--processes", type=int, metavar="P",
+         help="train by P processes, which all run this command on one Parquet file; each holds "
+              "its own rows, and the first one writes")
+    flag("--process", type=int, metavar="I",
+         help="number of this process, from 0; Slurm and Open MPI say it")
+    flag("--coordinator", metavar="HOST:PORT",
+         help="a free port of the first process's host; Slurm and Open MPI say it")
 
 
 def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -196,12 +204,25 @@ def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
                          "them out.")
     if args.name is not None and args.ledger is None:
         raise ValueError(f"--name {args.name} is that of a run in a ledger: say --ledger FILE too.")
-    with _held(folder):
-        return _trained_in(folder, args)
+    mesh = _mesh(args)
+    with processes.in_first(lambda: _held(folder)) or contextlib.nullcontext():
+        return _trained_in(folder, args, mesh)
+
+
+def _mesh(args: argparse.Namespace) -> Mesh | None:
+    """Joins the other processes, if there are any."""
+    if args.processes is None:
+        if args.process is not None or args.coordinator is not None:
+            raise ValueError("--process and --coordinator are for several processes: say "
+                             "--processes P too.")
+        return None
+    if args.test_fraction is not None:
+        raise ValueError("--processes train on all rows: leave --test-fraction out.")
+    return processes.begin(args.processes, args.process, args.coordinator)
 
 
 def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
-                ) -> tuple[dict[str, Any], str]:
+                mesh: Mesh | None) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = schema_of(args, lambda: _public(files.read(args.table)))
     rows, held = files.Frames(args.table, schema.numeric, schema.names), None
@@ -219,12 +240,16 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    scorer, record = _trained(args, rows, held, schema, folder)
+    scorer, record = _trained(args, rows, held, schema, folder, mesh)
+    if not processes.is_first():
+        return {"process": jax.process_index()}, (
+            f"Process {jax.process_index()}: the scorer is that of the first one, bit for bit.")
     if folder is not None:
         scorer.save(folder / MODEL)
         own_files.write(folder / REPORT, json.dumps(record, indent=1))
         own_files.write(folder / PAGE, report.page(scorer, record))
-        own_files.remove(folder / UNFINISHED)  # with the keys
+        if mesh is None:
+            own_files.remove(folder / UNFINISHED)  # with the keys
     return record, "\n".join(_lines(args, scorer, record, 0 if held is None else len(held)))
 
 
@@ -234,9 +259,10 @@ def _public(frame: Any) -> tuple[list[str], int]:
 
 
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
-             folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
+             folder: pathlib.Path | None, mesh: Mesh | None) -> tuple[Scorer, dict[str, Any]]:
     """Returns the scorer, the scorers of the curve, and their record."""
-    scorers, ledger = [], None if args.ledger is None else Ledger(args.ledger)
+    ledger = processes.in_first(lambda: None if args.ledger is None else Ledger(args.ledger))
+    scorers, kept = [], None if folder is None or mesh is not None else folder / UNFINISHED
     for k, target in enumerate((args.epsilon, *args.curve)):
         key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
         if key is not None and k:
@@ -246,7 +272,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
                              ledger=ledger,
                              name=args.name, unit=args.unit, people=args.people,
                              allow_large_delta=args.allow_large_delta,
-                             folder=None if folder is None else folder / UNFINISHED / str(k)))
+                             folder=None if kept is None else kept / str(k), mesh=mesh,
+                             shards=None if mesh is None else processes.shards_of(mesh)))
     scorer = scorers[0]
     record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if held is not None:

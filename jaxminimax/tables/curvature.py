@@ -21,6 +21,7 @@ it: 1/8 of the logistic loss, where sigma (1 - sigma) is at most 1/4.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,7 +53,8 @@ def least_ridge(width: int, population: int, noise_multiplier: float, half: floa
 
 
 def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
-                           weight: np.ndarray) -> np.ndarray:
+                           weight: np.ndarray,
+                           place: Callable[[PyTree], PyTree] = jax.device_put) -> np.ndarray:
     """Releases M, symmetric, float64 `[d, d]`.
 
     Args:
@@ -60,11 +62,12 @@ def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
       described: `statistics.one_release` of vectors of length 1.
       x: scaled rows, `[n, rows, d + 1]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
+      place: puts all rows where they are read.
     """
     width = x.shape[-1] - 1
     # in one row: programs for small matrices take XLA three times as long to compile
     start = Saddle(np.zeros(width**2, np.float32), ())
-    flat = sums.compiled_release(key, described, _SECOND, start, (x, weight)).w
+    flat = sums.compiled_release(key, described, _SECOND, start, place((x, weight))).w
     noisy = np.asarray(flat, np.float64).reshape(width, width)
     return (noisy + noisy.T) / 2
 

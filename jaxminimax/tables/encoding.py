@@ -33,13 +33,14 @@ class Table(NamedTuple):
     store: Store
 
 
-def encoded(frame: Any, schema: Schema, progress: bool = False) -> Table:
+def encoded(frame: Any, schema: Schema, progress: bool = False, room: int = 0) -> Table:
     """Encodes a table; one in a file never lies in memory as a whole, but for its owners.
 
     Args:
       frame: a data frame, a dictionary of columns or `files.Frames`.
       schema: of the table.
       progress: whether to show a bar.
+      room: rows that features and labels have at least; those after the table's are zeros.
 
     Raises:
       ValueError: for a table without a declared column, and as `files.read`.
@@ -54,7 +55,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False) -> Table:
             labels = schema.labels(piece)
             last = first + len(labels)
             if not first:
-                most = max(last, most)
+                most = max(last, most, room)
                 store = Store(4.0 * most * width)
                 x, y = store.zeros(most, width), store.zeros(most, *labels.shape[1:])
             y[first:last] = labels
@@ -71,7 +72,8 @@ def encoded(frame: Any, schema: Schema, progress: bool = False) -> Table:
                 bar.update(len(labels))
             first = last
     joined = {name: np.concatenate(parts) for name, parts in read.items() if parts}
-    return Table(x[:first], y[:first], joined.get("groups"), joined.get("charged"),
+    rows = max(first, room)
+    return Table(x[:rows], y[:rows], joined.get("groups"), joined.get("charged"),
                  joined.get("owners"), store)
 
 

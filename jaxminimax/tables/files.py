@@ -1,13 +1,14 @@
 """Tables in files, and rows held out to test on."""
 
 import contextlib
+import copy
 import csv
 import hashlib
 import itertools
 import pathlib
 import warnings
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -79,8 +80,28 @@ class Frames:
                 self.columns, self.most = header(path)[0], _lines(path)
         self._wanted = list(wanted) if set(wanted) <= set(self.columns) else None
 
+        self._stretch: tuple[int, int] | None = None
+
     def __iter__(self) -> Iterator[Any]:
-        return _frames(self._path, self._numeric, self._wanted, _ROWS)
+        return _frames(self._path, self._numeric, self._wanted, _ROWS, self._stretch)
+
+    def stretch(self, first: int, count: int) -> Self:
+        """Returns so many rows of a Parquet file, from number `first` on.
+
+        Raises:
+          ValueError: for a CSV file.
+        """
+        if not _is_parquet(self._path):
+            raise ValueError(f"{self._path}: processes read their rows of a Parquet file, which "
+                             "has them in groups: pandas.read_csv(...).to_parquet(...) makes one.")
+        part = copy.copy(self)
+        part._stretch, part.most = (first, first + count), count
+        return part
+
+    def digest(self) -> bytes:
+        """Returns a hash of the file."""
+        with _explained(self._path), open(self._path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
 
 
 def _is_parquet(path: Any) -> bool:
@@ -108,8 +129,8 @@ def _explained(path: Any) -> Iterator[None]:
 
 
 def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None,
-            rows: int | None = None) -> Iterator[Any]:
-    """Reads a table as frames of so many rows, or as one."""
+            rows: int | None = None, stretch: tuple[int, int] | None = None) -> Iterator[Any]:
+    """Reads a table as frames of so many rows, or as one; of Parquet files a stretch of rows."""
     with _explained(path):
         import pandas as pd
 
@@ -122,8 +143,16 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
 
             # or what was read would stay in memory
             file = pyarrow.parquet.ParquetFile(path, pre_buffer=False)
-            for batch in file.iter_batches(rows, columns=wanted):
-                yield pyarrow.Table.from_batches([batch]).to_pandas(ignore_metadata=True)
+            first, last = stretch or (0, file.metadata.num_rows)
+            ends = np.cumsum([0, *(file.metadata.row_group(k).num_rows
+                                   for k in range(file.num_row_groups))])
+            groups = np.flatnonzero((ends[:-1] < last) & (ends[1:] > first)).tolist()
+            at = int(ends[groups[0]]) if groups else first
+            for batch in file.iter_batches(rows, groups, wanted):
+                part = batch[max(first - at, 0): max(last - at, 0)]
+                at += len(batch)
+                if len(part):
+                    yield pyarrow.Table.from_batches([part]).to_pandas(ignore_metadata=True)
 
 
 def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> Iterator[Any]:

@@ -23,7 +23,7 @@ would follow the logistic model exactly, noise included: it is the model of two 
 have only that one.
 
 **A number.** The label is mapped to y in [-1, 1] by its range, then centred and divided by its
-released moments, with the floor of the features: u = (y - m) / s. The loss is Huber's, r^2 / 2 of
+released moments, with a floor of its own: u = (y - m) / s. The loss is Huber's, r^2 / 2 of
 residuals r = x w - u up to `BEND` and linear beyond. A record's gradient is min(max(r, -h), h) x
 with h = `BEND`, so it is at most sqrt(2) h long, which is the clip norm: it never binds, and
 records far off count no more than others. The curvature is at most |x|^2 = 2. A label has the
@@ -75,7 +75,8 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
 # Each kind of label answers: `loss` and `released`, in words; `problem`; `clip` and `longest`, the
 # clip norm and the time that a plain round may stand for; `most`, the longest gradient;
 # `curvature`, h of a preconditioner; `haste`, by which the time of the gradient flow is divided;
-# `wide`, whether it grows with the columns; `slowest` and `growth`, by how much preconditioned
+# `wide`, whether it grows with the columns; `unsure`, the least variance that a feature is divided
+# by, in standard deviations of a released mean; `slowest` and `growth`, by how much preconditioned
 # steps may prolong it, and do at released shares, in words `slower`; `psi`, its part of the
 # moments, of `numbers` of a row with |psi|^2 at most `length`;
 # `prior`, what is kept of their released mean; `target`, what is trained on; `start`, weights
@@ -95,6 +96,7 @@ class TwoValues:
     longest = 20.0
     haste = 1.0
     wide = True
+    unsure = 2.0
     slowest, slower = 1.0, ""
     numbers = 1
     length = 0.25
@@ -141,6 +143,7 @@ class Several:
     longest = 10.0
     haste = math.sqrt(2.0)
     wide = True
+    unsure = 0.5
     slower = ", less where the released shares of many classes are near each other"
 
     @property
@@ -220,6 +223,7 @@ class Amount:
     longest = 5.0
     haste = 2.0
     wide = False
+    unsure = 0.5
     slowest, slower = 1.0, ""
     numbers = 2
     length = 1.0

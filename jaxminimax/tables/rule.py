@@ -57,6 +57,7 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
+BENT = 2.0  # the same of a number that is the label, in standard deviations of a released mean
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
 FREE = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
 MATRIX = 0.03  # of mu^2, for the second moments of rows
@@ -130,6 +131,11 @@ class Defaults:
     def ridge(self) -> float:
         """R of the preconditioner, so that a flat direction moves for the time tau."""
         return ADDED * self.hyper.iterations / self.time
+
+    @property
+    def label_floor(self) -> float:
+        """Returns the least variance that a label which is a number is divided by."""
+        return max(BENT * self.deviation, FLOOR)
 
     @property
     def algorithm(self) -> Any:
@@ -307,7 +313,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
     if method != "average":
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
-    result = Defaults(hyper, moments, standardise, deviation, max(2 * deviation, FLOOR), time,
+    floor = max(kind.unsure * deviation, FLOOR)
+    result = Defaults(hyper, moments, standardise, deviation, floor, time,
                       heard * mu / math.sqrt(width), alongside, float(epsilon), float(delta),
                       method, population, kind, checked, line, matrix, people)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,

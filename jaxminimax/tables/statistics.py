@@ -24,7 +24,7 @@ them is replaced. (Of a person with several rows it is their mean, which is no l
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ import numpy as np
 import scipy
 
 from jaxminimax.accounting import calibrate_shares
-from jaxminimax.base.types import Problem, Saddle
+from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.releases import sums
@@ -187,7 +187,8 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 
 
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
-                    weight: np.ndarray, schema: Schema, features: bool = True) -> Moments:
+                    weight: np.ndarray, schema: Schema, features: bool = True,
+                    place: Callable[[PyTree], PyTree] = jax.device_put) -> Moments:
     """Releases the noisy means of features, of their squares and of labels.
 
     Args:
@@ -198,6 +199,7 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
       weight: of a person's rows, `[n, rows]`; they add up to 1 at most.
       schema: of the features and the label.
       features: whether they are released too; without them they stay as they are.
+      place: puts all rows where they are read.
     """
     width, kind = schema.width, labels.of(schema)
     shift, squared = _layout(schema)
@@ -206,7 +208,7 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     start = Saddle(np.zeros(kind.numbers + features * (width + len(places)),
                             jnp.result_type(float)), ())
     answer = np.asarray(sums.compiled_release(key, described, problem, start,
-                                              jax.device_put((x, y, weight))).w, np.float64)
+                                              place((x, y, weight))).w, np.float64)
     of_label, answer = np.split(answer, [kind.numbers])
     prior = kind.prior(of_label)
     if not features:

@@ -7,15 +7,27 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
+from jaxminimax.accounting.books import Entry
 from jaxminimax.base import checks, identity, programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.tables import calibration, curvature, encoding, labels, notes, statistics
+from jaxminimax.placement import agreement
+from jaxminimax.tables import (
+    calibration,
+    curvature,
+    encoding,
+    labels,
+    notes,
+    processes,
+    statistics,
+)
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.notes import Note
+from jaxminimax.tables.processes import Share
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
 from jaxminimax.tables.scaling import Moments, scaled
@@ -41,7 +53,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
                   progress: bool = False, room: np.ndarray | None = None, store: Store = MEMORY,
-                  class_weight: Any = None,
+                  share: Share | None = None, class_weight: Any = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -59,6 +71,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       room: where the scaled features go, `[n, rows, d + 1]`, and `rows.x` lie; labels are then
         overwritten, too. None: new memory.
       store: of scores and of what is made of them.
+      share: of the records on a mesh, those that `rows` are; None: they are all. Not for groups.
       class_weight: of other labels and of positive ones, public numbers above 0; "balanced" for
         those that the released share of positives makes equal; None for equal ones.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
@@ -68,22 +81,23 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       ValueError: for a ledger, before anything is released.
     """
     refuse_ledger(driver)
+    place: Callable[[PyTree], PyTree] = jax.device_put if share is None else share.place
     first, second = jax.random.split(key)
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
         first, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
-        chosen.standardise).to_json()))
+        chosen.standardise, place).to_json()))
     floor = chosen.floor if chosen.standardise else None
     kind = labels.of(schema)
     weight, start_by = rows.weight, by
     if class_weight is not None:
         weight, start_by = recording.weighted(rows, by, class_weight)
-    y = in_blocks(lambda y: kind.target(y, by, chosen.floor),
+    y = in_blocks(lambda y: kind.target(y, by, chosen.label_floor),
                   rows.y if room is not None else np.empty(rows.y.shape, np.float32), rows.y)
     data: PyTree = (scaled(rows.x, by, floor, room), y, np.asarray(weight, np.float32))
     problem: Any = kind.problem
     start = kind.start(rows.x.shape[-1], start_by)
     if chosen.method == "average":
-        own = jax.device_put(data)  # where the host's memory is the device's, as it lies
+        own = place(data)  # where the host's memory is the device's, as it lies
     else:
         assert groups is not None
         start = np.zeros_like(start)
@@ -94,7 +108,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
 
         def conditioned() -> dict[str, Any]:
             second = curvature.release_second_moments(jax.random.fold_in(first, 2), described,
-                                                      own[0], own[2])
+                                                      data[0], data[2], place)
             # P is saved, as another machine may have other eigenvectors in the last digits
             return {"matrix": curvature.preconditioner(second, chosen.ridge / kind.growth(by),
                                                        kind.curvature).tolist(),
@@ -109,10 +123,12 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                    delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
-        line = chosen.line
-        scores = in_blocks(lambda x: x @ np.float32(w), store.zeros(*y.shape), data[0])
+        line, scores = chosen.line, store.zeros(*y.shape)
+        for part in (slice(None),) if share is None else share.shards(len(y)):
+            in_blocks(lambda x: x @ np.float32(w), scores[part], data[0][part])
         shift, tilt = once("line", lambda: calibration.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store))
+            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store,
+            place))
         w *= tilt
         w[-1] += shift
     released = None
@@ -125,7 +141,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed),
                            chosen.explain()), people=chosen.people)
-    w = kind.finished(w, by, chosen.floor)
+    w = kind.finished(w, by, chosen.label_floor)
     mistakes = notes.after(schema, by, statistics.deviation(chosen.moments),
                            features=chosen.standardise, of_rows=of_rows)
     notes.warn(mistakes)
@@ -144,7 +160,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
           allow_large_delta: bool = False, people: int = 1, folder: Any = None,
           ledger: Ledger | None = None, name: str | None = None, unit: str | None = None,
-          **driver: Any) -> Scorer:
+          mesh: Mesh | None = None, shards: int | None = None, **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -181,6 +197,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       name: of the run in the ledger; None for "run 1" and so on.
       unit: what one record is, for the statement: your claim about the table. None for "one row",
         or for the person whose rows they are.
+      mesh: devices, with an axis "data"; None for one device. Where it spans several processes,
+        all of them call this with equal arguments, `frame` of the same Parquet file; each reads its
+        own rows, and the ledger is that of the first process. See `processes`.
+      shards: number of parts that rows are cut into, a multiple of the devices: on any number of
+        devices that divides it training ends with the same scorer, bit for bit. Not for owners,
+        groups or ranges that are charged.
       **driver: for `fit`, such as `callback`.
 
     Raises:
@@ -200,12 +222,19 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         ((400,), True)
     """
     check_people(people, schema.owner is not None)
-    if ledger is not None:
-        ledger.check_same("The training", people=people)
-    table = encoding.encoded(frame, schema, progress)
+    share = None
+    if mesh is None or (shards is None and len(agreement.processes(mesh)) == 1):
+        driver |= {"mesh": mesh, "shards": shards}
+        if ledger is not None and jax.process_count() > 1:
+            raise ValueError("Several processes would each charge the run: give the mesh of all of "
+                             "them, and the first one charges it.")
+    else:
+        share, frame = processes.share_of(frame, schema, mesh, shards, folder)
+    table = encoding.encoded(frame, schema, progress, 0 if share is None else share.room)
     index = None if table.owners is None else recording.by_person(
         len(table.labels), table.owners, schema.most)
-    population = len(table.labels if index is None else index)
+    population = share.population if share is not None else len(
+        table.labels if index is None else index)
     groups = None
     if table.groups is not None:
         groups = Groups(table.groups, schema.group_values)
@@ -224,16 +253,25 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     values: PyTree = None
     if table.charged is not None:
         values = recording.records(table.charged, table.labels, table.owners, schema.most)
+    settings = _settings(chosen, mesh, share)
+    if share is not None:
+        key = share.agreed(key, schema, frame, f"{settings} for {epsilon!r}, {delta!r}, {method!r}")
     with Unfinished(folder, key) as job:
         job.promise((table.x, table.labels, None if index is None else index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
                      None if values is None else values.x.view(np.uint32)),
-                    _settings(chosen, driver.get("mesh")),
-                    schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
+                    settings, schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
-        entry = None if ledger is None else job.reserve(
-            ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit, people),
-            delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
+
+        def reserved() -> Entry | None:
+            if ledger is None:
+                return None
+            ledger.check_same("The training", people=people)
+            return job.reserve(
+                ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit, people),
+                delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
+
+        entry = reserved() if share is None else processes.in_first(reserved)
         root, saved = job.key, [PUBLIC]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
@@ -247,11 +285,15 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             *index.shape, schema.width + 1)
         rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most,
                                  out=room[..., :-1], store=table.store)
+        if share is not None:
+            rows.weight[share.count:] = 0
         scorer = train_records(
             root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema, people),
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
-            room=room, store=table.store,
+            room=room, store=table.store, share=share,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
+        if share is not None:
+            share.agree_on(scorer.weights)
         if entry is not None:
             entry.close()
         return scorer
@@ -282,8 +324,9 @@ def in_ledger(ledger: Ledger, schema: Schema, unit: str | None, people: int = 1)
     return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema, people)
 
 
-def _settings(chosen: Defaults, mesh: Any) -> str:
+def _settings(chosen: Defaults, mesh: Any, share: Share | None) -> str:
     """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(chosen))  # functions, by their names
-    return (f"{settings} on {'one device' if mesh is None else dict(mesh.shape)}, compiled briefly "
-            f"up to {programs.BRIEF_NUMBERS} numbers")
+    where = dict(mesh.shape) if mesh is not None else "one device"
+    return (f"{settings} on {where if share is None else share}, compiled briefly up to "
+            f"{programs.BRIEF_NUMBERS} numbers")

@@ -144,12 +144,8 @@ class Unfinished:
           **how: `name`, `delta` and `unit` of `Ledger.reserve`.
 
         Raises:
-          ValueError: if the ledger refuses it, or where several processes run.
+          ValueError: if the ledger refuses it.
         """
-        if jax.process_count() > 1:
-            raise ValueError("Several processes would each charge the run: reserve it in one of "
-                             "them before, by ledger.reserve(defaults(...).mechanism(), name=...), "
-                             "and leave out the ledger here.")
         own = fingerprint.secret(self.key)
         try:
             return ledger.reserve(described, **how, run=RunMark(

@@ -15,6 +15,8 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
+from jaxminimax.drivers import runs, saved_runs
+from jaxminimax.mechanism.composed import charges
 
 GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
 START = Saddle(jnp.zeros(4), jnp.zeros(4))
@@ -36,9 +38,29 @@ def swept(**how):
 
 
 @pytest.mark.slow
-def test_the_folder_of_another_sweep_is_refused(tmp_path):
-    folder = tmp_path / "runs"
-    swept(checkpoint=folder)
+def test_an_interrupted_sweep_goes_on_and_another_is_refused(tmp_path, monkeypatch):
+    folder, save = tmp_path / "runs", saved_runs.Folder.save
+    ledger = jmm.accounting.Ledger(tmp_path / "study.json", epsilon=60.0, delta=1e-5)
+    how = {"checkpoint": folder, "ledger": ledger, "name": "all"}
+
+    def broken(folder, step, state):
+        if step == 2:
+            raise KeyboardInterrupt
+        save(folder, step, state)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(saved_runs.Folder, "save", broken)
+        swept(**how)
+    charged, computed, call = ledger.odometer, [], runs.call_kept
+    monkeypatch.setattr(runs, "call_kept", lambda *x: computed.append(int(x[-1])) or call(*x))
+    resumed = swept(**how)
+    assert computed == [2, 3]  # the two shares that were saved are read back
+    monkeypatch.undo()
+    chex.assert_trees_all_equal(resumed, swept())
+    assert ledger.odometer == charged
+    (entry,) = json.loads((tmp_path / "study.json").read_text())["entries"]
+    every_run = jmm.Sequence(parts=(jmm.sgda.mechanism(HYPER),) * 8)
+    assert entry["charges"] == repr(charges(every_run, "replace_one"))
     others = {
         "key mark": {"keys": jax.random.split(jax.random.key(4), (4, 2))},
         "numbers": {"hypers": dataclasses.replace(HYPERS, step=Saddle(*HYPERS.step[::-1]))},
@@ -50,12 +72,14 @@ def test_the_folder_of_another_sweep_is_refused(tmp_path):
             swept(checkpoint=folder, **other)
 
 
-def test_a_sweep_that_is_traced_saves_nothing(tmp_path):
+def test_a_sweep_that_cannot_save_or_charge_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="give ledger="):
+        swept(name="all")
     with pytest.raises(ValueError, match="inside jit"):
         jax.jit(lambda data: swept(data=data, checkpoint=tmp_path / "runs"))(DATA)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_correlated_noise_goes_on_in_the_midst_of_its_parts(tmp_path):
     """Releases 5 to 9 begin within the second block of four."""
     def go(folder, callback=None):
@@ -82,7 +106,8 @@ SCRIPT = textwrap.dedent("""
     data = tuple(jax.random.normal(k, (200, 4)) for k in jax.random.split(jax.random.key(1)))
     game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
     query = jmm.Query(clip=Saddle(2.0, 1.0), noise_multiplier=Saddle(9.0, 9.0), population=200,
-                      bands=4, sampling=jmm.mechanism.CyclicPoisson(rate=0.02, parts=4))
+                      **({"bands": 4, "sampling": jmm.mechanism.CyclicPoisson(rate=0.02, parts=4)}
+                         if seeds > 2 else {"sampling": jmm.Disjoint(batch=20)}))
     hypers = jmm.stack([jmm.sgda.Hyper(query=query, step=Saddle(0.1 + 0.01 * k, 0.2),
                                        iterations=10) for k in range(settings)])
     keys = jax.random.split(jax.random.key(3), (settings, seeds))
@@ -110,9 +135,8 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize(("settings", "seeds", "kill_at"), [
-    pytest.param(4, 2, 2, marks=pytest.mark.slow),
-    pytest.param(20, 5, 7, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize(("settings", "seeds", "kill_at"), [(4, 2, 2), (20, 5, 7)])
 def test_a_killed_sweep_loses_one_share_and_spends_nothing_twice(tmp_path, settings, seeds,
                                                                  kill_at):
     def go(at):

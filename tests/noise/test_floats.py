@@ -217,6 +217,16 @@ def test_no_word_of_a_key_comes_up_twice(generator):
                                   jnp.concatenate(random_bits.word_pairs(key, (32,)))[:63])
 
 
+@pytest.mark.parametrize("size", [4096, 4097, 4126, 5001])
+def test_many_words_are_those_of_few(size):
+    """The words of a row that is not full are left out, and no other one moves."""
+    key = jax.random.key(size)
+    for part in (0, 1):
+        np.testing.assert_array_equal(
+            random_bits.random_words(key, (size,), part),
+            np.concatenate(random_bits.word_pairs(key, (-(-size // 2),), part))[:size])
+
+
 # --- zero for a deviation of zero ---
 
 

@@ -122,7 +122,7 @@ def test_what_is_released_is_what_is_charged(monkeypatch):
 
     monkeypatch.setattr(calibration, "release_line", kept)
     scorer = train(table, SCHEMA, epsilon=2.0, delta=1e-5, key=jax.random.key(0))
-    (line, scores, _, _, prior, _, (shift, slope)), = seen
+    (line, scores, _, _, prior, *_, (shift, slope)), = seen
     assert line == chosen.line
     assert len(scorer.statement.sampling) == 4
     np.testing.assert_allclose(scorer.decision_function(table), shift + slope * scores[:, 0],

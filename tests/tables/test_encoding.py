@@ -68,6 +68,16 @@ def test_pieces_of_a_parquet_file_are_the_whole(pieces):
     assert one.x.ctypes.data % 64 == 0  # or a device would copy it
 
 
+def test_a_bar_shows_the_rows_that_were_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(files, "_ROWS", 7)
+    made().to_parquet(tmp_path / "t.parquet")
+    frames = files.Frames(tmp_path / "t.parquet", SCHEMA.numeric, SCHEMA.names)
+    encoding.encoded(frames, SCHEMA)
+    assert capsys.readouterr().err == ""
+    encoding.encoded(frames, SCHEMA, progress=True)
+    assert "50/50" in capsys.readouterr().err
+
+
 def test_what_a_file_does_not_have_is_named_with_all_its_columns(pieces):
     with pytest.raises(ValueError, match=r"no column 'b'.*other"):
         pieces(made().drop(columns="b"))

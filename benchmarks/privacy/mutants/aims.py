@@ -17,6 +17,7 @@ from jaxminimax.gradients.ghost import sums as ghost_sums
 from jaxminimax.mechanism import (
     Repeat,
     Windows,
+    composed,
     costs,
     distinct,
     factorisation,
@@ -94,6 +95,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "rounding of a distance": (grid, "_rounding"),
     "length of columns": (factorisation, "norms"),
     "stopped windows": (Windows, "truncated"),
+    "stopped rounds": (composed._Several, "truncated"),
     "multiplier": (Repeat, "multiplier"),
     "shift": (curve, "shift"),
     "delta": (curve, "named_epsilon"),

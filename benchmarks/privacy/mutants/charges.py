@@ -81,6 +81,12 @@ def in_turn(_: Any) -> Any:
     return changed
 
 
+def one_of_each(truncated: Any) -> Any:
+    """A round of several releases of a part is counted as one release of each part."""
+    return lambda self, spent: truncated(
+        dataclasses.replace(self, each=()) if self.each else self, spent)
+
+
 def index_free(one: Any) -> Any:
     return lambda leaf, neighbours: (costs.Charge() if isinstance(leaf, Selection)
                                      else one(leaf, neighbours))
@@ -161,6 +167,19 @@ def stopped_windows() -> Finding:
     parts = [made.truncated(k) for k in range(1, rounds + 1)]
     charged = [part.charges("replace_one")[0].gaussian for part in parts if part is not None]
     return Finding(float(np.max(np.cumsum(z**-2.0) / charged)), 1.0)
+
+
+def stopped_rounds(rounds: int = 10, inner: int = 4) -> Finding:
+    """The squared Gaussian parameter of such rounds over the charged one, at every stop."""
+    z = np.array([1.0] * inner + [10.0])  # of the releases of a round
+    parts = tuple(mechanism.Repeat(query=query(mechanism.Full(), 1000, noise_multiplier=Saddle(
+        one, one), joint=True), times=times) for one, times in (
+            (z[0], inner * rounds), (z[-1], rounds)))
+    made = mechanism.Sequence(parts=parts, in_turn=True, each=(inner, 1))
+    ends = np.arange(1, rounds + 1) * len(z)
+    stopped = [made.truncated(int(k)) for k in ends]
+    charged = [part.charges("replace_one")[0].gaussian for part in stopped if part is not None]
+    return Finding(float(np.max(np.arange(1, rounds + 1) * np.sum(z**-2.0) / charged)), 1.0)
 
 
 def _mass(one: Callable[[np.ndarray], np.ndarray], two: Callable[[np.ndarray], np.ndarray],
