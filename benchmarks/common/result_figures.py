@@ -180,6 +180,17 @@ def odds_reached(result: Result) -> list[float]:
                 if row["kind"] == "odds" and row["groups"] == "sex" and row["epsilon"])]
 
 
+# --- large tables ---
+
+
+def memory_of_a_row(result: Result) -> list[float]:
+    """Bytes by which a row more makes the memory without files larger, of the longest table."""
+    files = [row for row in result["rows"] if row["in files"]]
+    short, long = (pick(files, key=lambda row: row["rows"]) for pick in (min, max))
+    grown = 1e6 * (long["MB without files"] - short["MB without files"])
+    return [max(0.0, grown) / (long["rows"] - short["rows"])]
+
+
 # --- the accountant's ---
 
 
@@ -197,5 +208,5 @@ FIGURES: dict[str, Callable[[Result], list[float]]] = {
     f.__name__: f for f in (
         poisson_wins, bands_win, flat_slopes, falls, best_steps, reference_ahead, minimax_gains,
         one_group_behind, one_read_behind, true_epsilon_of_one, wider_layers, small_batches,
-        search_loses, search_wins, search_loses_at_most, search_noise, odds_reached, rounding,
-        odometer)}
+        memory_of_a_row, search_loses, search_wins, search_loses_at_most, search_noise,
+        odds_reached, rounding, odometer)}

@@ -88,17 +88,19 @@ def spent(words: list[str], folder: pathlib.Path) -> tuple[float, float, float]:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     with subprocess.Popen([sys.executable, *words], env=os.environ | kept,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        own, most = pathlib.Path(f"/proc/{process.pid}/status"), 0.0
-        while True:
-            lines = own.read_text(encoding="utf-8").splitlines()
-            most = max([most, *(int(x.split()[1]) for x in lines if x.startswith("RssAnon"))])
+        own, most = pathlib.Path(f"/proc/{process.pid}/status"), {"VmHWM:": 0.0, "RssAnon:": 0.0}
+        while True:  # the system's own maximum would count what this process had before
+            for line in own.read_text(encoding="utf-8").splitlines():
+                name, number = (*line.split(), "")[:2]
+                if name in most:
+                    most[name] = max(most[name], int(number) / 1e3)
             done, status, used = os.wait4(process.pid, os.WNOHANG)
             if done:
                 break
             time.sleep(0.05)
         if status:
             raise RuntimeError(process.stderr.read() if process.stderr else words)
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3, most / 1e3
+    return used.ru_utime + used.ru_stime, most["VmHWM:"], most["RssAnon:"]
 
 
 def measured(table: Table, repeats: int, folder: pathlib.Path) -> list[dict[str, Any]]:

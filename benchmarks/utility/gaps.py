@@ -117,31 +117,20 @@ def _one_pass(n: int, epsilon: float) -> Any:
 def _optimistic(n: int, epsilon: float) -> Any:
     """Full batches; the game is bilinear, and the start in the middle of both balls."""
     return _planned(jmm.optimistic, n, epsilon, smooth=1.0, game="bilinear",
-                    radius=NUMBERS["diameter"] / 2)
+                    radius=rate_recursive.SMALL_RADIUS)
 
 
 def _recursive(n: int, epsilon: float) -> Any:
     return _planned(jmm.recursive, n, epsilon, smooth=1.0)
 
 
-def _less(n: int, epsilon: float) -> Any:
-    return _planned(jmm.recursive, n, epsilon, smooth=1.0, mode="manual", kappa=0.3)
-
-
 def _descent(n: int, epsilon: float) -> Any:
     return _planned(jmm.recursive_sgda, n, epsilon)
 
 
-def _two_rounds(n: int, epsilon: float) -> Any:
-    return _planned(jmm.recursive_sgda, n, epsilon, mode="manual", rounds=2, inner=1000,
-                    sampling=jmm.Full())
-
-
 METHODS: dict[str, Callable[[int, float], Any]] = {
     "recursive": _recursive,
-    "recursive, 0.3 lambda": _less,
     "recursive_sgda": _descent,
-    "recursive_sgda, T = 2": _two_rounds,
     "extragradient, one pass": _extragradient,
     "proximal, many passes": _proximal,
     "sgda, Theorem 2": _sgda,

@@ -264,10 +264,13 @@ def full_batch(*, population: int, dim: int, bound: float, smooth: float, diamet
         step T = (D / M) min{sqrt n, n epsilon / sqrt(d ln(1/delta))} min{1, M / (L D)},
 
     which balances the optimisation error with the stability terms of Theorem 4, as derived here.
-    The arguments are those of `single_pass`.
+    T is at most max{100,000, (L step T)^2}. The noise of all rounds together does not depend on T,
+    and from (L step T)^2 on, L^2 step^2 T <= 1, so that a run stretches the distance of two points
+    by a constant at most. The arguments are those of `single_pass`.
     """
     spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter, epsilon=epsilon, delta=delta)
-    rounds = math.ceil(population**1.5)
     length = min(diameter / bound, 1 / smooth) * min(math.sqrt(population), population / spread)
+    rounds = min(math.ceil(population**1.5),
+                 max(planning.MOST_ROUNDS, math.ceil((smooth * length) ** 2)))
     return Schedule(population, rounds, min(length / rounds, 1 / (math.sqrt(3) * smooth)))

@@ -21,6 +21,7 @@ from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.limits import check_noise
 
+MOST_ROUNDS = 100_000  # more cost time, and the sampler's error in every release costs epsilon
 _COUNTS = ("population", "dim", "iterations")
 
 

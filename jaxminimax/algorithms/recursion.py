@@ -1,50 +1,59 @@
 """The number of rounds of recursive regularisation, and the weight of its first regulariser.
 
-Recursive regularisation on n records needs lambda large enough for stability and 2^T <= L / (B
-lambda) for the last round, B the diameter. With m = floor(n / T) records a round, r the Gaussian's
-ratio of noise to sensitivity and rho the slack of certificates, the induction behind the theorem
-goes through for
+**Theorem.** Let records be independent, their operators monotone and of norm at most L on a set of
+diameter B, and D_t^2 at least E ||z_t - z*_t||^2, z_t the output of round t and z*_t the solution
+of its problem on the population. Then for any lambda > 0 and T >= 1 the strong gap is at most
 
-    lambda = (L / B) (9.5 / m + 8 ((1 + 2 rho)^2 d r^2 + rho^2) / m^2)^(1/2)           (`recursive`)
+    sqrt(2) L D_T + 4 lambda B (B + sum_{t < T} 2^t (1 + (2^t - 1) / (2^(t+1) - 1)) D_t).
 
-and for descent-ascent with the smallest lambda at which 8 e + 8 phi + gamma <= 1
-(`recursive_sgda`),
+With mu_t = 4 lambda (2^t - 1), m = floor(n / T) records a round, r the Gaussian's ratio of noise to
+sensitivity, rho the slack of certificates and K the iterates of a round of descent-ascent,
 
-    c = lambda B sqrt(m) / L,  phi = 1 / c^2,  gamma = sqrt(2) / c^2,
+    D_t^2 = (L / mu_t)^2 ((1 / sqrt(m) + 2 rho / m)^2 + 4 (1 + 2 rho)^2 d r^2 / m^2)   (`recursive`)
+    D_t   = L / (mu_t sqrt(m)) + e_t,    A_1 = B,   A_t = D_{t-1} + L / (mu_t sqrt(m)),
+    e_t^2 = ((K + ln K) H^2 / mu_t^2 + 2 A_t^2) / (K (K + 1))      (`recursive_sgda`)
+    e_t^2 = (S (A_t^2 / a_t + a_t) + mu_t B^2 / K if composite) / mu_t       (its paper's steps)
 
-e B^2 / 4^t bounding the squared distance of a round's output from the solution on its part. With
-V the sampling variance of one release and K iterates a round,
+where H^2 = 4 L^2 + d sigma^2 + V, V the sampling variance of a release, a_t the step's D_t and
+S^2 = (L_t^2 + d sigma^2 + V) / K with L_t as in `recursive_sgda`. A plan takes the lambda and, by
+default, the T of the smallest bound. More records never raise it.
 
-    e = (1 + ln K / K) H^2 / (4 (lambda B)^2 (K + 1)) + 2 s^2 / (K (K + 1)),
-    H^2 = 4 L^2 + d sigma^2 + V,   s = 2 + (1 + 2^(1/4)) / c              (decaying steps),
-    e = s alpha / (lambda B),   alpha^2 = ((5 L)^2 + d sigma^2 + V) / K   (the paper's steps);
+*Proof.* Let G be the mean operator, H_t = G + mu_t (. - c_t), and nu_t = 4 lambda 2^t, so H_{t+1} =
+H_t + nu_t (. - z_t). (a) Let u solve round t's problem on its part, with the mean operator G_S. The
+two inequalities that define u and z*_t, added, and G_S monotone give mu_t ||u - z*_t|| <=
+||G_S(z*_t) - G(z*_t)||, whose square has a mean of at most L^2 / m: z*_t does not depend on part t.
+Adding noise and projecting add at most its second moment, which proves the first D_t. (b) With a =
+z*_t - z_t, b = z*_{t+1} - z_t and delta = a - b the inequalities of z*_t and z*_{t+1} give mu_t
+||delta||^2 <= nu_t <b, delta>. So ||b|| <= ||a||, and ||delta|| <= ||a|| nu_t / (mu_t + nu_t) =
+||a|| 2^t / (2^(t+1) - 1). Hence ||z*_T - z_k|| is at most D_k + sum_{k < t < T} 2^t / (2^(t+1) - 1)
+D_t, with D_0 = B. (c) The gap of z*_T is at most sup_u
+<G(z*_T), z*_T - u> <= mu_T <z*_T - c_T, u - z*_T> <= 4 lambda B sum_{k < T} 2^k ||z*_T - z_k||, and
+gaps are sqrt(2) L-Lipschitz. (d) Decaying steps are z_{k+1} = argmin <g_k, z> + (mu/2) ||z - c||^2
++ (mu k / 2) ||z - z_k||^2, with g_k = G_S(z_k) + noise. Strong convexity of the objective,
+monotonicity of G_S and <G_S(u) + mu (u - c), z_k - u> >= 0 give, for a_k = E ||z_k - u||^2,
 
-then the strong gap is at most (sqrt(2) 2^(-T) L / (lambda B) + 12 T) lambda B^2, for any T. The
-published constants, 48 in place of about 3, leave no round to do below n = 160,000 ("paper").
+    (k + 2) a_{k+1} <= k a_k + E ||g_k + mu (u - c)||^2 / (mu^2 k),
 
-The bound is about saddle points of convex-concave losses. Both algorithms solve monotone
-variational inequalities too, for which this theorem promises nothing.
+and mu ||u - c|| <= L, from the same inequality at z = c. So E ||g_k + mu (u - c)||^2 <= H^2, and
+the sum of k + 1 times this is K (K + 1) a_K <= 2 a_1 + (K + ln K) H^2 / mu^2. Constant steps are
+Lemma 20's, for a fixed comparator. QED.
 
-The first e is proved as follows. Decaying steps are z_{k+1} = argmin <g_k, z> + (mu/2) ||z - c||^2
-+ (mu k / 2) ||z - z_k||^2, with g_k = G(z_k) + noise and z* the solution. Strong convexity of the
-objective, monotonicity of G and <G(z*) + mu (z* - c), z_k - z*> >= 0 give, for a_k = E ||z_k -
-z*||^2,
+Steps (a) to (c) ask for no gradient, so the bound holds for the gap sup_u <G(u), z - u> of a
+monotone variational inequality, too.
 
-    (k + 2) a_{k+1} <= k a_k + E ||g_k + mu (z* - c)||^2 / (mu^2 k),
-
-and mu ||z* - c|| <= L, from the same inequality at z = c. So E ||g_k + mu (z* - c)||^2 <= H^2, and
-the sum of k + 1 times this is K (K + 1) a_K <= 2 a_1 + (K + ln K) H^2 / mu^2, where mu >= 4 lambda
-(2^t - 1) and a_1 <= (s B / 2^t)^2. Where the paper's steps need K above 100,000 for a second
-round, these need K of the order of m: nothing is asked of 5 L.
-
-Source: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Theorems 5, 12, 18 and 21, with the
-constants of its induction worked out anew (its coefficient of G is 1/2 where 1 is needed, of E and
-F 6 where 8 is); the decaying steps and their bound are this library's.
+Source: the recursion is that of Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, with its
+Theorems 5, 12, 18 and 21; the theorem above replaces their induction, whose constants, 48 / B as
+published, leave no round to do below n = 160,000 (mode "paper"). Theirs asks for 2^T <= L /
+(B lambda); rounds "largest" keep to that.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import scipy.optimize
 
 from jaxminimax.algorithms import planning
 from jaxminimax.base import checks
@@ -61,7 +70,7 @@ class Schedule(NamedTuple):
       population: m, the number of records of a round.
       base: lambda, the first regularisation.
       gap_bound: the theorem's bound on the strong gap.
-      vacuous: whether 2^T > L / (B lambda), or the bound is above the trivial L B.
+      vacuous: whether the bound is above the trivial L B.
       why: sentences.
     """
 
@@ -88,6 +97,7 @@ class Public:
       inner: K, the iterates of a round of descent-ascent; None for `iterates`.
       sampling: the sampling of a round of descent-ascent; None for `drawn`.
       decaying: whether the steps of descent-ascent decay; see `recursive_sgda`.
+      composite: whether constant steps handle the quadratic in the projection.
       excess: deviation of descent-ascent's calibrated noise divided by that of full batches.
     """
 
@@ -101,6 +111,7 @@ class Public:
     inner: int | None = None
     sampling: Any = None
     decaying: bool = True
+    composite: bool = False
     excess: float = 1.0
 
     def __post_init__(self) -> None:
@@ -130,15 +141,6 @@ class Public:
         batch = max(1, round(m * math.sqrt(epsilon / (4 * self.iterates(m)))))
         return Poisson(rate=batch / m) if batch < m else Full()
 
-    def tight(self, m: int) -> float:
-        """The smallest lambda at which the induction goes through."""
-        return self._of_solutions(m) if self.slack is not None else self._of_descent(m)
-
-    def _of_solutions(self, m: int) -> float:
-        assert self.slack is not None
-        noise = (1 + 2 * self.slack) ** 2 * self.dim * self.ratio**2 + self.slack**2
-        return self.bound / self.diameter * math.sqrt(9.5 / m + 8 * noise / m**2)
-
     def _variance(self, m: int) -> float:
         """The variance d sigma^2 + V of one release on a part of m records."""
         k = self.iterates(m)
@@ -150,46 +152,60 @@ class Public:
                 return noise + self.bound**2 / batch
         return noise
 
-    def _accuracy(self, m: int) -> float:
-        """The accuracy alpha of K iterates of the paper's steps on 5 L-Lipschitz losses."""
-        return math.sqrt(((5 * self.bound) ** 2 + self._variance(m)) / self.iterates(m))
+    def distances(self, base: float, m: int, rounds: int) -> list[float]:
+        """D_1, ..., D_T of the theorem, for lambda = `base` and m records a round."""
+        far: list[float] = []
+        for t in range(1, rounds + 1):
+            mu = 4 * base * (2.0**t - 1)
+            sampled = self.bound / (mu * math.sqrt(m))
+            if self.slack is not None:
+                noise = 2 * (1 + 2 * self.slack) * self.bound * self.ratio / (mu * m)
+                certified = sampled + 2 * self.slack * self.bound / (mu * m)
+                far.append(math.hypot(certified, noise * math.sqrt(self.dim)))
+            else:
+                start = far[-1] + sampled if far else self.diameter
+                far.append(sampled + self._error(base, m, t, mu, start))
+        return far
 
-    def _error(self, base: float, m: int) -> float:
-        """The bound e on a round's squared distance from its solution, divided by B^2 / 4^t."""
-        reach, k = base * self.diameter, self.iterates(m)
-        start = 2 + (1 + 2**0.25) * self.bound / (reach * math.sqrt(m))
-        if not self.decaying:
-            return start * self._accuracy(m) / reach
-        second = 4 * self.bound**2 + self._variance(m)  # H^2
-        return ((1 + math.log(k) / k) * second / (4 * reach**2 * (k + 1))
-                + 2 * start**2 / (k * (k + 1)))
+    def _error(self, base: float, m: int, t: int, mu: float, start: float) -> float:
+        """e_t, for a round whose start is so far from its solution."""
+        k, variance = self.iterates(m), self._variance(m)
+        if self.decaying:
+            second = 4 * self.bound**2 + variance  # H^2
+            return math.sqrt(((k + math.log(k)) * second / mu**2 + 2 * start**2) / (k * (k + 1)))
+        hint = float(step_distance(self.bound, base, self.diameter, m, t))
+        steep = self.bound + (0.0 if self.composite else mu * self.diameter)
+        excess = math.sqrt((steep**2 + variance) / k) * (start**2 / hint + hint)
+        return math.sqrt(excess / mu + (self.diameter**2 / k if self.composite else 0.0))
 
-    def _of_descent(self, m: int) -> float:
-        def fits(base: float) -> bool:
-            c = base * self.diameter * math.sqrt(m) / self.bound
-            return 8 * self._error(base, m) + (8 + math.sqrt(2)) / c**2 <= 1
+    def gap(self, base: float, m: int, rounds: int) -> float:
+        """The theorem's bound."""
+        far = self.distances(base, m, rounds)
+        moved = sum(2.0**t * (1 + (2.0**t - 1) / (2.0 ** (t + 1) - 1)) * d
+                    for t, d in enumerate(far[:-1], 1))
+        return math.sqrt(2) * self.bound * far[-1] + 4 * base * self.diameter * (
+            self.diameter + moved)
 
-        low, high = 1e-9 * self.bound / self.diameter, 1e9 * self.bound / self.diameter
-        for _ in range(200):
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if fits(middle) else (middle, high)
-        return high
-
-    def base(self, mode: str, kappa: float, m: int) -> float:
-        """The regularisation lambda for m records a round."""
-        match mode:
-            case "tight":
-                return self.tight(m)
-            case "manual" if self.slack is not None:
-                return kappa * self._of_solutions(m)
-            case "manual":
-                return kappa * (self.bound / self.diameter * math.sqrt(
-                    1 / m + 4 * self.dim * self.ratio**2 / m**2))
-        if self.slack is not None:
-            spread = 0.0 if self.epsilon is None else planning.privacy_term(
+    def base(self, mode: str, kappa: float, m: int, rounds: int) -> float:
+        """The regularisation lambda for so many rounds of m records."""
+        unit = self.bound / self.diameter
+        if mode != "paper":  # the bound is convex in ln lambda
+            best = scipy.optimize.minimize_scalar(
+                lambda x: self.gap(unit * math.exp(x), m, rounds), bounds=(-20, 20),
+                method="bounded", options={"xatol": 1e-7})
+            return (kappa if mode == "manual" else 1.0) * unit * math.exp(best.x)
+        if self.slack is None:  # the accuracy of K steps on 5 L-Lipschitz losses
+            alpha = math.sqrt(((5 * self.bound) ** 2 + self._variance(m)) / self.iterates(m))
+        else:
+            alpha = 0.0 if self.epsilon is None else self.bound * planning.privacy_term(
                 self.dim, self.epsilon, self.delta / 2) / m
-            return 48 / self.diameter * self.bound * (1 / math.sqrt(m) + spread)
-        return 48 / self.diameter * (self._accuracy(m) + self.bound / math.sqrt(m))
+        return 48 / self.diameter * (alpha + self.bound / math.sqrt(m))
+
+
+def step_distance(bound: Any, base: Any, diameter: Any, m: Any, t: Any) -> Any:
+    """The distance D_t of start and solution that the paper's steps of round t are made for."""
+    return jnp.minimum(diameter, (2 + 2.19 * bound / (
+        base * diameter * jnp.sqrt(1.0 * m))) * diameter / 2.0**t)
 
 
 def schedule(public: Public, population: int, *, mode: str = "tight", kappa: float = 1.0,
@@ -199,8 +215,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
     Args:
       public: the public numbers that it may depend on.
       population: n, the number of records.
-      mode: "tight", "paper", or "manual", lambda = kappa times the tight one (for descent-ascent:
-        times (L / B) (1/m + 4 d r^2 / m^2)^(1/2)).
+      mode: "tight", the lambda of the smallest bound; "manual", kappa times that; or "paper".
       kappa: the factor of "manual".
       rounds: "bound_optimal", the T of the smallest bound; "largest" T with 2^T lambda B <= L, as
         in the paper; or a number.
@@ -213,32 +228,29 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
     population = int(population)  # NumPy's would overflow
     bound, diameter = public.bound, public.diameter
 
+    @functools.cache
     def base(count: int) -> float:
-        return public.base(mode, kappa, population // count)
+        return public.base(mode, kappa, population // count, count)
 
     def gap(count: int) -> float:
-        ends = math.sqrt(2) * 2.0**-count * bound / (base(count) * diameter)
-        return (ends + 12 * count) * base(count) * diameter**2
+        return public.gap(base(count), population // count, count)
 
     possible = range(1, max(1, int(math.log2(population))) + 1)
-    feasible = [t for t in possible if 2**t * base(t) * diameter <= bound]
     if isinstance(rounds, str):
         checks.one_of("rounds", rounds, ("bound_optimal", "largest"))
+        feasible = [t for t in possible if 2**t * base(t) * diameter <= bound]
         count = max(feasible, default=1) if rounds == "largest" else min(possible, key=gap)
     else:
         checks.count("rounds", rounds)
         checks.number("rounds", rounds, low=1, high=population, closed=True)
         count = int(rounds)
-    why = ["The strong gap, for saddle points, by Theorems 5, 12, 18 and 21 of Bassily, Guzman and "
-           "Menart (2023), with the constants of their induction worked out anew.",
-           planning.with_trivial(gap(count), bound * diameter)]
+    why = ["The strong gap, for independent records, by the theorem of "
+           "jaxminimax/algorithms/recursion.py on the algorithm of Bassily, Guzman and Menart "
+           "(2023).", planning.with_trivial(gap(count), bound * diameter)]
     if public.slack is None:
         why.append("It is for losses of which nothing is clipped: L bounds the norm of every "
                    "record's operator, public terms included.")
     if mode != "tight":
-        why.append(f"lambda is that of mode={mode!r}, not the smallest that the induction allows.")
-    if count not in feasible:
-        why.append(f"A condition of the theorem does not hold: 2^T = 2^{count} is above "
-                   f"L / (B lambda) = {bound / (diameter * base(count)):.3g}.")
+        why.append(f"lambda is that of mode={mode!r}, not the one of the smallest bound.")
     return Schedule(count, population // count, base(count), gap(count),
-                    count not in feasible or gap(count) >= bound * diameter, tuple(why))
+                    gap(count) >= bound * diameter, tuple(why))

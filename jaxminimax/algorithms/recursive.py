@@ -25,10 +25,9 @@ point problem with optimal rates for the strong gap", COLT 2023, arXiv:2302.1290
 the output perturbation of Section 4.2. Departures: the noise is calibrated to the sensitivity of
 certified solutions, 2 L / (mu_t m), instead of 8 L sqrt(ln(2/delta)) / (2^t lambda m epsilon),
 which rests on an accuracy in expectation; the noisy point is projected; all data are used (their m
-T is at most n / 2); lambda and T come from `plan`, with constants small enough that rounds are made
-at the n in use. The rounds solve monotone variational inequalities as well; the theorem is about
-saddle points. (A strong gap of a variational inequality was first bounded for a modified recursion:
-Bassily, Guzman and Menart, NeurIPS 2024.)
+T is at most n / 2); lambda and T come from `plan`, by the theorem of `recursion`, which is about
+monotone variational inequalities as well. (A strong gap of a variational inequality was first
+bounded for a modified recursion: Bassily, Guzman and Menart, NeurIPS 2024.)
 
 Examples:
     >>> plan = jmm.plan(jmm.recursive, population=5000, dim=10, bound=1.0, diameter=2.0,
@@ -142,7 +141,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
       bound: L, the largest norm of a record's operator, players together.
       diameter: B, the diameter of W x V.
       smooth: the Lipschitz constant of a record's operator.
-      mode: "tight", "paper", or "manual", lambda = kappa times the tight one.
+      mode: "tight", the lambda of the theorem's smallest bound; "manual", kappa times that; or
+        "paper".
       kappa: the factor of "manual".
       rounds: "bound_optimal", the T of the theorem's smallest bound; "largest" T with
         2^T lambda B <= L, as in the paper; or a number.

@@ -21,13 +21,12 @@ norm, or (C_w^2 + C_v^2)^(1/2) of two, L_t = L + mu_t D (L if composite), d sigm
 V = L^2 (1 - q) / (q n') the sampling variance of a Poisson sample at rate q.
 
 Source: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Algorithm 1 with Appendix C.2.
-Departures: decaying steps, whose error is proved in `recursion`, for with the paper's the
-theorem has no round to do at any n in use; samples are Poisson's of Theorem 21's size, and noise is
-calibrated to them (the paper draws with replacement, cites a bound for Poisson samples, and leaves
-its constant open); noise covers L, not the 5 L of the regularised loss; K is min{n', n'^2 / (d
-r^2)}, r the Gaussian's ratio of noise to sensitivity, no less than Theorem 21's, at most n' / 8;
-D_t as the proof has it, not D / 2^t; the last iterate of a round is averaged without a query of
-its own.
+Departures: decaying steps, whose error is proved in `recursion`; samples are Poisson's of Theorem
+21's size, and noise is calibrated to them (the paper draws with replacement, cites a bound for
+Poisson samples, and leaves its constant open); noise covers L, not the 5 L of the regularised loss;
+K is min{n', n'^2 / (d r^2)}, r the Gaussian's ratio of noise to sensitivity, no less than Theorem
+21's, at most n' / 8; D_t as the proof has it, not D / 2^t; the last iterate of a round is averaged
+without a query of its own.
 
 Examples:
     >>> plan = jmm.plan(jmm.recursive_sgda, population=5000, dim=10, bound=1.0, diameter=2.0,
@@ -123,7 +122,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
       dim: d, the number of coordinates of both players together.
       bound: L, the joint clip norm.
       diameter: B, the diameter of W x V.
-      mode: "tight", "paper", or "manual", lambda = kappa (L / B) (1/m + 4 d r^2 / m^2)^(1/2).
+      mode: "tight", the lambda of the theorem's smallest bound; "manual", kappa times that; or
+        "paper".
       kappa: the factor of "manual".
       rounds: "bound_optimal", the T of the theorem's smallest bound; "largest" T with
         2^T lambda B <= L, as in the paper; or a number.
@@ -138,7 +138,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
     """
     decaying = mode == "tight" if decaying is None else decaying
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
-                              target.gaussian(), inner=inner, sampling=sampling, decaying=decaying)
+                              target.gaussian(), inner=inner, sampling=sampling, decaying=decaying,
+                              composite=composite)
     planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = planning.joint_query(bound, planned.population, public.drawn(planned.population))
     hyper = target.noise(Hyper(
@@ -159,8 +160,7 @@ def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
     query, reach = hyper.query, hyper.diameter
     clips = [0.0 if c is None else c for c in query.clip]
     bound = jnp.maximum(*clips) if query.joint else jnp.hypot(*clips)
-    distance = jnp.minimum(reach, (2 + 2.19 * bound / (
-        hyper.base * reach * jnp.sqrt(1.0 * query.population))) * reach / 2.0**t)
+    distance = recursion.step_distance(bound, hyper.base, reach, query.population, t)
     steep = bound + (0.0 if hyper.composite else modulus(hyper.base, t) * reach)
     noise = sum(sum(a.size for a in jax.tree.leaves(x)) * (c * s / batch_size(query)) ** 2
                 for x, c, s in zip(z, clips, check_noise(query), strict=True) if s is not None)
