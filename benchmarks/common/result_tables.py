@@ -13,7 +13,7 @@ from benchmarks.privacy import prices
 from benchmarks.published import page as published_report
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
-from benchmarks.utility import calibration, notes, untuned_groups
+from benchmarks.utility import calibration, notes, problems, untuned_groups
 from benchmarks.utility.variance import tables as variance_tables
 from benchmarks.utility.worst_group import figures as group_figures
 from benchmarks.utility.zoo import noise as zoo_noise
@@ -326,11 +326,11 @@ def methods(result: dict[str, Any]) -> str:
         code = kinds(file.read_text(encoding="utf-8"))["code"] if own else None
         lines.append([
             row["contest"], row["method"] if own else f"`{row['method']}`",
-            f"{code}" if own else "", f"{row['passes']:.3g}",
+            f"{code}" if own else "", f"{row['target']:g}", f"{row['passes']:.3g}",
             "; ".join(f"{name} {row[name]:.3f} ± {row[f'{name}_se']:.3f}"
                       for name in row["values"])])
-    return report.markdown(["problem", "method", "lines of code", "passes", "on the test rows"],
-                           lines)
+    return report.markdown(["problem", "method", "lines of code", "ε", "passes",
+                            "on the test rows"], lines)
 
 
 def variance(result: dict[str, Any]) -> str:
@@ -357,7 +357,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "worst_group_references": worst_group_references, "tables": tables,
     "calibration": calibration.table, "notes": notes.tables,
     "untuned_worst": untuned_groups.worst_table, "untuned_fair": untuned_groups.fair_table,
-    "label_tables": label_tables,
+    "label_tables": label_tables, "problems": problems.ahead,
     "tables_of_packages": tables_of_packages,
     "published": published, "counts": counts,
     "gaps": gaps, "compared": compared, "stability": stability,

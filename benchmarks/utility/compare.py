@@ -70,7 +70,7 @@ def _game(n: int, epsilon: float) -> list[Entry]:
                            iterations=n)
     hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, rate_cases.DELTA)
     jobs: dict[str, tuple[Any, Any]] = {"sgda, Theorem 2": (jmm.sgda, hyper)}
-    plan = jmm.plan(jmm.optimistic, population=n, epsilon=epsilon, game="bilinear",
+    plan = jmm.plan(jmm.optimistic, population=n, epsilon=epsilon, game="bilinear", iterations=300,
                     radius=rate_cases.NUMBERS["diameter"] / 2, **rate_cases.NUMBERS)
     jobs["optimistic, full batch"] = (jmm.optimistic, plan.hyper)
     for name, make in (("extragradient", rate_cases.extragradient_job),

@@ -112,7 +112,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: float,
          smooth: float | None = None, smooth_l1: float | None = None,
          diameter: float | None = None, radius: float | None = None, game: str = "monotone",
-         proved: bool = False, kappa: float = 1.0, iterations: int = 300,
+         proved: bool = False, kappa: float = 1.0, iterations: int | None = None,
          geometry: Saddle | None = None,
          sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans a smooth game from public numbers: by measured settings, or by the theorem.
@@ -150,7 +150,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
       game: "monotone", "bilinear" or "strongly_monotone".
       proved: whether to keep to settings that the theorem covers.
       kappa: factor of the noise-limited step; ignored with `proved`.
-      iterations: T, at least 2.
+      iterations: T, at least 2; None for `rounds`.
       geometry: Euclidean or entropic, the same for both players; the latter starts at equal
         weights. None for the one of the smaller bound.
       sampling: full batches, or samples drawn anew in every round.
@@ -159,9 +159,12 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
       ValueError: for numbers out of range or missing.
     """
     checks.one_of("game", game, GAMES)
-    checks.count("iterations", iterations, low=2)
     planning.check_numbers(population=population, bound=bound, kappa=kappa)
     norms = _norms(dim, smooth, smooth_l1, diameter, radius, geometry)
+    if iterations is None:
+        one = 2 * bound * target.gaussian() / population  # sigma of a single release
+        iterations = min(rounds(norm.smooth, norm.radius, one * norm.size(dim)) for norm in norms)
+    checks.count("iterations", iterations, low=2)
     query = planning.joint_query(bound, population, sampling)
     hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0), iterations=iterations))
 
@@ -203,6 +206,15 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
         planning.with_trivial(gap, trivial)), trivial)
 
 
+def rounds(smooth: float, radius: float, noise: float) -> int:
+    """Returns T up to which the noise does not limit the step, 2 L R / V_1^(1/2), in [300, 3000].
+
+    V_1^(1/2) = `noise` is that of a single release. The noise of all rounds together does not
+    depend on T, and with fewer rounds the distance from the start is the larger term.
+    """
+    return int(min(3000.0, max(300.0, 2 * smooth * radius / noise if noise else 0.0)))
+
+
 class _Norm(NamedTuple):
     """The constants of one geometry: L and R in its norm, D in l2."""
 
@@ -210,6 +222,13 @@ class _Norm(NamedTuple):
     smooth: float
     radius: float
     diameter: float
+
+    def size(self, dim: int | Saddle) -> float:
+        """V^(1/2) of a full batch whose noise has deviation 1."""
+        if not isinstance(dim, Saddle):
+            return math.sqrt(dim)
+        return math.sqrt(dim.w + dim.v if self.geometry == EUCLIDEAN else
+                         2 * math.log(2 * dim.w) + 2 * math.log(2 * dim.v))
 
 
 def _norms(dim: int | Saddle, smooth: float | None, smooth_l1: float | None,

@@ -89,7 +89,7 @@ def multiclass_auc(scorer: Scorer, *, shares: Sequence[float] | np.ndarray, form
 
     def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         x, y = example
-        s = scorer(w["theta"], x)[:, None]
+        s = _vi.shaped("the vector of scores", scorer(w["theta"], x), (len(plus),))[:, None]
         one = jax.nn.one_hot(y, len(plus), dtype=s.dtype)
         above, below = (jnp.tensordot(one, jnp.asarray(x, s.dtype), 1) for x in (plus, minus))
         return jnp.sum(_auc.square_terms(s, above, below, w["a"], w["b"], v))

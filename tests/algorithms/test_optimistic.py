@@ -145,7 +145,13 @@ def test_a_plan_takes_its_step_from_the_noise_as_calibrated():
         assert made.hyper.averaging == jmm.averaging.WEIGHTED
         assert made.guarantee is None
     few = jmm.plan(optimistic, **{**PUBLIC, "epsilon": 50.0})
-    assert few.hyper.step.w == 0.5
+    assert few.hyper.step.w == pytest.approx(0.5, rel=1e-2)
+    # where the noise begins to limit the step
+    assert few.hyper.iterations == pytest.approx(2 * math.sqrt(2) / math.sqrt(
+        noise(few.hyper) / few.hyper.iterations), rel=1e-2)
+    rounds = [jmm.plan(optimistic, **{**PUBLIC, "population": n}).hyper.iterations
+              for n in (2000, 30_000, 10**6)]
+    assert rounds[0] == 300 < rounds[1] < rounds[2] == 3000
     quiet = jmm.plan(optimistic, proved=True, **{**PUBLIC, "epsilon": None})
     assert quiet.hyper.step.w == 0.25
     assert quiet.guarantee == pytest.approx(2 / (0.25 * 299))

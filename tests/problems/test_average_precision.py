@@ -37,7 +37,7 @@ def test_the_value_has_its_formula_and_the_best_multipliers_are_the_violated_one
     np.testing.assert_array_equal(best, np.where(violated > 0, 2.0, 0.0))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_plan_without_noise_raises_average_precision_and_keeps_its_promise():
     made = problems.average_precision(prior=0.2, feature_bound=3.0, radius=4.0, anchors=20,
                                       multiplier=5.0)

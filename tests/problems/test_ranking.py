@@ -107,7 +107,7 @@ def test_the_partial_value_is_the_pairwise_loss_of_the_pairs_that_are_left(min_t
     assert max(abs(operator.w["a"]), abs(operator.w["b"])) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_partial_scorer_is_better_where_it_counts():
     """One feature ranks all records a little, the other one only those at the top."""
     rng = np.random.default_rng(1)

@@ -143,7 +143,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
     left = np.concatenate([np.flatnonzero(y == k)[5000:5500] for k in range(10)])
     order = np.random.default_rng(1).permutation(np.concatenate(kept))
     rounds = 4 if quick else 200
-    query = Query(clip=Saddle(4.0, None), population=len(order), sampling=jmm.Poisson(rate=0.05),
+    query = Query(clip=Saddle(15.0, None), population=len(order), sampling=jmm.Poisson(rate=0.05),
                   parameters=1961)
 
     def loss(w: Any, v: Any, record: Any) -> jax.Array:
@@ -151,7 +151,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
         return LAM * (jnp.square(jnp.maximum(t + 2, 0)) / 4 - 1) + w["eta"]
 
     threshold = _windows(dataclasses.replace(query, clip=Saddle(1.0, None)), 1.0, 5)
-    steps = [0.15, 0.5, 1.5]
+    steps = [0.05, 0.15, 0.5]
     return Contest(
         "chi-square robust training, imbalanced Fashion-MNIST", jmm.Problem(
             jmm.saddle_operator(loss)),
@@ -178,7 +178,7 @@ def sources(quick: bool, folder: Any) -> Contest:
     source = draw.integers(0, SOURCES + 2, count)  # the last two numbers: clean, of f
     labels = np.where(source < WRONG, draw.integers(0, 2, count), known.y_train[:count])
     rounds, inner = (12 if quick else 300), 5
-    query = Query(clip=Saddle(2.0, 2.0), population=count, sampling=jmm.Poisson(rate=0.03),
+    query = Query(clip=Saddle(15.0, 15.0), population=count, sampling=jmm.Poisson(rate=0.03),
                   parameters=123 + 123 + SOURCES, joint=True)
     outer = dataclasses.replace(query, clip=Saddle(2.0, None), joint=False,
                                 noise_multiplier=Saddle(2.0, None))
@@ -199,14 +199,14 @@ def sources(quick: bool, folder: Any) -> Contest:
         return {"accuracy": float(right.mean()),
                 "clean weights less wrong": float(weights[WRONG:].mean() - weights[:WRONG].mean())}
 
-    steps = _steps(0.5, 1.5, 5.0)
+    steps = _steps(0.05, 0.15, 0.4)
     start = Saddle({"x": jnp.zeros(SOURCES), "y": jnp.zeros(123)}, jnp.zeros(123))
     return Contest(
         f"weights of {SOURCES} sources, {WRONG} with labels at random, Adult",
         jmm.Problem(jmm.saddle_operator(loss), public=public), start,
         _cut((known.x_train[:count], labels.astype(np.float32), source.astype(np.int32)), 0, None),
         {f"bilevel, k = {inner}": (bilevel, [bilevel.Hyper(
-            query=query, outer=outer, step=step, step_outer=10.0 * step.w, inner=inner,
+            query=query, outer=outer, step=step, step_outer=200.0 * step.w, inner=inner,
             iterations=rounds // (inner + 1)) for step in steps]),
          **_plain(query, rounds, steps, 10.0)},
         measures, _cut((known.x_train, known.y_train), -4000, None),
