@@ -152,8 +152,8 @@ def main(argv: list[str] | None = None) -> int:
                 own["seeds"][str(seed)] = measure(frame, schema, seed, args.delta)
                 report.say(f"{name}, seed {seed}: {own['seeds'][str(seed)]}")
             result = {"environment": report.environment(), "delta": args.delta,
-                      "rows": rows_of({k: v for k, v in runs.items() if v["seeds"]}),
-                      "assumed": ASSUMED, "runs": runs}
+                      "rows": rows_of({k: runs[k] for k in TABLES if k in runs}),
+                      "assumed": ASSUMED, "runs": {k: runs[k] for k in TABLES if k in runs}}
             if args.json is not None:
                 report.write_json(args.json, result)
     words = result_tables.label_tables(result) + "\n" + "".join(f"* {x}\n" for x in ASSUMED)
