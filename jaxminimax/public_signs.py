@@ -28,12 +28,6 @@ def warnings_of(problem: Any, z: Saddle) -> tuple[str, ...]:
     Args:
       problem: `public`, `project` and `random` are used.
       z: a public point.
-
-    Examples:
-        >>> wrong = jmm.Problem(lambda z, x: z, public=lambda z: Saddle(0.1 * z.w, -0.1 * z.v))
-        >>> (text,) = warnings_of(wrong, Saddle(jnp.ones(2), jnp.ones(2)))
-        >>> text.partition(":")[0]
-        'The public term drives v away'
     """
     if getattr(problem, "public", None) is None:
         return ()

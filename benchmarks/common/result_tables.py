@@ -13,7 +13,7 @@ from benchmarks.privacy import prices
 from benchmarks.published import page as published_report
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
-from benchmarks.utility import calibration, notes, problems, untuned_groups
+from benchmarks.utility import calibration, notes, plans, problems, untuned_groups
 from benchmarks.utility.variance import tables as variance_tables
 from benchmarks.utility.worst_group import figures as group_figures
 from benchmarks.utility.zoo import noise as zoo_noise
@@ -355,7 +355,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "zoo_plans": zoo_tables.plans, "zoo_noise": zoo_noise.table,
     "zoo_turns": zoo_noise.turns_table, "worst_group": worst_group,
     "worst_group_references": worst_group_references, "tables": tables,
-    "calibration": calibration.table, "notes": notes.tables,
+    "calibration": calibration.table, "notes": notes.tables, "plans": plans.table,
     "untuned_worst": untuned_groups.worst_table, "untuned_fair": untuned_groups.fair_table,
     "label_tables": label_tables, "problems": problems.ahead,
     "tables_of_packages": tables_of_packages,

@@ -87,7 +87,8 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     lost begin anew with their own keys, so they repeat their releases exactly and none is made
     with other noise. The folder is like that of `fit`: other keys, settings, data or problems are
     refused, and it never holds a key. With `ledger`, all runs are charged together, as one
-    entry, before data are read; a sweep that goes on is not charged again.
+    entry, before data are read; a sweep that goes on is not charged again. The ledger recognises
+    a sweep by all its keys together: use none of them for another run on these data.
 
     Args:
       keys: `[budgets, seeds]` typed keys, all different: the difference of
