@@ -40,11 +40,6 @@ def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
       data: leaves `[n, ...]`, or `[p, n, ...]` of groups, all of which a round reads.
       point: parameters; a round computes at most as many numbers of a record as it has, or they.
       rounds: of the program.
-
-    Examples:
-        >>> rows, point = np.zeros((5_000, 22)), np.zeros(22)
-        >>> is_brief(rows, point, rounds=20), is_brief(rows, point, rounds=1000)
-        (True, False)
     """
     shapes = [np.shape(x) for x in jax.tree.leaves(data)]
     records = max(math.prod(shape[:2]) for shape in shapes)
