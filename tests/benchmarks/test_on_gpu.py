@@ -60,6 +60,7 @@ def test_an_unknown_part_is_refused(tmp_path):
     assert "no part speed: device linear mlp cnn noise tests deep table2" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_or_takes_too_long_stops_no_other(tmp_path):
     """And files of tests that have ended are not run again."""
     passed = tmp_path / "out" / "tests" / "noise.test_floats.txt"
