@@ -384,6 +384,7 @@ def test_an_epsilon_that_is_not_proven_has_one_code_and_its_limit(capsys):
     assert "Choose a larger delta, or fewer releases" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_noise_is_printed_as_that_of_each_player(capsys):
     given = ["explain", "sgda", *GIVEN]
     assert printed(capsys, *given, "--json")["noise_multiplier"] == [

@@ -25,11 +25,6 @@ FACES = ("problems", "metrics", "mechanism", "audit", "tables", "estimators", "p
          "solvers", "solvers.groups", "noise", "averaging", "schedules", "accounting", "types")
 NAMES = {"jax": jax, "jnp": jnp, "np": np, "jmm": jmm, "Saddle": Saddle}
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-SLOW = {"fit", "sweep", "tune", "release", "audit.audit", "audit.signal", "tables.train",
-        "problems.release_prior", "problems.release_shares", "estimators.PrivateAUCClassifier",
-        "estimators.PrivateClassifier", "estimators.PrivateFairClassifier",
-        "estimators.PrivateRegressor", "estimators.PrivateWorstGroupClassifier",
-        "problems.fermi"}  # they compile whole runs
 
 
 def face(name):
@@ -67,8 +62,8 @@ def run(name, text):
     assert failed == 0, "".join(stated)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
-                                  for name in PUBLIC])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLIC)
 def test_an_example_runs(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     run(name, PUBLIC[name].__doc__)
@@ -76,10 +71,6 @@ def test_an_example_runs(name, monkeypatch, tmp_path):
 
 def test_every_public_name_has_an_example():
     assert [name for name, value in PUBLIC.items() if not examples(value.__doc__)] == []
-
-
-def test_slow_examples_are_there():
-    assert set(PUBLIC) >= SLOW
 
 
 def test_an_example_that_is_wrong_is_found():

@@ -58,6 +58,7 @@ def program(n, d, rounds, sampling):
     return made.lower(key, data).as_text().count(" = ")
 
 
+@pytest.mark.slow
 def test_a_program_is_of_one_size_whatever_the_data_and_the_rounds():
     sampling = jmm.Poisson(rate=1 / 100, capacity=100)  # slots of both are one block of a sum
     few = program(4000, 24, 8, sampling)

@@ -89,7 +89,8 @@ def compiled_release(key: jax.Array, mechanism: Repeat, problem: Problem, z: Sad
       data: as in `release`.
     """
     with programs.briefly(programs.is_brief(data, z)):
-        return _compiled(key, mechanism, np.int32(0), problem, z, data)
+        # waits, as what holds the rows is written to afterwards, and a device may read it in place
+        return jax.block_until_ready(_compiled(key, mechanism, np.int32(0), problem, z, data))
 
 
 @watched_pair

@@ -60,6 +60,7 @@ def test_an_unknown_part_is_refused(tmp_path):
     assert "no part speed: device linear mlp cnn noise tests deep table2" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_or_takes_too_long_stops_no_other(tmp_path):
     """And files of tests that have ended are not run again."""
     passed = tmp_path / "out" / "tests" / "noise.test_floats.txt"
@@ -77,12 +78,13 @@ def test_a_part_that_fails_or_takes_too_long_stops_no_other(tmp_path):
     assert passed.with_name("noise.test_sampler.txt").read_text() == "5 passed\n"
 
 
-# operations of one step before compilation, at most: as many as there were when this was written
+# operations of one step before compilation, at most: as many as there were when this was written;
+# numbers in buffers of their own count as two branches on a constant, which compilers drop
 KINDS = ("loops", "branches", "sorts", "scatters", "64-bit")
 CEILINGS = {
     ("linear 22", "replacement"): (4, 8, 0, 0, 0), ("linear 22", "Poisson"): (8, 9, 1, 6, 0),
-    ("mlp", "replacement"): (7, 15, 0, 2, 37), ("mlp", "Poisson"): (11, 16, 1, 8, 37),
-    ("cnn", "replacement"): (7, 15, 0, 2, 37), ("cnn", "Poisson"): (11, 16, 1, 8, 37),
+    ("mlp", "replacement"): (7, 17, 0, 2, 37), ("mlp", "Poisson"): (11, 18, 1, 8, 37),
+    ("cnn", "replacement"): (7, 17, 0, 2, 37), ("cnn", "Poisson"): (11, 18, 1, 8, 37),
     ("attention", "replacement"): (8, 15, 0, 2, 37),
     ("attention", "Poisson"): (12, 16, 1, 8, 37)}
 

@@ -11,18 +11,18 @@ def test_no_release_moves_further_than_is_charged_for(tmp_path):
     # every kind of table with all names, by every route: 4, 11 and 3 of them
     kinds = ("ranges", "average", "losses", "balanced")
     actual = table_attack.worst(132, tmp_path, kinds=kinds)
-    assert len(actual) == 5, actual
+    assert len(actual) == 6, actual
     assert max(actual.values()) <= 1 + 1e-6, actual
-    assert min(actual.values()) > 0.5, actual  # or the search would have found nothing
+    assert min(actual.values()) > 0.4, actual  # or the search would have found nothing
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classes", "number"])
-def test_no_release_of_other_labels_moves_further_than_is_charged_for(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "count"), [("classes", 4), ("number", 3)])
+def test_no_release_of_other_labels_moves_further_than_is_charged_for(tmp_path, kind, count):
     actual = table_attack.worst(6, tmp_path, names=("int64", "like words"), kinds=(kind,))
-    assert len(actual) == 2, actual
+    assert len(actual) == count, actual
     assert max(actual.values()) <= 1 + 1e-6, actual
-    assert min(actual.values()) > 0.5, actual
+    assert min(actual.values()) > 0.4, actual
 
 
 @pytest.mark.parametrize("names", table_attack.NAMES)

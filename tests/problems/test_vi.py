@@ -266,6 +266,7 @@ def test_gap_and_residual_vanish_at_the_cournot_equilibrium_and_nowhere_else():
     assert float(metrics.vi_gap(bounded.problem, off, data)) > 0.001
 
 
+@pytest.mark.slow
 def test_rock_paper_scissors_has_the_uniform_solution():
     bounded = problems.matrix_game(entry_bound=1.0, shape=(3, 3))
     data = jnp.array([[[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]]])

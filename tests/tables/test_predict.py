@@ -76,6 +76,7 @@ def test_what_cannot_be_done_is_refused_and_nothing_is_written(model, capsys, wo
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_pieces_are_the_table_that_pandas_reads(tmp_path):
     """The same cells, or both refuse: quotes, blank lines, short and long ones, line ends."""
     path, refused = tmp_path / "t.csv", 0

@@ -77,6 +77,7 @@ print(json.dumps(numpy_scorer.scores(model, columns).tolist()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "refused"), [
     (PLAIN, ("jax", "jaxminimax", "numpy")), (NUMPY, ("jax", "jaxminimax", "pandas"))],
     ids=["plain", "numpy"])
