@@ -144,7 +144,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       bound: C_1, the largest norm of a record's operator, players together: the joint clip.
       smooth: L, the Lipschitz constant of a record's operator.
       iterations: T, the number of rounds.
-      step: the step, at most 1 / L; None for 1 / L.
+      step: the step, at most 1 / L; None for 1 / (L T^(1/2)). By that, T rounds without noise on a
+        bilinear game move no point further from the solution than e^(1/2) times the start.
       anchors: the share of the budget for anchors, in (0, 1).
       sampling: full batches, or samples drawn anew in every round.
 
@@ -153,7 +154,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     """
     planning.check_numbers(bound=bound, smooth=smooth)
     checks.number("anchors", anchors, low=0.0, high=1.0)
-    step = 1 / smooth if step is None else step
+    checks.count("iterations", iterations)
+    step = 1 / (smooth * math.sqrt(iterations)) if step is None else step
     checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
     query = planning.joint_query(bound, population, sampling)
     difference = Difference(lipschitz=smooth, population=population, sampling=sampling)

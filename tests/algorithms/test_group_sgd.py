@@ -342,6 +342,10 @@ def test_schedules_are_the_stated_formulas_of_public_numbers():
     # the reference's T of 17 at unit constants: K = 5000 in 5 groups
     assert active_groups.rounds(sizes=(1000,) * 5, epsilon=1.0, delta=1e-6, diameter=1.0,
                                 lipschitz=1.0, bound=1.0) == 17
+    known = dict(sizes=(100, 150), epsilon=2.0, delta=1e-6)
+    constants = {k: getattr(MEANS, k) for k in ("lipschitz", "bound", "diameter")}
+    planned = jmm.plan(active_groups, problem=MEANS, dim=2, **known).hyper
+    assert planned.iterations == 4 * active_groups.rounds(**known, **constants)
     with pytest.raises(ValueError, match="noise_multiplier"):
         group_sgd.scheduled(uncalibrated(group_sgd), dim=2, diameter=1.0)
 
