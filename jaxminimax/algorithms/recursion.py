@@ -53,7 +53,7 @@ import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import scipy.optimize
+import scipy
 
 from jaxminimax.algorithms import planning
 from jaxminimax.base import checks
