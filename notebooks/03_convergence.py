@@ -140,10 +140,9 @@ lines = [
     from_benchmark("extragradient", "many passes", 8.0, [25, 50, 100]),
     from_benchmark("proximal", "one pass", 8.0, [400, 1600, 6400]),
     from_benchmark("proximal", "many passes", 8.0, [200, 400, 800]),
-    from_benchmark("recursive", "largest T", 1.0, [2**12, 2**13, 2**14], over_rounds=halves),
-    Line("recursive_sgda, T = 2, ε = 1",
-         lambda n: on_small_balls("recursive_sgda, T = 2", n, 1.0),
-         lambda n: n**-0.5 + spread(1.0, 10) / n, [512, 1024, 2048], over_rounds=halves),
+    from_benchmark("recursive", "default plan", 1.0, [2**12, 2**13, 2**14], over_rounds=halves),
+    from_benchmark("recursive_sgda", "default plan", 1.0, [2**12, 2**13, 2**14],
+                   over_rounds=halves),
     from_benchmark("group_sgd", "full batches", 1.0, [126, 250, 500]),
     Line("active_groups, full batches, ε = 1", active_job,
          lambda n: (spread(1.0, 1) / n) ** 0.5 + spread(1.0, 10) / n, [250, 500, 1000]),
@@ -193,8 +192,7 @@ for line in lines:
     for n in line.ns[:2] if quick else line.ns:
         job = line.build(n)
         if n == line.ns[0]:
-            claimed = jmm.epsilon(job.algorithm.mechanism(job.hyper),
-                                  1e-6 if "T = 2" in line.name else DELTA)
+            claimed = jmm.epsilon(job.algorithm.mechanism(job.hyper), DELTA)
         points.append((n, *measured(job, n, line.weak)))
     ns, ends = [p[0] for p in points], [p[2][:, -1] for p in points]
     slope, low, high = rates.slope(ns, ends)
@@ -236,7 +234,7 @@ for ax, (line, points, slope, _, _, theory) in zip(axes.flat, results, strict=Fa
 figure.supxlabel("records n (of one group for group_sgd, active_groups)", fontsize=8)
 figure.supylabel("gap on the population", fontsize=8)
 figure.suptitle("Bars: two standard errors. Dashed: the theorem's rate through the last point. "
-                "Replace-one, δ = 1e-5 (recursive_sgda: 1e-6)", fontsize=8)
+                "Replace-one, δ = 1e-5", fontsize=8)
 plt.show()
 
 # %% [markdown]
@@ -286,7 +284,7 @@ plt.show()
 # %%
 methods = ["sgda, one pass", "extragradient, one pass"] if quick else [
     "sgda, Theorem 2", "sgda, one pass", "extragradient, one pass", "proximal, many passes",
-    "recursive", "recursive_sgda, T = 2"]
+    "recursive", "recursive_sgda"]
 grid_n, grid_epsilon = ([128], [1.0]) if quick else ([256, 1024, 4096], [0.5, 2.0, 8.0])
 few = 8 if quick else 16
 won = np.zeros((len(methods), len(grid_n), len(grid_epsilon), few))
