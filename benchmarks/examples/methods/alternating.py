@@ -8,15 +8,14 @@ using iterative first order methods", NeurIPS 2019, arXiv:1902.08297, for the st
 Their paper has no private version: the releases, one for each step, are those of this library.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.algorithms import averaging
-from jaxminimax.algorithms.descent import started, stepped
+from jaxminimax.algorithms import averaging, descent
+from jaxminimax.algorithms.descent import stepped
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -31,17 +30,8 @@ class Hyper:
     iterations: int = jax.tree.static()
 
 
-class State(NamedTuple):
-    """The last point, the mean of the last half of the points, and the releases so far."""
-
-    z: Saddle
-    mean: averaging.Mean
-    spent: jax.Array
-
-    @property
-    def average(self) -> Saddle:
-        """The mean of the last half of the points."""
-        return self.mean.value
+State = descent.State
+init = descent.init
 
 
 def mechanism(hyper: Hyper) -> jmm.Sequence:
@@ -49,12 +39,6 @@ def mechanism(hyper: Hyper) -> jmm.Sequence:
     parts = (jmm.Repeat(query=hyper.ascent, times=hyper.inner * hyper.iterations),
              jmm.Repeat(query=hyper.query, times=hyper.iterations))
     return jmm.Sequence(parts=parts, in_turn=True, each=(hyper.inner, 1))
-
-
-def init(z: Saddle, hyper: Hyper) -> State:
-    """Starts at z."""
-    z = started(z, hyper)
-    return State(z, averaging.start(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.Problem) -> State:
@@ -71,4 +55,4 @@ def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.P
     g = noisy_operator(key, descent, t, problem, z, data)
     w = stepped(z, g, hyper.step, t + 1, problem).w
     mean = averaging.include(state.mean, z, averaging.TAIL, t + 1, hyper.iterations)
-    return State(Saddle(w, z.v), mean, state.spent + hyper.inner + 1)
+    return state._replace(z=Saddle(w, z.v), mean=mean, spent=state.spent + hyper.inner + 1)

@@ -15,16 +15,15 @@ arXiv:2301.10945) and are our reading of it. Departures: y and z go on from the 
 noise is calibrated to all releases together.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 import jaxminimax as jmm
 from benchmarks.examples.methods import only
 from jaxminimax import Saddle
-from jaxminimax.algorithms import averaging
-from jaxminimax.algorithms.descent import started, stepped
+from jaxminimax.algorithms import averaging, descent
+from jaxminimax.algorithms.descent import stepped
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -40,17 +39,8 @@ class Hyper:
     iterations: int = jax.tree.static()
 
 
-class State(NamedTuple):
-    """The last point, the mean of the last half of the points, and the releases so far."""
-
-    z: Saddle
-    mean: averaging.Mean
-    spent: jax.Array
-
-    @property
-    def average(self) -> Saddle:
-        """The mean of the last half of the points."""
-        return self.mean.value
+State = descent.State
+init = descent.init  # of w = {"x": ..., "y": ...} and v = z
 
 
 def mechanism(hyper: Hyper) -> jmm.Sequence:
@@ -58,12 +48,6 @@ def mechanism(hyper: Hyper) -> jmm.Sequence:
     parts = (jmm.Repeat(query=hyper.query, times=hyper.inner * hyper.iterations),
              jmm.Repeat(query=hyper.outer, times=hyper.iterations))
     return jmm.Sequence(parts=parts, in_turn=True, each=(hyper.inner, 1))
-
-
-def init(z: Saddle, hyper: Hyper) -> State:
-    """Starts at z, with w = {"x": ..., "y": ...} and v = z."""
-    z = started(z, hyper)
-    return State(z, averaging.start(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.Problem) -> State:
@@ -82,4 +66,4 @@ def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.P
     x = stepped(z, g, Saddle(hyper.step_outer, 0.0), t + 1, problem).w["x"]
     z = Saddle({**z.w, "x": x}, z.v)
     mean = averaging.include(state.mean, z, averaging.TAIL, t + 1, hyper.iterations)
-    return State(z, mean, state.spent + hyper.inner + 1)
+    return state._replace(z=z, mean=mean, spent=state.spent + hyper.inner + 1)

@@ -11,7 +11,7 @@ without backpropagation", ICML 2024, arXiv:2310.09639. The update is written fro
 paper. Departures: Poisson samples, and the noise of this library.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.algorithms import averaging
-from jaxminimax.algorithms.descent import started
+from jaxminimax.algorithms import averaging, descent
 
 _DIRECTIONS = 20231  # the seed of the public directions
 
@@ -35,28 +34,13 @@ class Hyper:
     iterations: int = jax.tree.static()
 
 
-class State(NamedTuple):
-    """The last point, the mean of the last half of the points, and the releases so far."""
-
-    z: Saddle
-    mean: averaging.Mean
-    spent: jax.Array
-
-    @property
-    def average(self) -> Saddle:
-        """The mean of the last half of the points."""
-        return self.mean.value
+State = descent.State
+init = descent.init
 
 
 def mechanism(hyper: Hyper) -> jmm.Repeat:
     """Describes one release of one number in every round."""
     return jmm.Repeat(query=hyper.query, times=hyper.iterations)
-
-
-def init(z: Saddle, hyper: Hyper) -> State:
-    """Starts at z."""
-    z = started(z, hyper)
-    return State(z, averaging.start(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.Problem) -> State:
@@ -76,4 +60,4 @@ def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.P
     s = jmm.release(key, mechanism(hyper), state.spent, jmm.Problem(slope), point, data).w
     z = problem.project(Saddle(back(flat - hyper.step * s * u), ()))
     mean = averaging.include(state.mean, z, averaging.TAIL, t, hyper.iterations)
-    return State(z, mean, t)
+    return state._replace(z=z, mean=mean, spent=t)
