@@ -51,9 +51,8 @@ SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "
 TESTED_IN = {
     "accounting/test_answers": "accounting/curve accounting/tuning",
     "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
-    "accounting/test_pairs": "accounting/gaussian base/masses",
+    "accounting/test_pairs": "accounting/gaussian",
     "accounting/test_statements": "accounting/sections accounting/stating",
-    "accounting/test_calibration": "accounting/roots",
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups noise/_chosen",
