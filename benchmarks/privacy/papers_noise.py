@@ -24,7 +24,7 @@ import jaxminimax as jmm
 from benchmarks.common import report
 from benchmarks.privacy import formulas
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, roots
+from jaxminimax.accounting import calibration, curve
 from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism import with_noise
 from jaxminimax.mechanism.costs import Charge
@@ -79,7 +79,7 @@ def factor(mechanism: Any, epsilon: float, delta: float) -> float:
                    for cost in louder)
 
     slow = any(cost.losses for cost in charges(mechanism))
-    return roots.find(at, epsilon, guess if slow else None)
+    return calibration.find(at, epsilon, guess if slow else None)
 
 
 def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement: bool = False,
