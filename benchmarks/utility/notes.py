@@ -23,7 +23,6 @@ from jaxminimax.tables import (
     Category,
     Number,
     Schema,
-    curvature,
     defaults,
     notes,
     scaling,
@@ -103,9 +102,9 @@ def measure(frame: pd.DataFrame, schema: Schema, column: str | None, records: in
                                         schema, chosen.standardise)
         of_rows = None
         if chosen.matrix is not None:
-            squares = np.diag(curvature.release_second_moments(
+            squares = np.diag(statistics.release_second_moments(
                 second, chosen.matrix, scaling.scaled(x_rows, by, chosen.floor), weight))
-            of_rows = curvature.variances(squares, by, chosen.floor, chosen.matrix)
+            of_rows = statistics.variances(squares, by, chosen.floor, chosen.matrix)
         mistakes = {note.column for note in notes.after(
             schema, by, statistics.deviation(chosen.moments), features=chosen.standardise,
             of_rows=of_rows)}
