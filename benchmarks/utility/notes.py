@@ -9,7 +9,6 @@ the cases that the file holds are not made again, so that a stopped command goes
 import argparse
 import functools
 import math
-import pathlib
 import sys
 from typing import Any
 
@@ -175,10 +174,7 @@ def main(argv: list[str] | None = None) -> int:
             report.say(f"{name}, {case}: {counts}")
             if args.json is not None:
                 report.write_json(args.json, result)
-    words = tables(result)
-    print(words)
-    if args.markdown is not None:
-        pathlib.Path(args.markdown).write_text(words, encoding="utf-8")
+    report.show(args, tables(result))
     return 0
 
 
