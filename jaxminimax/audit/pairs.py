@@ -17,15 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.algorithms.descent import EUCLIDEAN
-from jaxminimax.base.types import (
-    Algorithm,
-    GroupProblem,
-    Problem,
-    PyTree,
-    Saddle,
-    saddle_operator,
-    with_strategy,
-)
+from jaxminimax.base import types
+from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Resolvent
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import concrete
@@ -43,9 +36,9 @@ def _loss(w: jax.Array, v: jax.Array, x: Saddle) -> jax.Array:
     return jnp.where(first, -1.0, 1.0).astype(w.dtype) * (jnp.sum(w * x.w) - jnp.sum(v * x.v))
 
 
-PROBLEM = Problem(saddle_operator(_loss))
+PROBLEM = Problem(types.saddle_operator(_loss))
 # the same in every round, so that what a record adds does not depend on what was released
-PLAIN = Problem(saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v)))
+PLAIN = Problem(types.saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v)))
 
 
 def worst_case(query: Query | Resolvent) -> WorstCase:
@@ -63,7 +56,7 @@ def worst_case(query: Query | Resolvent) -> WorstCase:
 
 def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
     """Returns `problem` with this way to compute clipped sums."""
-    return problem._replace(operator=with_strategy(problem.operator, strategy, microbatch))
+    return problem._replace(operator=types.with_strategy(problem.operator, strategy, microbatch))
 
 
 def rest_of(query: Query | Resolvent) -> float:
