@@ -82,9 +82,8 @@ TESTED_IN = {
     "releases/test_opening": "releases/watch",
     "releases/test_sums": "releases/reading",
     "tables/test_labels": "tables/scores",
-    "tables/test_scorer": "tables/columns tables/files tables/records tables/report tables/rule "
-                          "tables/scaling tables/schema tables/statistics tables/training "
-                          "tables/unfinished",
+    "tables/test_scorer": "tables/columns tables/files tables/report tables/rule tables/schema "
+                          "tables/training tables/unfinished",
     "test_command": "__main__ commands options",
     "test_names": "face types base/types",
 }

@@ -13,7 +13,6 @@ holds already, from the same settings, are not run again. More seeds of one cell
     python -m benchmarks.published --json --cell "imbalanced Fashion-MNIST 0.5" --first-seed 100
 """
 
-import argparse
 import os
 import sys
 import time
@@ -35,8 +34,7 @@ _SAME = ("epochs", "split", "quick")
 
 def parser() -> report.Parser:
     """The arguments."""
-    p = report.Parser(prog="python -m benchmarks.published", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__)
     p.add_argument("--papers", nargs="+", choices=PAPERS, default=PAPERS)
     report.seed_options(p, 5)
     report.cell_option(p)

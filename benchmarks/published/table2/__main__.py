@@ -51,7 +51,7 @@ class Job:
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.published.table2", description=__doc__)
+    p = report.Parser(__file__, __doc__, "markdown", "plot")
     p.add_argument("--datasets", nargs="+", choices=table2_settings.DATASETS,
                    default=table2_settings.DATASETS)
     p.add_argument("--readings", nargs="+", choices=READINGS, default=READINGS)
@@ -70,8 +70,6 @@ def parser() -> report.Parser:
     p.add_argument("--json", type=report.output(".json"),
                    help="write the results to this file after every column; columns that it holds "
                         "already, from the same arguments and settings, are not run again")
-    p.add_argument("--markdown", type=report.output(".md"), help="write the tables to this file")
-    p.add_argument("--plot", type=report.output(".png"), help="plot AUC against epsilon")
     return p
 
 
@@ -258,12 +256,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _write(args: Any, arguments: dict[str, Any], done: dict[str, Any]) -> None:
-    if args.json is None:
-        return
     rows = [row for one in done.values() for row in one["rows"]]
-    report.write_json(args.json, {
-        "environment": report.environment(), "arguments": arguments, "jobs": done,
-        "claims": claims.claims(rows)})
+    report.save(args, {"jobs": done, "claims": claims.claims(rows)}, arguments)
 
 
 if __name__ == "__main__":
