@@ -14,7 +14,6 @@ seeds of one cell are added to it by
     python -m benchmarks.published --json --cell "imbalanced Fashion-MNIST 0.5" --first-seed 100
 """
 
-import argparse
 import os
 import sys
 import time
@@ -36,8 +35,7 @@ _SAME = ("epochs", "split", "quick")
 
 def parser() -> report.Parser:
     """The arguments."""
-    p = report.Parser(prog="python -m benchmarks.published", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__)
     p.add_argument("--papers", nargs="+", choices=PAPERS, default=PAPERS)
     report.seed_options(p, 5)
     report.cell_option(p)

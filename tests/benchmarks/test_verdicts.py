@@ -98,7 +98,8 @@ def test_a_stopped_table_ends_with_the_file_that_it_would_have_had(stops, tmp_pa
 
 
 def test_seeds_are_added_to_a_cell_of_the_same_settings_only():
-    runs = {"a": {"recipe": "x", "seeds": {"0": 1, "4": 2}}, "b": {"recipe": "y", "seeds": {"0": 3}}}
+    runs = {"a": {"recipe": "x", "seeds": {"0": 1, "4": 2}},
+            "b": {"recipe": "y", "seeds": {"0": 3}}}
     found = list(report.missing(runs, {"a": "x", "b": "z", "c": None}, [0, 3]))
     assert found == [("a", 3), ("b", 0), ("b", 3), ("c", 0), ("c", 3)]
     assert runs["a"]["seeds"] == {"0": 1, "4": 2}

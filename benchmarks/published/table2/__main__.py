@@ -63,7 +63,7 @@ class Cell:
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.published.table2", description=__doc__)
+    p = report.Parser(__file__, __doc__, "markdown", "plot")
     p.add_argument("--datasets", nargs="+", choices=table2_settings.DATASETS,
                    default=table2_settings.DATASETS)
     p.add_argument("--readings", nargs="+", choices=READINGS, default=READINGS)
@@ -82,8 +82,6 @@ def parser() -> report.Parser:
     p.add_argument("--json", type=report.output(".json"),
                    help="write the results to this file after every seed of every cell; those that "
                         "it holds already, from the same settings, are not run again")
-    p.add_argument("--markdown", type=report.output(".md"), help="write the tables to this file")
-    p.add_argument("--plot", type=report.output(".png"), help="plot AUC against epsilon")
     return p
 
 
@@ -190,7 +188,8 @@ def row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     first = [100 * one[point][0] for one in seeds]
     made = {**dataclasses.asdict(cell), "auc_mean": statistics.fmean(first),
             "auc_std": statistics.stdev(first) if len(first) > 1 else 0.0, "point": point,
-            **{k: x for k, x in result.items() if k not in ("recipe", "cell", "row", "seeds", "statement")},
+            **{k: x for k, x in result.items()
+               if k not in ("recipe", "cell", "row", "seeds", "statement")},
             "seeds": len(seeds), "seconds": sum(one["seconds"] for one in seeds),
             "published": table2_settings.published(
                 cell.dataset, "mlp" if cell.method == "front end" else cell.method, cell.epsilon,
@@ -244,17 +243,16 @@ def main(argv: list[str] | None = None) -> int:
             result, facts = (honest if cell.reading == "honest" else printed)(args, cell, seed)
             done[name] |= {"cell": _finite(dataclasses.asdict(cell)), **facts}
             done[name]["seeds"][str(seed)] = result
-            _write(args, arguments, done)
+            rows = rows_measured(done)
+            report.save(args, {"rows": rows, "claims": claims.claims(rows), "cells": done},
+                        arguments)
     except (auc_runs.Refused, ValueError) as error:
         p.error(str(error))
     except auc_runs.Diverged as error:
         report.say(f"{p.prog}: {error}")
         return 1
     rows = rows_measured(done)
-    text = claims.markdown(rows, _ASSUMED)
-    print(text)
-    if args.markdown is not None:
-        args.markdown.write_text(text + "\n", encoding="utf-8")
+    report.show(args, claims.markdown(rows, _ASSUMED) + "\n", "Table 2")
     if args.plot is not None:
         claims.plot(args.plot, rows)
     return 0
@@ -271,15 +269,6 @@ def rows_measured(done: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (
         READINGS.index(r["reading"]), table2_settings.DATASETS.index(r["dataset"]),
         METHODS.index(r["method"]), r["epsilon"] or math.inf, r["delta"]))
-
-
-def _write(args: Any, arguments: dict[str, Any], done: dict[str, Any]) -> None:
-    if args.json is None:
-        return
-    rows = rows_measured(done)
-    report.write_json(args.json, {
-        "environment": report.environment(), "arguments": arguments, "rows": rows,
-        "claims": claims.claims(rows), "cells": done})
 
 
 if __name__ == "__main__":
