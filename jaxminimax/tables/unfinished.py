@@ -179,7 +179,8 @@ class Unfinished:
           size: numbers that a round reads.
           rounds: of the run.
         """
-        if self._folder is None or size * rounds < LONG or not _can_save():
+        if (self._folder is None or size * rounds < LONG
+                or importlib.util.find_spec("orbax") is None):
             return {}
         self._exists(_ROUNDS)
         return {"checkpoint": self._folder / _ROUNDS, "every": max(1, rounds // _SAVES)}
@@ -228,7 +229,3 @@ class Unfinished:
 
 def _words(key: jax.Array) -> list[Any]:
     return [str(jax.random.key_impl(key)), *np.asarray(jax.random.key_data(key)).tolist()]
-
-
-def _can_save() -> bool:
-    return importlib.util.find_spec("orbax") is not None
