@@ -47,7 +47,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import calibration, labels, statistics
+from jaxminimax.tables import labels, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -284,8 +284,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
     line = None
     if method == "average" and not isinstance(kind, labels.Amount):
-        line = release(calibration.OF_CLASSES if isinstance(kind, labels.Several) else
-                       calibration.CLIP, CALIBRATED)
+        line = release(labels.OF_CLASSES if isinstance(kind, labels.Several) else
+                       labels.LINE_CLIP, CALIBRATED)
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
     width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
