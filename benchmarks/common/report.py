@@ -296,8 +296,6 @@ def paragraphs(texts: Sequence[str]) -> str:
 
 def plot_auc(path: pathlib.Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     """AUC against epsilon with its standard error, and the AUC without privacy as a line."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     rows = sorted(rows, key=lambda row: row["epsilon"])

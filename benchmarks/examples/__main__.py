@@ -57,8 +57,6 @@ def main(argv: list[str] | None = None) -> int:
     report.save(args, {"title": outcome.title, "rows": outcome.rows,
                        "statements": [s.to_json() for s in outcome.statements]})
     if args.plot:
-        import matplotlib
-        matplotlib.use("Agg")
         from matplotlib.figure import Figure
 
         figure = Figure(layout="constrained")

@@ -207,8 +207,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     """Value against evaluations, a panel a problem and epsilon."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     panels = sorted({(r["problem"], r["target_epsilon"]) for r in rows})

@@ -186,8 +186,6 @@ def crossings(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     """Strong gaps against n, and against operator evaluations."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.2), layout="constrained")

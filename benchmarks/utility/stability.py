@@ -185,8 +185,6 @@ def row(case: Case, n: int, runs: int) -> dict[str, Any]:
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     """A panel a case: measured, and the bound."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys((r["algorithm"], r["quantity"]) for r in rows))

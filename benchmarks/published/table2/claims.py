@@ -198,8 +198,6 @@ def _lines(cells: Cells, dataset: str, method: str, delta: float, epsilons: list
 
 def plot(path: pathlib.Path, rows: list[Row]) -> None:
     """AUC against epsilon: honest with its spread, the published figure, the printed protocol."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     delta = min(r["delta"] for r in rows)

@@ -253,8 +253,6 @@ def markdown(made: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
 
 def plot(path: pathlib.Path, made: list[dict[str, Any]]) -> None:
     """Fronts of every method, a panel an epsilon, and the published ones."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     epsilons = sorted({r["epsilon"] for r in made})

@@ -119,8 +119,6 @@ def run(case: Case, seeds: int, quick: bool,
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]], points: list[dict[str, Any]]) -> None:
     """A panel a case: gap against n, and the shapes of the theorem's rate and the lower bound."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     across = min(4, len(rows))
