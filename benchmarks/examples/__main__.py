@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         p.error(str(error))
     print(runs.show(outcome))
     report.save(args, {"title": outcome.title, "rows": outcome.rows,
-                       "statements": [s.to_json() for s in outcome.statements]})
+                       "statements": [report.stated(s, runs.ASSUMED) for s in outcome.statements]})
     if args.plot:
         from matplotlib.figure import Figure
 

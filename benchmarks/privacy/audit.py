@@ -229,8 +229,8 @@ def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[
 
     def keep(module: Any, one: dict[str, Any], used: Any) -> None:
         rows.append(one)
-        statements.append(jmm.statement(module, used, delta=DELTA,
-                                        neighbours=one["neighbours"]).to_json())
+        statements.append(report.stated(jmm.statement(module, used, delta=DELTA,
+                                                      neighbours=one["neighbours"])))
         report.say(f"{one['algorithm']}, {one['mechanism']}, {one['neighbours']}, {one['pair']}: "
                    f"{one['epsilon_lower']:.3f} of {one['epsilon_claimed']:.3f} "
                    f"({one['seconds']:.1f} s)")

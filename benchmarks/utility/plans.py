@@ -268,7 +268,7 @@ def measured(entry: Entry, n: int, seeds: int) -> list[dict[str, Any]]:
         except ValueError as error:
             row["left_out"] = str(error)
             continue
-        row["statement"] = jmm.statement(plan.algorithm, plan.hyper, delta=DELTA).paragraph()
+        row["statement"] = report.stated(jmm.statement(plan.algorithm, plan.hyper, delta=DELTA))
         own = {"": plan, **{name: make(n, epsilon) for name, make in entry.others.items()}}
         if entry.copied:
             own = {name: few(job) for name, job in own.items()}

@@ -177,7 +177,8 @@ def row(case: Case, n: int, runs: int) -> dict[str, Any]:
         "mean": float(result.mean()), "error": float(result.std(ddof=1) / runs**0.5),
         "largest": float(result.max()), "bound": case.bound(n, job, known), "runs": runs,
         "seconds": round(time.perf_counter() - start, 2),
-        "statement": jmm.statement(job.algorithm, job.hyper, delta=rate_cases.DELTA).paragraph()}
+        "statement": report.stated(jmm.statement(job.algorithm, job.hyper,
+                                                 delta=rate_cases.DELTA))}
     if case.bound is _gda:
         made["bound_not_smooth"] = _gda(n, job, 0.0, None)
     return made
@@ -234,7 +235,7 @@ def main(argv: list[str] | None = None) -> int:
         "for the replacement of one record. The column \"+-\" has the standard error of the mean, "
         "and \"bound\" has the number that the theorem gives.")
     print(report.table(header, lines), textwrap.fill(caption, 100), sep="\n\n")
-    report.save(args, {"rows": rows, "statements": sorted({r["statement"] for r in rows})})
+    report.save(args, {"rows": rows})
     if args.markdown is not None:
         args.markdown.write_text("# Stability and generalisation\n\n" + report.markdown(
             header, lines) + f"\n{caption}\n", encoding="utf-8")

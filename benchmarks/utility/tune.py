@@ -115,7 +115,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     assert noise is not None
     ratio = said.noise_multiplier[0][0]["w"] / float(noise.w)
     return {"rows": rows, "winners": winners, "scores": scores, "noise_ratio": ratio,
-            "statement": said.to_json(), "words": str(said)}
+            "statement": said}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -134,8 +134,8 @@ def main(argv: list[str] | None = None) -> int:
         for r in result["rows"]]))
     print(f"\nEvery line at epsilon {args.epsilon:g}, delta {args.delta:g}; {args.seeds} seed(s). "
           f"Noise of a tuned run over that of a single one: {result['noise_ratio']:.3f}.\n\n"
-          f"{result['words']}\n\n{time.perf_counter() - began:.0f} s.")
-    report.save(args, result)
+          f"{result['statement']}\n\n{time.perf_counter() - began:.0f} s.")
+    report.save(args, result | {"statement": report.stated(result["statement"])})
     return 0
 
 
