@@ -10,7 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -267,6 +267,27 @@ def kept(path: pathlib.Path | None, part: str, arguments: dict[str, Any],
         raise ValueError(f"--json {path}: the file holds results of other arguments, or of "
                          "something else; move it away or give the same ones")
     return result
+
+
+def missing(runs: dict[str, Any], recipes: Mapping[str, str | None],
+            seeds: Iterable[int]) -> Iterator[tuple[str, int]]:
+    """Yields the cells and seeds that `runs` lacks, in order; a cell of another recipe lacks all.
+
+    The caller measures one, puts it into `runs[name]["seeds"][str(seed)]` and writes the results
+    file before it asks for the next, so that a command that was stopped loses one seed at most.
+
+    Args:
+      runs: cells by name, as `kept` has them.
+      recipes: what each cell is made with, by name; None where that never changes.
+      seeds: of every cell.
+    """
+    for name, recipe in recipes.items():
+        if runs.setdefault(name, {}).get("recipe") != recipe:
+            runs[name] = {"recipe": recipe}
+        own = runs[name].setdefault("seeds", {})
+        for seed in seeds:
+            if str(seed) not in own:
+                yield name, seed
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -167,21 +167,17 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     arguments = {"epsilon": args.epsilon, "delta": args.delta}
     runs: dict[str, Any] = report.kept(args.json, "runs", arguments, list(arguments)) or {}
-    for name in TABLES:
-        for seed in report.seeds(args):
-            if str(seed) in runs.get(name, {"seeds": {}})["seeds"]:
-                continue
-            rows = split(name, seed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NoteWarning)
-                run: dict[str, Any] = {"worst": worst_groups(rows, seed, args.epsilon, args.delta)}
-                if name in FAIR:
-                    run["fair"] = fairness(rows, seed, args.epsilon, args.delta)
-            own = runs.setdefault(name, {"n": len(rows.y[0]), "d": rows.schema.width,
-                                         "group": TABLES[name], "seeds": {}})
-            own["seeds"][str(seed)] = run
-            report.say(f"{name}, seed {seed}: {json.dumps(run)}")
-            report.save(args, {"assumed": ASSUMED, "runs": runs}, arguments)
+    for name, seed in report.missing(runs, dict.fromkeys(TABLES), report.seeds(args)):
+        rows = split(name, seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoteWarning)
+            run: dict[str, Any] = {"worst": worst_groups(rows, seed, args.epsilon, args.delta)}
+            if name in FAIR:
+                run["fair"] = fairness(rows, seed, args.epsilon, args.delta)
+        runs[name] |= {"n": len(rows.y[0]), "d": rows.schema.width, "group": TABLES[name]}
+        runs[name]["seeds"][str(seed)] = run
+        report.say(f"{name}, seed {seed}: {json.dumps(run)}")
+        report.save(args, {"assumed": ASSUMED, "runs": runs}, arguments)
     return 0
 
 

@@ -112,6 +112,7 @@ def test_proposition_7_pays_for_half_of_its_releases(epsilon, paper, lower, uppe
 
 
 # With 1000 records the reference's grid is 1e-5, a tenth of the accountant's.
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "delta", "epsilon", "upper", "z"), [
     (30, 1e-5, 0.5, 0.5437, 10.3324), (30, 1e-5, 1, 1.2178, 5.6638), (30, 1e-5, 2, 2.9265, 3.2083),
     (30, 1e-5, 4, 8.4650, 1.9186), (30, 1e-5, 8, 40.60, 1.2385), (30, 1e-6, 1, 1.2475, 6.3629),

@@ -112,7 +112,7 @@ def test_what_the_series_leave_out_is_as_small_as_the_proofs_say(remade):
         assert max(remainders) < bound, octave
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_committed_file_is_what_the_module_makes():
     for made, kept in zip(_tables.make(), _tables.tables(), strict=True):
         assert made.dtype == kept.dtype
@@ -204,6 +204,7 @@ def certain(word, shift=0):
     return wrong.sum(), doubt.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 4, 22])
 @pytest.mark.optimised
 def test_the_first_stage_is_right_at_the_edges_of_all_cells(shift):
@@ -231,6 +232,7 @@ def test_the_first_stage_is_right_in_blocks_of_all_words(shift):
     assert doubt - small < 3.2 * 2.0**-shift * 0.0079 + 0.002
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 22])
 @pytest.mark.optimised
 def test_the_middle_stage_is_right_at_the_edges_of_all_cells(shift):

@@ -324,6 +324,7 @@ def test_laplace_numbers_follow_their_law_into_the_tails(dtype):
             assert abs(hits - tail) < SIGMAS * np.sqrt(tail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.optimised
 def test_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
