@@ -117,7 +117,7 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
 
 
 class _Label:
-    """What a kind of label answers unless it has an answer of its own."""
+    """The base of the kinds: no growth, and a target that is the label itself."""
 
     def growth(self, by: Moments) -> float:
         """Returns 1."""
