@@ -84,11 +84,11 @@ def share_of(query: Query | Resolvent) -> tuple[float, float]:
     return float(w < v), float(v < w)
 
 
-def worst_pair(query: Query | Resolvent, neighbours: str, record: int = 0) -> Saddle:
+def worst_pair(query: Query | Resolvent, neighbours: str) -> Saddle:
     """Makes two data sets of operators, leaves `[2, n, 1]`, that differ in one record."""
     n, away = query.population, -1.0 if neighbours == "replace_one" else math.nan
     sign = np.full((2, n, 1), rest_of(query))
-    sign[:, record, 0] = (1.0, away)
+    sign[:, 0, 0] = (1.0, away)
 
     def leaf(clip: Any, towards: float, share: float) -> jax.Array:
         size = 0.0 if clip is None else GIANT * concrete(clip)
