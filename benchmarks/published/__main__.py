@@ -15,7 +15,6 @@ seeds of one cell are added to it by
 """
 
 import os
-import sys
 import time
 from typing import Any
 
@@ -168,4 +167,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,7 +13,6 @@ import itertools
 import math
 import os
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -272,4 +271,4 @@ def rows_measured(done: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

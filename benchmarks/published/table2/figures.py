@@ -16,7 +16,6 @@ import json
 import math
 import os
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -241,4 +240,4 @@ def _write(args: Any, arguments: dict[str, Any], rows: list[dict[str, Any]], don
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -19,7 +19,6 @@ import functools
 import itertools
 import math
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -219,4 +218,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -27,7 +27,6 @@ import argparse
 import functools
 import pathlib
 import statistics
-import sys
 from typing import Any
 
 from benchmarks.common import report
@@ -232,4 +231,4 @@ def run(args: argparse.Namespace, record: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
