@@ -13,7 +13,7 @@ from jaxminimax.drivers import runs
 from jaxminimax.mechanism import GroupLosses
 from jaxminimax.problems import by_group
 from jaxminimax.problems._people import rows_of_people
-from jaxminimax.releases.losses import release_group_losses
+from jaxminimax.releases.groups import release_group_losses
 from jaxminimax.tables import files, statistics
 from jaxminimax.tables.columns import Charged
 from jaxminimax.tables.scaling import MEMORY, Moments, Store, blocks, in_blocks
