@@ -156,7 +156,7 @@ def measure(args: argparse.Namespace, keep: dict[str, Any]) -> list[dict[str, An
             keep[label] = {
                 "data": name, "epsilon": epsilon, "delta": args.delta, "settings": way,
                 "auc": statistics.fmean(scores), "auc_se": error, "seeds": args.seeds,
-                "aucs": scores, "chosen": chosen, "statement": said.to_json(),
+                "aucs": scores, "chosen": chosen, "statement": report.stated(said),
                 "published": table2_settings.published(name, "linear", epsilon, args.delta),
                 "seconds": time.perf_counter() - began}
             report.say(f"{label}: {keep[label]['auc']:.2f} +- {error:.2f}")
