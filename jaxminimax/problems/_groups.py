@@ -97,10 +97,8 @@ def worst_group(loss: Callable[..., jax.Array], domain: _vi.Set, *, lipschitz: f
         >>> problem.lipschitz, problem.bound
         (1.0, 2.0)
     """
-    checks.number("lipschitz", lipschitz, low=0.0)
-    checks.number("bound", bound, low=0.0)
-    if smooth is not None:
-        checks.number("smooth", smooth, low=0.0)
+    checks.positive(lipschitz=lipschitz, bound=bound,
+                    smooth=1.0 if smooth is None else smooth)
     if random:
         checks.takes("loss", loss, "w", "record", "key")
     operator = SaddleOperator(lambda w, _, record, *key: loss(w, record, *key))
@@ -188,8 +186,7 @@ def group_means(*, radius: float, record_bound: float) -> GroupProblem:
         >>> problem.lipschitz, problem.bound, problem.smooth
         (2.0, 2.0, 1.0)
     """
-    checks.number("radius", radius, low=0.0)
-    checks.number("record_bound", record_bound, low=0.0)
+    checks.positive(radius=radius, record_bound=record_bound)
 
     def loss(w: jax.Array, z: jax.Array) -> jax.Array:
         z = _vi.sanitise(_vi.shaped("z", z, w.shape).astype(w.dtype), record_bound)
