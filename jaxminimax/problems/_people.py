@@ -163,47 +163,39 @@ def per_person(problem: Problem | GroupProblem, *, total: bool = False) -> Any:
 
 @functools.lru_cache(maxsize=64)  # one object a problem: programs are kept by identity
 def _per_person(problem: Any, total: bool) -> Any:
-    def over(values: PyTree, present: jax.Array) -> PyTree:
-        count = 1 if total else jnp.maximum(jnp.sum(present), 1)
+    def over(of_row: Any, person: People, key: tuple[jax.Array, ...]) -> PyTree:
+        """Returns the mean of `of_row` over a person's rows, with a key for each if it draws."""
+        values = jax.vmap(of_row)(person.rows, *(jax.random.split(k, person.most) for k in key))
+        count = 1 if total else jnp.maximum(jnp.sum(person.present), 1)
 
         def leaf(x: jax.Array) -> jax.Array:
-            mask = present.reshape(-1, *[1] * (x.ndim - 1))
+            mask = person.present.reshape(-1, *[1] * (x.ndim - 1))
             return jnp.sum(jnp.where(mask, x, 0), 0) / jnp.asarray(count, x.dtype)
 
         return jax.tree.map(leaf, values)
-
-    def each(person: People, key: tuple[jax.Array, ...]) -> list[jax.Array]:
-        """Draws a key for each row of the person."""
-        return [jax.random.split(k, person.most) for k in key]
 
     if isinstance(problem, GroupProblem):
         if total:
             raise ValueError("total=True would multiply the constants of a GroupProblem by the "
                              "number of rows: leave it out.")
-        of_row = problem.loss
 
         def group_loss(w: PyTree, person: People, *key: jax.Array) -> jax.Array:
-            of_rows: Any = jax.vmap(lambda row, *key: of_row(w, row, *key))
-            return over(of_rows(person.rows, *each(person, key)), person.present)
+            return over(functools.partial(problem.loss, w), person, key)
 
         return problem._replace(loss=group_loss, operator=types.SaddleOperator(
             lambda w, _, person, *key: group_loss(w, person, *key)))
     operator: Any = problem.operator
     if type(operator) is types.SaddleOperator:
-        loss = operator.loss
-
         def person_loss(w: PyTree, v: PyTree, person: People, *key: jax.Array) -> jax.Array:
-            of_rows: Any = jax.vmap(lambda row, *key: loss(w, v, row, *key))
-            return over(of_rows(person.rows, *each(person, key)), person.present)
+            return over(functools.partial(operator.loss, w, v), person, key)
 
         result: Any = dataclasses.replace(operator, loss=person_loss)
     else:
         def person_operator(z: Saddle, person: People, *key: jax.Array) -> Saddle:
-            of_rows: Any = jax.vmap(lambda row, *key: operator(z, row, *key))
-            return over(of_rows(person.rows, *each(person, key)), person.present)
+            return over(functools.partial(operator, z), person, key)
 
         result = types.with_strategy(person_operator, getattr(operator, "strategy", "auto"),
-                               getattr(operator, "microbatch", 32),
-                               getattr(operator, "memory", None))
+                                     getattr(operator, "microbatch", 32),
+                                     getattr(operator, "memory", None))
     return problem._replace(operator=result, value=None, best_response=Saddle(None, None),
                             saddle_point=None, furthest=None)
