@@ -12,7 +12,7 @@ from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.drivers import runs
 from jaxminimax.mechanism import GroupLosses
 from jaxminimax.problems import by_group
-from jaxminimax.problems._people import rows_of_people
+from jaxminimax.problems._groups import rows_of_people
 from jaxminimax.releases.groups import release_group_losses
 from jaxminimax.tables import columns, files, statistics
 from jaxminimax.tables.scaling import MEMORY, Moments, Store, blocks, in_blocks
