@@ -17,7 +17,7 @@ from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.plans import plan
-from jaxminimax.tables import check, predict
+from jaxminimax.tables import check, scorer
 from jaxminimax.tables import command as tables
 
 
@@ -62,7 +62,7 @@ def _together(parts: list[Mechanism]) -> Mechanism:
 
 def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
     """Truncates each part after so many releases."""
-    stopped = (curve.truncated(part, spent) for part in parts)
+    stopped = (part.truncated(spent) for part in parts)
     return _together([part for part in stopped if part is not None])
 
 
@@ -344,9 +344,9 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 # what a command prints with --json and without
 COMMANDS = {"explain": explain, "calibrate": _answered, "epsilon": _answered, "delta": _answered,
             "profile": profiled, "ledger": _summed, "plan": _planned, "train": tables.train,
-            "predict": predict.predict, "check": check.check}
+            "predict": scorer.predict, "check": check.check}
 
 
 def parser_of(what: str | None) -> argparse.ArgumentParser:
     """Returns the parser of all commands; `what` they are for."""
-    return options.parser(what, _add_plan, tables.add, check.add, predict.add)
+    return options.parser(what, _add_plan, tables.add, check.add, scorer.add)

@@ -5,7 +5,6 @@ from typing import NoReturn
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.identity import People as People
 from jaxminimax.problems._auc import *
-from jaxminimax.problems._average_precision import *
 from jaxminimax.problems._fair import *
 from jaxminimax.problems._games import *
 from jaxminimax.problems._groups import *
