@@ -10,7 +10,6 @@ Each trains at several epsilon with noise calibrated to the whole run, prints wh
 statement says, and measures what came out; measures read the data and are not private.
 """
 
-import sys
 from typing import Any
 
 from benchmarks.common import report
@@ -66,4 +65,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -12,7 +12,6 @@ With `--quick` every algorithm, with fewer ways of sampling, epsilon = 4 alone a
 
 import dataclasses
 import math
-import sys
 import time
 from typing import Any
 
@@ -321,4 +320,4 @@ def markdown(tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]]) -> str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -9,7 +9,6 @@ intercept and slope that `tables.train` makes. With --json a stopped command goe
 
 import dataclasses
 import statistics
-import sys
 import warnings
 from typing import Any
 
@@ -128,4 +127,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

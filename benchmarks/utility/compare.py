@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -230,4 +229,4 @@ def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

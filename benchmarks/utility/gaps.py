@@ -13,7 +13,6 @@ Sources: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Proposition 13
 import json
 import math
 import pathlib
-import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -278,4 +277,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

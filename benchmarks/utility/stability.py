@@ -11,7 +11,6 @@ the population and on the records that were used, which stability bounds.
 
 import math
 import pathlib
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -245,4 +244,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -8,7 +8,6 @@ are best on the test rows, which nobody can know. Clip norm and step are searche
 import argparse
 import itertools
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -140,4 +139,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
