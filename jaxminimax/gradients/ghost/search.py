@@ -24,7 +24,8 @@ with the matrix of W_j made of its factors, once for all iterations of a loop an
 convolution. That is a gradient as `jax.vmap` gives it, held as an array of the size of P: its norm
 and its part of the sum are read off the same numbers, whatever h is.
 
-One array of the size of each W_j is made for each example, on the way; `budget.of_plan` counts it.
+One array of the size of each W_j is made for each example, on the way; `planning.of_plan` counts
+it.
 """
 
 import itertools
