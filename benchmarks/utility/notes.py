@@ -8,7 +8,6 @@ the cases that the file holds are not made again, so that a stopped command goes
 
 import functools
 import math
-import sys
 from typing import Any
 
 import jax
@@ -172,4 +171,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -11,7 +11,6 @@ the population and on the records that were used, which stability bounds.
 
 import math
 import pathlib
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -185,7 +184,8 @@ def row(case: Case, n: int, runs: int) -> dict[str, Any]:
         "mean": float(result.mean()), "error": float(result.std(ddof=1) / runs**0.5),
         "largest": float(result.max()), "bound": case.bound(n, job, known), "runs": runs,
         "seconds": round(time.perf_counter() - start, 2),
-        "statement": jmm.statement(job.algorithm, job.hyper, delta=rate_cases.DELTA).paragraph()}
+        "statement": report.stated(jmm.statement(job.algorithm, job.hyper,
+                                                 delta=rate_cases.DELTA))}
     if case.bound is _gda:
         made["bound_not_smooth"] = _gda(n, job, 0.0, None)
     return made
@@ -193,8 +193,6 @@ def row(case: Case, n: int, runs: int) -> dict[str, Any]:
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     """A panel a case: measured, and the bound."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys((r["algorithm"], r["quantity"]) for r in rows))
@@ -244,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
         "for the replacement of one record. The column \"+-\" has the standard error of the mean, "
         "and \"bound\" has the number that the theorem gives.")
     print(report.table(header, lines), textwrap.fill(caption, 100), sep="\n\n")
-    report.save(args, {"rows": rows, "statements": sorted({r["statement"] for r in rows})})
+    report.save(args, {"rows": rows})
     if args.markdown is not None:
         args.markdown.write_text("# Stability and generalisation\n\n" + report.markdown(
             header, lines) + f"\n{caption}\n", encoding="utf-8")
@@ -254,4 +252,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

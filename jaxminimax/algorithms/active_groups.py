@@ -45,8 +45,7 @@ from jaxminimax.mechanism import (
     Selection,
     Sequence,
 )
-from jaxminimax.releases.groups import release_group_gradient
-from jaxminimax.releases.losses import release_group_index
+from jaxminimax.releases.groups import release_group_gradient, release_group_index
 
 
 @pytree_dataclass

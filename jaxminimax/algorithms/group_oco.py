@@ -44,7 +44,7 @@ from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_
 from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, sums_for
 from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.mechanism.limits import check_noise
-from jaxminimax.releases.losses import release_loss
+from jaxminimax.releases.groups import release_loss
 from jaxminimax.releases.stream import next_pair
 
 _DRAW = 0x647261  # what a run's key is folded with for the draws of groups

@@ -48,8 +48,7 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.limits import check_noise
-from jaxminimax.releases.groups import release_group_gradient
-from jaxminimax.releases.losses import release_group_losses
+from jaxminimax.releases.groups import release_group_gradient, release_group_losses
 
 State = descent.State  # z: the model w and the logarithms of the weights v, `[p]`; no memory
 # what the run's key is folded with for the draw of a group, which no guarantee rests on

@@ -4,7 +4,7 @@
 
 Every release takes these stages. `open_sum`, `open_losses` and `open_release` check all that can be
 checked before a record is read, and answer one frozen value, `Opened`. What follows (`reading`,
-`noisy_sums`, `losses`, `solutions`) reads that value and no more of the run, so that no stage can
+`noisy_sums`, `groups`, `solutions`) reads that value and no more of the run, so that no stage can
 have another key, clip norm or number of the release than the one that was checked. The release is
 closed by `nan_if_refused`.
 """

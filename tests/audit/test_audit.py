@@ -151,7 +151,7 @@ def test_pairs_differ_in_one_record_that_is_read(sampling, pair):
     query = jmm.Query(clip=CLIP, sampling=sampling, population=20)
     for neighbours in (RO, AR):
         seed = () if pair == "worst_pair" else (4,)
-        data = getattr(audit, pair)(*seed, query, neighbours)
+        data = getattr(audit.pairs, pair)(*seed, query, neighbours)
         for x in data:
             differs = np.flatnonzero((np.asarray(x[0]) != np.asarray(x[1])).any(1))
             assert len(differs) == 1

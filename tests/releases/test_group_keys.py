@@ -15,8 +15,13 @@ from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys, draw_in_group
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases import release_keys
-from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.releases.groups import (
+    release_group_gradient,
+    release_group_index,
+    release_group_losses,
+    release_loss,
+    release_weighted_gradient,
+)
 from tests.helpers.lanes import rest_nightly
 
 SIZES, D, KEY, SPENT = (5, 9), 3, jax.random.key(4), 2

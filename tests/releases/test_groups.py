@@ -17,8 +17,11 @@ from jaxminimax.mechanism import overflow_probability
 from jaxminimax.mechanism.groups import in_group
 from jaxminimax.noise import floats
 from jaxminimax.problems import ball, worst_group
-from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.releases.losses import release_group_losses
+from jaxminimax.releases.groups import (
+    release_group_gradient,
+    release_group_losses,
+    release_weighted_gradient,
+)
 
 SIGMAS = 4.5
 KEY = jax.random.key(0)

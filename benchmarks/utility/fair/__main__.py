@@ -112,22 +112,23 @@ def one_run(job: Job, epsilon: float, weight: float | None, seed: int, rounds: i
     key = _key(job.method, job.kind, job.groups, epsilon, weight, seed)
     if job.method == "group_sgd":
         w, hyper = methods.worst_group(key, task.train, rounds, epsilon, delta)
-        said = jmm.statement(jmm.group_sgd, hyper, delta=delta, assumed=_ASSUMED)
+        assumed: tuple[str, ...] = _ASSUMED
+        said = jmm.statement(jmm.group_sgd, hyper, delta=delta, assumed=assumed)
     else:
         assert weight is not None
         ask, hyper = methods.described(job.method, job.kind, k, n, rounds, epsilon, delta)
         data = jax.tree.map(jnp.asarray, task.train)
         w = methods.trained(key, data, weight, ask, hyper, job.method, job.kind, k)
+        assumed = (*fair_tasks.PUBLIC, *_ASSUMED)
         said = jmm.statement(jmm.sgda, hyper, delta=delta, alongside=(ask,),
-                             unit="one row of the table",
-                             assumed=(*fair_tasks.PUBLIC, *_ASSUMED))
+                             unit="one row of the table", assumed=assumed)
     x, y, s = task.test
     if not np.all(np.isfinite(w)):
         raise ValueError(f"{job.method} at epsilon {epsilon:g} diverged")
     predicted = (x @ w > 0).astype(int)
     return {"epsilon": epsilon, "delta": delta, "error": float(np.mean(predicted != y)),
             "parity": parity_violation(predicted, s), "odds": odds_violation(predicted, y, s),
-            "statement": said.to_json()}
+            "statement": report.stated(said, assumed)}
 
 
 def _kept(path: pathlib.Path | None) -> dict[str, dict[str, Any]]:
@@ -253,8 +254,6 @@ def markdown(made: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
 
 def plot(path: pathlib.Path, made: list[dict[str, Any]]) -> None:
     """Fronts of every method, a panel an epsilon, and the published ones."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     epsilons = sorted({r["epsilon"] for r in made})

@@ -23,7 +23,6 @@ import functools
 import itertools
 import math
 import pathlib
-import sys
 from typing import Any
 
 import jax
@@ -162,4 +161,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -80,8 +80,6 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
 
 def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
     """The worst group's accuracy of every method with its standard error, a panel for a table."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     cases = list(dict.fromkeys((r["dataset"], r["groups_by"]) for r in rows))

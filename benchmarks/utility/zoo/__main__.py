@@ -28,7 +28,6 @@ import functools
 import json
 import math
 import pathlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -367,4 +366,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
