@@ -39,20 +39,16 @@ from jaxminimax.base.tree import at_least_float32
 from jaxminimax.gradients.ghost.trace import Flat, Loop, Path, Step, run
 from jaxminimax.gradients.ghost.treatment import Treatment, gathered, treatment_of
 from jaxminimax.gradients.ghost.uses import (
+    KINDS,
     PICKED,
     Operand,
     Use,
     View,
     folded,
     grouped,
-    kernel,
     lifted,
-    lookup,
-    product,
 )
 
-KINDS = {"dot_general": product, "conv_general_dilated": kernel, "gather": lookup,
-         "dynamic_slice": lookup}
 Uses = list[Use] | str  # all of them, or why they are not known
 Scales = tuple[tuple[Operand, bool], ...]  # scalars, and whether they divide
 
