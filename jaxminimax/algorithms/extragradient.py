@@ -153,19 +153,19 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
         "full": (full_batch, None,
                  "Boob and Guzman (2023) analyse the stability of full batches only; the step "
                  "balances it with the errors of optimisation and noise.")}[passes]
-    made = schedule(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
+    chosen = schedule(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
                     epsilon=epsilon, delta=target.delta)
     query = planning.joint_query(bound, population,
-                                 kind(batch=made.batch) if kind else Full())
-    hyper = target.noise(Hyper(query=query, step=Saddle(made.step, made.step),
-                               iterations=made.iterations))
+                                 kind(batch=chosen.batch) if kind else Full())
+    hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
+                               iterations=chosen.iterations))
     reasons = (why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) "
                     "L).")
-    if math.isinf(made.gap_bound):
+    if math.isinf(chosen.gap_bound):
         return planning.Plan(hyper, None, False, reasons)
     trivial = bound * diameter
-    return planning.Plan(hyper, made.gap_bound, made.gap_bound >= trivial, (
-        *reasons, planning.with_trivial(made.gap_bound, trivial)), trivial)
+    return planning.Plan(hyper, chosen.gap_bound, chosen.gap_bound >= trivial, (
+        *reasons, planning.with_trivial(chosen.gap_bound, trivial)), trivial)
 
 
 class Schedule(NamedTuple):
@@ -237,7 +237,7 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
 
     most = max(1, population // 2)
     grid = {min(most, round(2 ** (k / 8))) for k in range(8 * most.bit_length() + 1)}
-    return min(map(of, sorted(grid)), key=lambda made: made.gap_bound)
+    return min(map(of, sorted(grid)), key=lambda chosen: chosen.gap_bound)
 
 
 def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
