@@ -25,7 +25,6 @@ import functools
 import json
 import pathlib
 import re
-import sys
 import tomllib
 from typing import Any
 
@@ -129,7 +128,7 @@ def checked(page: pathlib.Path, text: str, constants: dict[str, str]) -> tuple[s
 
 def main(argv: list[str] | None = None) -> int:
     """Writes the figures, or checks them."""
-    p = report.Parser(prog="python -m benchmarks.figures", description=__doc__.splitlines()[0])
+    p = report.Parser(__file__, __doc__.splitlines()[0])
     p.add_argument("--check", action="store_true", help="write nothing; fail where a page differs")
     args = p.parse_args(argv)
     listed = tomllib.loads(CONSTANTS.read_text(encoding="utf-8"))
@@ -159,4 +158,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -8,7 +8,6 @@ of the worst group.
 
 import dataclasses
 import pathlib
-import sys
 import tempfile
 import warnings
 from typing import Any
@@ -155,7 +154,7 @@ def selected(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Computes and prints all of it."""
-    parser = report.Parser(prog="python -m benchmarks.privacy.prices", description=__doc__)
+    parser = report.Parser(__file__, __doc__)
     parser.add_argument("--json", nargs="?", type=report.output(".json"), help="for the figures",
                         const=str(pathlib.Path(__file__).parent / "results/prices.json"))
     args = parser.parse_args(argv)
@@ -173,4 +172,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

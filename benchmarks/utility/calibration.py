@@ -8,9 +8,7 @@ intercept and slope that `tables.train` makes. With --json a stopped command goe
 """
 
 import dataclasses
-import pathlib
 import statistics
-import sys
 import warnings
 from typing import Any
 
@@ -24,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.common import report
 from benchmarks.utility import table_sets
 from benchmarks.utility.table_sets import Table
-from jaxminimax.tables import calibration, defaults, files, records, rule, training
+from jaxminimax.tables import defaults, files, labels, records, rule, training
 from jaxminimax.tables.scaling import scaled
 
 EPSILONS = (0.5, 1.0, 4.0)
@@ -63,7 +61,7 @@ def measure(table: Table, seed: int) -> dict[str, Any]:
         scores = held @ scorer.weights
         spread = rule.GATHERED**2 * np.sum(held**2, 1)
         assert chosen.line is not None
-        shift, slope = calibration.release_line(last, chosen.line, own @ scorer.weights, rows.y,
+        shift, slope = labels.release_line(last, chosen.line, own @ scorer.weights, rows.y,
                                                 rows.weight, float(scorer.moments.prior))
         probabilities = {"sigmoid": scores, "shrunk": scores / np.sqrt(1 + np.pi * spread / 8),
                          "calibrated": shift + slope * scores}
@@ -106,11 +104,10 @@ def table(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.utility.calibration", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json")
     parser.add_argument("--tables", nargs="+", metavar="NAME", default=NAMES,
                         choices=table_sets.TABLES, help="default: " + ", ".join(NAMES))
     report.seed_options(parser, 8)
-    parser.add_argument("--json", type=report.output(".json"), help="file for all runs")
     args = parser.parse_args(argv)
     arguments = {"tables": list(args.tables)}
     runs = report.kept(args.json, "runs", arguments, ["tables"]) or {}
@@ -122,19 +119,12 @@ def main(argv: list[str] | None = None) -> int:
                     warnings.simplefilter("ignore", UserWarning)  # of a delta above 1/n
                     own[seed] = measure(data, int(seed))
                 report.say(f"{name}, seed {seed}: {own[seed]}")
-                _write(args.json, arguments, runs, [])
+                report.save(args, {"rows": [], "runs": runs}, arguments)
     rows = rows_of(runs)
-    _write(args.json, arguments, runs, rows)
+    report.save(args, {"rows": rows, "runs": runs}, arguments)
     print(table({"rows": rows}))
     return 0
 
 
-def _write(path: pathlib.Path | None, arguments: dict[str, Any], runs: dict[str, Any],
-           rows: list[dict[str, Any]]) -> None:
-    if path is not None:
-        report.write_json(path, {"environment": report.environment(), "arguments": arguments,
-                                 "rows": rows, "runs": runs})
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -149,22 +148,19 @@ def row(entry: Entry, epsilon: float, seeds: Sequence[int]) -> dict[str, Any]:
         "evaluations": evaluations.count(lambda k, d: program(k, d, marked), jax.random.key(0),
                                          entry.data(seeds[0])),
         "seeds": len(seeds),
-        "statement": str(jmm.statement(entry.algorithm, entry.hyper, delta=delta)),
+        "statement": report.stated(jmm.statement(entry.algorithm, entry.hyper, delta=delta)),
     }
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the table."""
-    parser = report.Parser(prog="python -m benchmarks.utility.compare", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown", "plot")
     parser.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+", default=[1.0, 8.0])
     parser.add_argument("--population", type=report.count, default=200, help="of the game")
     report.seed_options(parser, 20, ", of the game; AUC: 3 at most")
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     parser.add_argument("--only", choices=("noise",), help="measure this part of --result anew")
     parser.add_argument("--result", type=pathlib.Path, help="file of the other rows")
-    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
-    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
     if (args.only is None) != (args.result is None):
         parser.error("--only noise and --result FILE go together")
@@ -210,8 +206,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     """Value against evaluations, a panel a problem and epsilon."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     panels = sorted({(r["problem"], r["target_epsilon"]) for r in rows})
@@ -230,12 +224,9 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
           old: dict[str, Any] | None = None) -> None:
     """The JSON file; of `old`, what made the rows that are kept."""
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    made = {"environment": report.environment(), "arguments": arguments}
-    report.write_json(path, {
-        **(made if old is None else {**old, "noise": made}), "rows": rows,
-        "statements": [r["statement"] for r in rows]})
+    made = {"environment": report.environment(), "arguments": report.arguments_of(args)}
+    report.write_json(path, {**(made if old is None else {**old, "noise": made}), "rows": rows})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -44,10 +44,8 @@ import numpy as np
 
 from jaxminimax import mechanism as described
 from jaxminimax.accounting import composition, gaussian, pairs
-from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
-from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.composed import as_description
+from jaxminimax.mechanism import NEIGHBOURS, Description, composed
 from jaxminimax.mechanism.costs import Charge, silent
 
 
@@ -71,7 +69,7 @@ def of_run(algorithm: Any, hyper: Any) -> Description:
     """
     arguments.algorithm(algorithm)
     arguments.settings(hyper, algorithm)
-    return as_description(algorithm.mechanism(hyper))
+    return composed.as_description(algorithm.mechanism(hyper))
 
 
 def extras(mechanisms: Any) -> tuple[Description, ...]:
@@ -84,15 +82,7 @@ def extras(mechanisms: Any) -> tuple[Description, ...]:
     if not isinstance(mechanisms, tuple | list):
         raise TypeError("alongside must be a tuple of mechanisms, got "
                         f"{checks.describe(mechanisms)}: write one alone as (mechanism,).")
-    return tuple(map(as_description, mechanisms))
-
-
-def truncated(mechanism: Description, spent: int) -> Description | None:
-    """Returns `mechanism` stopped after `spent` releases; None if it made none.
-
-    Parts are taken to run one after the other, in their order, or in turn where they say so.
-    """
-    return as_description(mechanism).truncated(spent)
+    return tuple(map(composed.as_description, mechanisms))
 
 
 def shift(neighbours: str) -> float:
@@ -105,7 +95,7 @@ def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
     return people * shift(neighbours) * math.sqrt(cost.gaussian)
 
 
-def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
+def _directions(cost: Charge, neighbours: str, people: int) -> list[composition.Direction]:
     """Returns the releases to compose, for each direction of the pair."""
     parts = [part for loss, times in cost.losses
              for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
@@ -258,11 +248,6 @@ def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
 def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
     """Returns an upper bound on delta at epsilon, the largest over both directions."""
     return float(np.max(both_ways(cost, np.array([epsilon]), neighbours, people)))
-
-
-def failures_of(cost: Charge, people: int) -> float:
-    """Returns the probability of failures, which are in no Renyi divergence."""
-    return cost.failures(people) + people * cost.departure(people)
 
 
 class Dearest(NamedTuple):

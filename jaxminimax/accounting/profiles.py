@@ -37,10 +37,9 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import curve, gaussian, renyi
+from jaxminimax.accounting import curve, gaussian, renyi, sections
 from jaxminimax.accounting.answers import Asked, ask, curves
 from jaxminimax.accounting.curve import charges
-from jaxminimax.accounting.sections import NO_GUARANTEE
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description
 from jaxminimax.mechanism.costs import Charge, concrete
@@ -116,7 +115,7 @@ class Profile:
         return {
             "advantage": self.advantage,
             "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
-            "closest_gaussian": {"mu": self.mu if math.isfinite(self.mu) else NO_GUARANTEE,
+            "closest_gaussian": {"mu": self.mu if math.isfinite(self.mu) else sections.NO_GUARANTEE,
                                  "epsilon_up_to": self.epsilons[-1]},
         }
 
@@ -255,7 +254,9 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     return Profile(
         neighbours, people, tuple(map(float, at)),
         tuple(map(float, np.max(pairs, axis=(0, 1)))), pairs,  # type: ignore[arg-type]
-        zcdp, renyi, max(curve.failures_of(cost, people) for cost in asked.costs))
+        zcdp, renyi,
+        # failures are in no Renyi divergence
+        max(cost.failures(people) + people * cost.departure(people) for cost in asked.costs))
 
 
 def briefly(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:

@@ -21,9 +21,7 @@ from jaxminimax.audit.bounds import clopper_pearson, gaussian_signal, laplace_si
 from jaxminimax.audit.pairs import Observe, Rounds, first_release, rounds
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
-from jaxminimax.mechanism import Full, TreeSums
-from jaxminimax.mechanism.factorisation import coefficients
-from jaxminimax.mechanism.repeat import OneRelease
+from jaxminimax.mechanism import Full, TreeSums, factorisation, repeat
 
 LAWS = ("gaussian", "laplace")
 
@@ -77,17 +75,10 @@ class Signal:
                     and self.shared <= 0)
 
 
-def _unsampled(described: Any) -> Any:
-    """Returns a description in which samples hold the record whenever they may, no secrets."""
-    if isinstance(described, tuple) and not hasattr(described, "_fields"):
-        return tuple(map(_unsampled, described))
-    if not dataclasses.is_dataclass(described) or isinstance(described, type):
-        return described
-    if isinstance(described, OneRelease) and described.sampling.secret:
-        return described.sampled_by(described.sampling.always() or Full())
-    return dataclasses.replace(described, **{
-        field.name: _unsampled(getattr(described, field.name))
-        for field in dataclasses.fields(described)})
+def _always_read(query: Any) -> Any:
+    """Returns a query whose samples hold the record whenever they may, no secrets."""
+    secret = isinstance(query, repeat.OneRelease) and query.sampling.secret
+    return query.sampled_by(query.sampling.always() or Full()) if secret else query
 
 
 def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
@@ -109,7 +100,9 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
     """
     kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
     most = 0.0
-    for charge in curve.charges(_unsampled(mechanism), neighbours):
+    unsampled = jax.tree.map(_always_read, mechanism,
+                             is_leaf=lambda x: isinstance(x, repeat.OneRelease))
+    for charge in curve.charges(unsampled, neighbours):
         if law == "gaussian":
             most = max(most, curve.shift(neighbours) * math.sqrt(charge.gaussian))
         else:
@@ -167,7 +160,7 @@ def _innovations(steps: np.ndarray, bands: int, restart: int | None) -> np.ndarr
     """Returns the innovations of correlated noise, `[runs, rounds, k]`, and a record's moves."""
     if bands == 1:
         return steps
-    a, rounds = coefficients(bands), steps.shape[1]
+    a, rounds = factorisation.coefficients(bands), steps.shape[1]
     # noise that begins anew has innovations of its own from there on
     return np.concatenate([
         scipy.signal.lfilter([1.0], a / a[0], steps[:, start:start + (restart or rounds)], axis=1)

@@ -1,5 +1,6 @@
 """The base of all estimators: parameters, reading of tables, one way to charge and to train."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -10,10 +11,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import notes, records, rule, statistics, training
+from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
-from jaxminimax.tables.scorer import Scorer
 
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
@@ -27,28 +27,26 @@ _WITH_CELLS = {
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
     """Base of the estimators: a private linear model with the settings of `tables.rule`.
 
     A subclass has `_target`, which turns labels into numbers, and may have `_label`, `_groups`,
-    `_chosen` and `_trained`.
+    `_chosen` and `_trained`. Its fields are the parameters that scikit-learn reads.
     """
 
-    scorer_: Scorer
-    _public = "Which classes there are is public."
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: dataclasses.KW_ONLY
+    schema: Any = None
+    bounds: Any = None
+    most: int = 1
+    people: int = 1
+    ledger: Any = None
+    allow_large_delta: bool = False
+    random_state: Any = None
 
-    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
-                 bounds: Any = None, most: int = 1, people: int = 1, ledger: Any = None,
-                 allow_large_delta: bool = False, random_state: Any = None) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.schema = schema
-        self.bounds = bounds
-        self.most = most
-        self.people = people
-        self.ledger = ledger
-        self.allow_large_delta = allow_large_delta
-        self.random_state = random_state
+    _public = "Which classes there are is public."
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -101,7 +99,7 @@ class PrivateEstimator(BaseEstimator):
             schema = statistics.with_ranges(schema, statistics.release_ranges(
                 jax.random.fold_in(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)
-        self.scorer_ = self._trained(
+        self.scorer_: scorer.Scorer = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None and self.people == 1 else "one person" + (
                 "" if owners is None else f", {most} rows of whom are read"),
@@ -229,6 +227,6 @@ class PrivateEstimator(BaseEstimator):
         return rule.defaults(population, schema, **how, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, **stated: Any) -> Scorer:
+                 chosen: Any, **stated: Any) -> scorer.Scorer:
         """Returns what was trained."""
         return training.train_records(key, rows, schema, chosen, groups=kept, **stated)

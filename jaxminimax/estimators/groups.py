@@ -8,13 +8,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base.identity import exact
-from jaxminimax.estimators.binary import PrivateScorer
-from jaxminimax.tables import fair, records
-from jaxminimax.tables.columns import as_words, places, word
+from jaxminimax.estimators.models import PrivateScorer
+from jaxminimax.tables import columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PrivateWorstGroupClassifier(PrivateScorer):
     """A private classifier for the worst of several groups.
 
@@ -61,15 +60,9 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         True
     """
 
-    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, groups: Any = None,
-                 by_label: bool = False, schema: Any = None, bounds: Any = None, most: int = 1,
-                 people: int = 1, ledger: Any = None, allow_large_delta: bool = False,
-                 random_state: Any = None) -> None:
-        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, people=people,
-                         ledger=ledger, allow_large_delta=allow_large_delta,
-                         random_state=random_state)
-        self.groups = groups
-        self.by_label = by_label
+    _: dataclasses.KW_ONLY
+    groups: Any = None
+    by_label: bool = False
 
     @property
     def group_losses_(self) -> dict[str, float] | None:
@@ -85,7 +78,7 @@ class PrivateWorstGroupClassifier(PrivateScorer):
             names, number = np.unique(exact(groups).astype(str), return_inverse=True)
             values = tuple(map(str, names))
         else:
-            number = places(groups, values)
+            number = columns.places(groups, values)
         if number.shape != target.shape:
             raise ValueError(f"groups has shape {number.shape} and y {target.shape}: one for "
                              "every row.")
@@ -95,6 +88,7 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PrivateFairClassifier(PrivateScorer):
     """A private classifier whose predictions depend little on a group that is private too.
 
@@ -137,18 +131,11 @@ class PrivateFairClassifier(PrivateScorer):
         True
     """
 
-    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, weight: float = 4.0,
-                 kind: str = "parity", groups: Any = None, group_values: Any = None,
-                 schema: Any = None, bounds: Any = None, most: int = 1, people: int = 1,
-                 ledger: Any = None, allow_large_delta: bool = False,
-                 random_state: Any = None) -> None:
-        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, people=people,
-                         ledger=ledger, allow_large_delta=allow_large_delta,
-                         random_state=random_state)
-        self.weight = weight
-        self.kind = kind
-        self.groups = groups
-        self.group_values = group_values
+    _: dataclasses.KW_ONLY
+    weight: float = 4.0
+    kind: str = "parity"
+    groups: Any = None
+    group_values: Any = None
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray,
                 index: np.ndarray) -> np.ndarray:
@@ -165,7 +152,7 @@ class PrivateFairClassifier(PrivateScorer):
                                   kind=self.kind, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> scorer.Scorer:
         which = ": these are those that occur." if self._as_they_occur else "."
         return fair.train_fair(key, rows, kept, schema, chosen, **stated, assumed=(
             *assumed, "Which groups there are is public" + which))
@@ -191,13 +178,13 @@ def _found(model: Any, groups: Any, table: Any) -> tuple[Any, tuple[str, ...] | 
 
 def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns every row's group by number, -1 for a row in none of them, and the groups."""
-    words = as_words(groups)
+    words = columns.as_words(groups)
     if words.shape != (rows,):
         raise ValueError(f"groups must be one for every row, got shape {words.shape} for {rows} "
                          "rows.")
     names = tuple(np.unique(words.astype(str)) if values is None else dict.fromkeys(
-        map(word, values)))
+        map(columns.word, values)))
     if len(names) < 2:
         raise ValueError(f"groups must be two at least, got {list(names)}.")
-    number = places(words, names)
+    number = columns.places(words, names)
     return np.where(number < len(names), number, -1).astype(np.int32), names

@@ -24,18 +24,8 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import Problem, PyTree, Saddle
 
-__all__ = [
-    "Bounded",
-    "Set",
-    "affine",
-    "ball",
-    "bounded_glm",
-    "box",
-    "product",
-    "sanitise",
-    "simplex",
-    "variational_inequality",
-]
+__all__ = ["Bounded", "Set", "affine", "ball", "bounded_glm", "box", "product", "sanitise",
+           "simplex", "variational_inequality"]
 
 # --- sets ---
 
@@ -353,9 +343,8 @@ def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope:
         >>> glm.bound, glm.smooth, glm.diameter
         (2.0, 4.0, 6.0)
     """
-    for name, value in dict(slope=slope, curvature=curvature, feature_bound=feature_bound,
-                            label_bound=label_bound).items():
-        checks.number(name, value, low=0.0)
+    checks.positive(slope=slope, curvature=curvature, feature_bound=feature_bound,
+                    label_bound=label_bound)
 
     def operator(w: jax.Array, record: PyTree) -> jax.Array:
         x, y = record

@@ -7,7 +7,7 @@ time and no privacy, and their charge is exact. The one number that matters is t
 gradient flow that is followed. A direction without curvature gathers noise tau 2 C / (n mu') in it;
 the rule sets that to 0.7 a coordinate, and to more for many columns.
 
-A released matrix of second moments makes the rounds few (`curvature`): steps are multiplied by a
+A released matrix of second moments makes the rounds few (`statistics`): steps are multiplied by a
 preconditioner P with the ridge r, and T rounds of steps 1 with momentum 1/2 move a flat direction
 for a time of 2 T / r. With r = 2 T / tau it gathers the same noise as before. r must be above what
 the noise of the matrix may hide, so
@@ -41,13 +41,12 @@ from typing import Any
 import optax
 
 from jaxminimax.accounting import calibrate, epsilon
-from jaxminimax.algorithms import balanced_groups, sgda
-from jaxminimax.algorithms.averaging import TAIL
+from jaxminimax.algorithms import averaging, balanced_groups, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import calibration, curvature, labels, statistics
+from jaxminimax.tables import labels, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -284,8 +283,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
     line = None
     if method == "average" and not isinstance(kind, labels.Amount):
-        line = release(calibration.OF_CLASSES if isinstance(kind, labels.Several) else
-                       calibration.CLIP, CALIBRATED)
+        line = release(labels.OF_CLASSES if isinstance(kind, labels.Several) else
+                       labels.LINE_CLIP, CALIBRATED)
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
     width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
@@ -297,7 +296,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
             time *= max(1.0, math.sqrt(width / WIDE))
         rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
         squares = release(1.0, MATRIX)
-        few = max(FEWEST, math.ceil(kind.slowest * time / ADDED * curvature.least_ridge(
+        few = max(FEWEST, math.ceil(kind.slowest * time / ADDED * statistics.least_ridge(
             width, population, squares.query.noise_multiplier.w, kind.curvature)))
         if preconditioned and standardise and few + width / 2 < rounds:
             rounds, matrix = few, squares
@@ -309,7 +308,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     step = 1.0 if matrix is not None else min(0.1 * time / rounds, 2.0)
     hyper: Any = sgda.Hyper(
         query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
-        iterations=rounds, averaging=TAIL,
+        iterations=rounds, averaging=averaging.TAIL,
         optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
     if method != "average":
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
@@ -327,7 +326,7 @@ def _of_groups(sizes: tuple[int, ...], clip: float, step: float, steps: float,
     """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
     hyper = balanced_groups.Hyper(
         query=GroupGradients(clip=clip, sizes=sizes, groups="all"), losses=None, step=step,
-        iterations=GROUP_ROUNDS, averaging=TAIL, optimiser=HEAVY_BALL)
+        iterations=GROUP_ROUNDS, averaging=averaging.TAIL, optimiser=HEAVY_BALL)
     if not budget:
         return hyper
     moving = dataclasses.replace(hyper, losses=_losses(sizes, 1, 1.0))

@@ -23,6 +23,7 @@ from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import update_and_releases
+from tests.helpers.lanes import rest_nightly
 
 DELTA = 1e-2
 CLIP = Saddle(0.5, 2.0)
@@ -129,15 +130,16 @@ SAMPLINGS = [Full(), Poisson(rate=0.25), Disjoint(batch=6), FixedSize(batch=5),
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [SAMPLINGS[i] for i in (1, 2, 4)], ids=str)
+@pytest.mark.parametrize("sampling", rest_nightly([SAMPLINGS[i] for i in (1, 2, 4)], 1),
+                         ids=str)
 def test_the_likelihood_ratio_is_the_one_of_what_was_released(sampling):
     """E_Q[P/Q] = E_P[Q/P] = 1: so the releases have the laws that the accountant charges."""
     runs, rounds = 20_000, 2
     hyper = noisy(sampling, rounds, 6.0)
-    data = audit.worst_pair(hyper.query, RO)
-    both = audit.releases(jax.random.key(3), sgda, hyper, data, runs)
+    data = audit.pairs.worst_pair(hyper.query, RO)
+    both = audit.released.releases(jax.random.key(3), sgda, hyper, data, runs)
     assert both.shape == (2, runs, rounds, 2, 1)
-    one, two = (audit.likelihood_ratio(x, hyper.query, RO) for x in both)
+    one, two = (audit.released.likelihood_ratio(x, hyper.query, RO) for x in both)
     for ratio in (np.exp(two), np.exp(-one)):
         assert abs(ratio.mean() - 1) < 4.5 * ratio.std() / math.sqrt(runs)
         assert ratio.std() > 0.1
@@ -149,7 +151,7 @@ def test_pairs_differ_in_one_record_that_is_read(sampling, pair):
     query = jmm.Query(clip=CLIP, sampling=sampling, population=20)
     for neighbours in (RO, AR):
         seed = () if pair == "worst_pair" else (4,)
-        data = getattr(audit, pair)(*seed, query, neighbours)
+        data = getattr(audit.pairs, pair)(*seed, query, neighbours)
         for x in data:
             differs = np.flatnonzero((np.asarray(x[0]) != np.asarray(x[1])).any(1))
             assert len(differs) == 1
@@ -279,18 +281,17 @@ def with_noise(described, z):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "sampling", "rounds"), [
-    ("sgda", FixedSize(batch=5), 2), ("extragradient", FixedSize(batch=5, replacement=True), 2),
-    ("extragradient", Disjoint(batch=6), 4), ("proximal", Poisson(rate=0.25), 2),
-    ("recursive", Full(), 3),
-], ids=str)
+@pytest.mark.parametrize(("name", "sampling", "rounds"), rest_nightly([
+    ("proximal", Poisson(rate=0.25), 2), ("sgda", FixedSize(batch=5), 2),
+    ("extragradient", FixedSize(batch=5, replacement=True), 2),
+    ("extragradient", Disjoint(batch=6), 4), ("recursive", Full(), 3)], 2), ids=str)
 def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     """What is measured is what is charged; `benchmarks.privacy.mutants` has bugs of every kind."""
     module = benchmark.modules()[name]
     hyper = benchmark.hyper_of(module, benchmark.Case(sampling, rounds))
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5))
-    actual = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)), audit.PLAIN,
-                          observe=audit.all_releases)
+    actual = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)),
+                          audit.pairs.PLAIN, observe=audit.pairs.all_releases)
     assert not actual.violated
     assert actual.low <= actual.attained <= actual.high
     assert actual.attained > 0.95 * actual.charged
@@ -310,7 +311,7 @@ def test_the_noise_of_a_round_that_ends_with_an_average_is_that_of_its_release()
 
     def found():
         return audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)),
-                            audit.PLAIN, observe=audit.all_releases)
+                            audit.pairs.PLAIN, observe=audit.pairs.all_releases)
 
     sound = found()
     assert (sound.violated, sound.shared) == (False, 0.0)
@@ -332,10 +333,10 @@ def released_by(module, hyper, problem, data, z):
 @pytest.mark.slow
 def test_what_is_seen_of_a_round_is_what_it_released():
     hyper = noisy(Full(), 2)
-    data = jax.tree.map(lambda x: x[0], audit.worst_pair(hyper.query, RO))
+    data = jax.tree.map(lambda x: x[0], audit.pairs.worst_pair(hyper.query, RO))
     z = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
-    arguments = (KEY, sgda.mechanism(hyper), jnp.int32(0), audit.PLAIN, z, data)
-    state, values = released_by(sgda, hyper, audit.PLAIN, data, z)
+    arguments = (KEY, sgda.mechanism(hyper), jnp.int32(0), audit.pairs.PLAIN, z, data)
+    state, values = released_by(sgda, hyper, audit.pairs.PLAIN, data, z)
     jax.tree.map(np.testing.assert_array_equal, values, [jmm.release(*arguments)])
     assert len(values) == 1
     np.testing.assert_allclose(state.z.w, -0.5 * values[0].w, rtol=1e-6)
@@ -361,8 +362,8 @@ def test_a_release_in_a_branch_is_refused_and_its_place_in_the_state_is_not():
     how = (KEY, jmm.balanced_groups, hyper, Saddle(jnp.zeros(2), ()),
            group_attack.worst_pair(Full()), group_attack.PROBLEM)
     with pytest.raises(ValueError, match=r"in a branch or a loop.*observe="):
-        audit.rounds(*how, audit.all_releases, 4)
-    assert audit.rounds(*how, lambda state, _: state.losses, 4).noise.shape == (4, 2, 2)
+        audit.pairs.rounds(*how, audit.pairs.all_releases, 4)
+    assert audit.pairs.rounds(*how, lambda state, _: state.losses, 4).noise.shape == (4, 2, 2)
 
 
 @pytest.mark.slow
@@ -412,7 +413,7 @@ OWN = jmm.Problem(jmm.saddle_operator(logistic),
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.5)], ids=str)
+@pytest.mark.parametrize("sampling", rest_nightly([Poisson(rate=0.5), Full()], 1), ids=str)
 def test_a_problem_and_a_pair_of_ones_own_are_attacked(sampling):
     hyper, mine = own(sampling=sampling)
     actual = audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine)
@@ -521,16 +522,16 @@ def test_a_grid_of_small_radii_is_seen_by_whoever_knows_the_sum():
     fine = rng.uniform(size=(100, 20_000))
     rough = noise(np.clip(np.round(fine * 2**24), 1, 2**24 - 1) / 2**24)
     for shown, grid in ((rough, True), (rough + 0.001, False), (noise(fine), False)):
-        actual = audit.coarse(shown, 24)
+        actual = audit.released.coarse(shown, 24)
         assert (actual["radii on 2^-24"].mean() > 0.8) == grid
         assert (actual["all radii on 2^-24"].mean() > 0.8) == grid
         assert actual["multiples of 2^-8"].mean() < 0.01
-    assert audit.coarse(np.round(rough * 256) / 256, 24)["multiples of 2^-8"].min() == 1
+    assert audit.released.coarse(np.round(rough * 256) / 256, 24)["multiples of 2^-8"].min() == 1
     half = rough.astype(np.float16).astype(float)
-    assert audit.coarse(half, 24)["11 digits"].min() > 0.9
-    assert audit.coarse(rough, 24)["11 digits"].max() < 0.1
+    assert audit.released.coarse(half, 24)["11 digits"].min() > 0.9
+    assert audit.released.coarse(rough, 24)["11 digits"].max() < 0.1
     both = np.concatenate([rough[:, :500], -rough[:, :500]], 1)
-    assert audit.coarse(both, 24)["equal"].min() > 0.45
+    assert audit.released.coarse(both, 24)["equal"].min() > 0.45
 
 
 def test_grids_are_looked_for_in_units_of_the_noise_as_it_is():
@@ -544,14 +545,15 @@ def test_grids_are_looked_for_in_units_of_the_noise_as_it_is():
         noise = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], 1)
         quiet = np.broadcast_to(sums, (50, 1, 2, d))
         noisy = quiet + unit * ROUNDING_MARGIN * noise[:, None, None]
-        one, two = audit.coarse_scores([audit.Rounds(noisy, quiet, ((d,),))] * 2, unit, 53)
+        seen = audit.pairs.Rounds(noisy, quiet, ((d,),))
+        one, two = audit.released.coarse_scores([seen] * 2, unit, 53)
         assert (one["radii on 2^-53"].mean() > 0.9) == grid
         assert two["radii on 2^-53"].mean() < 0.3  # on the other data set
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dim", "dtype"), [(1, jnp.float32), (5000, jnp.float32),
-                                            (500, jnp.float64)], ids=str)
+@pytest.mark.parametrize(("dim", "dtype"), rest_nightly([
+    (1, jnp.float32), (5000, jnp.float32), (500, jnp.float64)], 2), ids=str)
 def test_no_grid_in_the_noise_tells_neighbours_apart(dim, dtype):
     actual = wide_attack.grids(KEY, dim, dtype)
     assert actual.epsilon_lower <= actual.epsilon_claimed

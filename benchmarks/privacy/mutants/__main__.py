@@ -13,7 +13,6 @@ import contextlib
 import functools
 import pathlib
 import re
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -342,8 +341,7 @@ def markdown(rows: list[tuple[Mutant, Finding, Finding]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = report.Parser(prog="python -m benchmarks.privacy.mutants",
-                           description=__doc__.split("\n")[0])
+    parser = report.Parser(__file__, __doc__.split("\n")[0])
     parser.add_argument("--markdown", type=report.output(".md"), help=f"default: {RESULT.name}")
     parser.add_argument("--only", help="names of bugs with commas between them; a table is "
                         "written by --markdown alone")
@@ -373,4 +371,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

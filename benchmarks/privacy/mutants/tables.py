@@ -27,9 +27,8 @@ from jaxminimax.releases import sums
 from jaxminimax.tables import (
     NoteWarning,
     Schema,
-    calibration,
-    curvature,
     files,
+    labels,
     records,
     rule,
     statistics,
@@ -43,8 +42,8 @@ AIMS: dict[str, tuple[Any, str]] = {
     "held-out rows": (files, "held_out"),
     "extra releases": (rule.Defaults, "extra"),
     "moments": (statistics, "release_moments"),
-    "second moments": (curvature, "release_second_moments"),
-    "calibration": (calibration, "release_line"),
+    "second moments": (statistics, "release_second_moments"),
+    "calibration": (labels, "release_line"),
     "weight": (weights, "weight"),
 }
 _PERSONS, _ROWS = 300, 4
@@ -150,22 +149,22 @@ def _moved_by_one(release: Callable[..., Any], clip: float, *records: np.ndarray
 
 def long_rows() -> Finding:
     """As `_moved_by_one`, of second moments of rows that are 2.8 long."""
-    return _moved_by_one(curvature.release_second_moments, 1.0,
+    return _moved_by_one(statistics.release_second_moments, 1.0,
                          np.full((9, 1, 3), 2.0, np.float32), np.ones((9, 1), np.float32))
 
 
 def labels_out_of_range() -> Finding:
     """As `_moved_by_one`, of the release that calibrates scores, with labels of 5."""
     return _moved_by_one(
-        functools.partial(calibration.release_line, prior=0.5), calibration.CLIP,
+        functools.partial(labels.release_line, prior=0.5), labels.LINE_CLIP,
         np.ones((9, 1)), np.full((9, 1), 5.0), np.ones((9, 1)))
 
 
 def classes_out_of_range() -> Finding:
     """As `labels_out_of_range`, of three classes."""
     return _moved_by_one(
-        functools.partial(calibration.release_line, prior=np.full(3, 1 / 3)),
-        calibration.OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
+        functools.partial(labels.release_line, prior=np.full(3, 1 / 3)),
+        labels.OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
         np.full((9, 1, 3), [0.0, 5.0, 0.0]), np.ones((9, 1)))
 
 

@@ -87,7 +87,7 @@ QUICK = (
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.utility.fair", description=__doc__)
+    p = report.Parser(__file__, __doc__, "json", "markdown", "plot")
     report.seed_options(p, 5, ", of the split and of the noise")
     report.cell_option(p)
     p.add_argument("--rounds", type=report.count, default=100, help="of every method")
@@ -96,9 +96,6 @@ def parser() -> report.Parser:
     p.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     p.add_argument("--kept", type=report.output(".jsonl"),
                    help="keep every single run here; those that are there are not made again")
-    p.add_argument("--json", type=report.output(".json"), help="write the results to this file")
-    p.add_argument("--markdown", type=report.output(".md"), help="write the tables to this file")
-    p.add_argument("--plot", type=report.output(".png"), help="plot the fronts")
     return p
 
 
@@ -115,22 +112,23 @@ def one_run(job: Job, epsilon: float, weight: float | None, seed: int, rounds: i
     key = _key(job.method, job.kind, job.groups, epsilon, weight, seed)
     if job.method == "group_sgd":
         w, hyper = methods.worst_group(key, task.train, rounds, epsilon, delta)
-        said = jmm.statement(jmm.group_sgd, hyper, delta=delta, assumed=_ASSUMED)
+        assumed: tuple[str, ...] = _ASSUMED
+        said = jmm.statement(jmm.group_sgd, hyper, delta=delta, assumed=assumed)
     else:
         assert weight is not None
         ask, hyper = methods.described(job.method, job.kind, k, n, rounds, epsilon, delta)
         data = jax.tree.map(jnp.asarray, task.train)
         w = methods.trained(key, data, weight, ask, hyper, job.method, job.kind, k)
+        assumed = (*fair_tasks.PUBLIC, *_ASSUMED)
         said = jmm.statement(jmm.sgda, hyper, delta=delta, alongside=(ask,),
-                             unit="one row of the table",
-                             assumed=(*fair_tasks.PUBLIC, *_ASSUMED))
+                             unit="one row of the table", assumed=assumed)
     x, y, s = task.test
     if not np.all(np.isfinite(w)):
         raise ValueError(f"{job.method} at epsilon {epsilon:g} diverged")
     predicted = (x @ w > 0).astype(int)
     return {"epsilon": epsilon, "delta": delta, "error": float(np.mean(predicted != y)),
             "parity": parity_violation(predicted, s), "odds": odds_violation(predicted, y, s),
-            "statement": said.to_json()}
+            "statement": report.stated(said, assumed)}
 
 
 def _kept(path: pathlib.Path | None) -> dict[str, dict[str, Any]]:
@@ -232,32 +230,27 @@ def _pm(row: dict[str, Any], name: str) -> str:
 
 def markdown(made: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
     """Both tables."""
-    def table(header: tuple[str, ...], cells: list[tuple[str, ...]]) -> str:
-        return "".join("| " + " | ".join(x) + " |\n" for x in (
-            header, ("---",) * len(header), *cells))
-
-    front = table(("groups", "penalty", "method", "ε", "weight", "error", "parity violation",
-                   "odds violation"),
-                  [(r["groups"].replace("_", " and "), r["kind"], r["method"], f"{r['epsilon']:g}",
-                    "" if r["weight"] is None else f"{r['weight']:g}", _pm(r, "error"),
-                    _pm(r, "parity"), _pm(r, "odds")) for r in made])
-    published = table(("published", "error", "at violation", "ours, at ε", "error", "violation",
-                       "method"),
-                      [("no privacy" if x["epsilon"] is None else f"ε = {x['epsilon']:g} claimed",
-                        f"{x['published']:.4f}", x["metric"].removeprefix("error at "),
-                        f"{x['ours_epsilon']:g}",
-                        "none" if x["ours"] is None else f"{x['ours']:.4f} ± {x['ours_se']:.4f}",
-                        "" if x["ours"] is None else
-                        f"{x['ours_violation']:.4f} ± {x['ours_violation_se']:.4f}",
-                        x["ours_method"] or "") for x in lines])
+    front = report.markdown(
+        ("groups", "penalty", "method", "ε", "weight", "error", "parity violation",
+         "odds violation"),
+        [(r["groups"].replace("_", " and "), r["kind"], r["method"], f"{r['epsilon']:g}",
+          "" if r["weight"] is None else f"{r['weight']:g}", _pm(r, "error"), _pm(r, "parity"),
+          _pm(r, "odds")) for r in made])
+    published = report.markdown(
+        ("published", "error", "at violation", "ours, at ε", "error", "violation", "method"),
+        [("no privacy" if x["epsilon"] is None else f"ε = {x['epsilon']:g} claimed",
+          f"{x['published']:.4f}", x["metric"].removeprefix("error at "),
+          f"{x['ours_epsilon']:g}",
+          "none" if x["ours"] is None else f"{x['ours']:.4f} ± {x['ours_se']:.4f}",
+          "" if x["ours"] is None else
+          f"{x['ours_violation']:.4f} ± {x['ours_violation_se']:.4f}",
+          x["ours_method"] or "") for x in lines])
     return (f"# Fairness with private groups, Adult\n\n{front}\nMeans over seeds of split and "
             f"noise, with their standard errors.\n\n## Compared with {PAPER}\n\n{published}")
 
 
 def plot(path: pathlib.Path, made: list[dict[str, Any]]) -> None:
     """Fronts of every method, a panel an epsilon, and the published ones."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     epsilons = sorted({r["epsilon"] for r in made})
@@ -301,13 +294,9 @@ def main(argv: list[str] | None = None) -> int:
     lines = against(made, args.quick)
     text = markdown(made, lines)
     print(text)
-    if args.json:
-        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        statements = [runs[0]["statement"] for runs in result.values()]
-        distinct = {json.dumps(s, sort_keys=True): s for s in statements}
-        report.write_json(args.json, {
-            "environment": report.environment(), "arguments": arguments, "rows": made,
-            "published": lines, "statements": list(distinct.values())})
+    statements = [runs[0]["statement"] for runs in result.values()]
+    distinct = {json.dumps(s, sort_keys=True): s for s in statements}
+    report.save(args, {"rows": made, "published": lines, "statements": list(distinct.values())})
     if args.markdown:
         args.markdown.write_text(text, encoding="utf-8")
     if args.plot:

@@ -10,7 +10,6 @@ counted in the program that ran. The JSON file grows by a case at a time, and `-
 cases that it has.
 """
 
-import argparse
 import json
 import pathlib
 import sys
@@ -88,7 +87,7 @@ def run(case: Case, seeds: int, quick: bool,
         first: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The row of a case, and its points."""
     ns = case.quick if quick else case.ns
-    points, gaps, statements = [], [], []
+    points, gaps = [], []
     for n in tqdm(ns, desc=case.name, unit="n", file=sys.stderr, disable=None, leave=False):
         job = case.build(n)
         start = time.perf_counter()
@@ -104,7 +103,6 @@ def run(case: Case, seeds: int, quick: bool,
             "rate": case.rate(n), "lower_order": case.lower(n), "private": case.private(n),
             "evaluations": counted(job),
             "evaluations_theory": case.cost(n), "seconds": round(seconds, 2)})
-        statements.append(jmm.statement(job.algorithm, job.hyper, delta=DELTA).paragraph())
     kept = max(3, -(-len(ns) // 2) + 1)  # the plateau of small n left out
     result, low, high = slope(ns[-kept:], gaps[-kept:])
     here, _, _ = slope(ns[-kept:], [np.array([case.rate(n)]) for n in ns[-kept:]])
@@ -114,14 +112,13 @@ def run(case: Case, seeds: int, quick: bool,
         "variant": case.variant, "epsilon": case.epsilon, "slope": result, "slope_low": low,
         "slope_high": high, "theory": case.theory, "theory_here": here,
         "evaluations": points[-1]["evaluations"], "evaluations_slope": growth,
-        "n": ns[-kept:], "seeds": seeds, "note": case.note, "statement": statements[-1],
+        "n": ns[-kept:], "seeds": seeds, "note": case.note,
+        "statement": report.stated(jmm.statement(job.algorithm, job.hyper, delta=DELTA)),
     }, points
 
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]], points: list[dict[str, Any]]) -> None:
     """A panel a case: gap against n, and the shapes of the theorem's rate and the lower bound."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     across = min(4, len(rows))
@@ -188,8 +185,7 @@ def table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, 
 
 def main(argv: list[str] | None = None) -> int:
     """Measures the cases of one algorithm or of all."""
-    parser = report.Parser(prog="python -m benchmarks.utility.rates",
-                           description=__doc__.split("\n\n")[2])
+    parser = report.Parser(__file__, __doc__.split("\n\n")[2], "json", "markdown", "plot")
     known = sorted({case.algorithm for case in CASES})
     parser.add_argument("--algorithm", choices=known, action="append",
                         help="default: all; may be given several times")
@@ -197,9 +193,6 @@ def main(argv: list[str] | None = None) -> int:
     report.seed_options(parser, None, f", runs of each point, default {SEEDS}")
     report.cell_option(parser)
     parser.add_argument("--resume", action="store_true", help="keep the cases of the JSON file")
-    parser.add_argument("--json", type=report.output(".json"), help="file for rows and points")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
-    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
     seeds = args.seeds or (QUICK if args.quick else SEEDS)
     if args.resume and args.json is None:
@@ -226,8 +219,7 @@ def main(argv: list[str] | None = None) -> int:
             its_points = [p for p in old_points if tuple(p[k] for k in _KEYS) == name]
         rows.append(row)
         points += its_points
-        if args.json is not None:
-            write(args.json, args, rows, points)
+        report.save(args, {"rows": rows, "points": points})
     header, lines = table(rows)
     said = [f"{seeds} runs a point, delta {DELTA:g}, replace-one; slopes over the larger half.",
             "theory: exponent of the theorem's slower term; here: slope of the theorem's whole "
@@ -242,15 +234,6 @@ def main(argv: list[str] | None = None) -> int:
     if args.plot is not None:
         plot(args.plot, rows, points)
     return 0
-
-
-def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
-          points: list[dict[str, Any]]) -> None:
-    """The JSON file."""
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    report.write_json(path, {"environment": report.environment(), "arguments": arguments,
-                             "rows": rows, "points": points,
-                             "statements": sorted({r["statement"] for r in rows})})
 
 
 if __name__ == "__main__":
