@@ -311,7 +311,7 @@ def _loaded(path: pathlib.Path, count: int) -> Callable[..., Any] | None:
 
 def _store(path: pathlib.Path, program: Any) -> None:
     """Writes a compiled program, and removes the oldest ones; writes nothing if it cannot be."""
-    with contextlib.suppress(OSError, ValueError, TypeError, NotImplementedError):
+    with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError):
         content, _, results = serialize_executable.serialize(program)
         own_files.write(path, pickle.dumps((content, results)), mode=0o600)
         stored = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)

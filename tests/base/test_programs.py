@@ -121,14 +121,15 @@ def test_a_stored_program_releases_what_the_compiled_one_does_and_holds_no_data(
         patched.setattr(sums._compiled, "_compiled", None)
         assert released(one) == expected
         assert released(other) != expected
-    # a damaged program, another content, and a program that others may write are compiled anew
+    # a damaged program, another content, and a program that others may write count for none
     another = pickle.dumps(([], {}))
     for damage in (lambda: path.write_bytes(content[:999]), lambda: path.write_bytes(another),
-                   lambda: path.chmod(0o660)):
+                   lambda: path.chmod(0o660), path.unlink):
+        assert programs._loaded(path, 5) is not None
         damage()
-        monkeypatch.setattr(sums._compiled, "_stored", {})
-        assert released(one) == expected
-        assert len(list(folder.iterdir())) == 1
+        assert programs._loaded(path, 5) is None
+        path.write_bytes(content)
+        path.chmod(0o600)
 
 
 def test_nothing_is_stored_where_others_read_or_write(folder):
