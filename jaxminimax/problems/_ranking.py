@@ -316,9 +316,7 @@ def average_precision(*, prior: float, feature_bound: float, radius: float, anch
     """
     checks.number("prior", prior, low=0.0, high=1.0)
     checks.count("anchors", anchors)
-    for name, number in dict(feature_bound=feature_bound, radius=radius,
-                             multiplier=multiplier).items():
-        checks.number(name, number, low=0.0)
+    checks.positive(feature_bound=feature_bound, radius=radius, multiplier=multiplier)
     alpha = prior + (1 - prior) * (np.arange(anchors) + 0.5) / anchors
     price, reach = alpha / (1 - alpha), feature_bound * radius
     domain = _vi.ball(radius)

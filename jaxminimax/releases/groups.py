@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks, tree
-from jaxminimax.base.random_bits import with_key_in_float64
+from jaxminimax.base import checks, random_bits, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import summation
 from jaxminimax.mechanism import (
@@ -30,11 +29,9 @@ from jaxminimax.mechanism.grid import MOST_BITS
 from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
-from jaxminimax.placement.shard_sums import each_record
-from jaxminimax.placement.sharding import Sharded
+from jaxminimax.placement import shard_sums, sharding
 from jaxminimax.releases import noisy_sums, opening, reading, release_keys
 from jaxminimax.releases.noisy_sums import noisy_sum
-from jaxminimax.releases.opening import Opened
 from jaxminimax.releases.watch import watched
 
 _LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
@@ -285,7 +282,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     return opening.nan_if_refused(opened.answered, noisy[0])
 
 
-def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:
+def _losses(opened: opening.Opened, problem: GroupProblem) -> jax.Array:
     """Every record's loss, `[p, n_max]`; on a mesh `[p, D m]`.
 
     Raises:
@@ -293,8 +290,8 @@ def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:
     """
     w, data, key_data = opened.point, opened.data, opened.operator_key_data
     loss = release_keys.loss_of(problem)
-    if isinstance(data, Sharded):
-        each = each_record(loss, w, data, release_keys.with_key_data_in_groups, key_data)
+    if isinstance(data, sharding.Sharded):
+        each = shard_sums.each_record(loss, w, data, release_keys.with_key_data_in_groups, key_data)
     else:
         # [p, n_max]; the losses of padding are computed too, and masked by `_present`
         each = summation.each_of_groups(
@@ -345,7 +342,7 @@ def _clipped(each: jax.Array, bound: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(each), bound, jnp.clip(each, 0.0, bound))
 
 
-def _noisy_means(opened: Opened, each: jax.Array, sizes: tuple[int, ...],
+def _noisy_means(opened: opening.Opened, each: jax.Array, sizes: tuple[int, ...],
                  dtype: Any) -> jax.Array:
     """Computes (sum_j clip(loss_j, 0, B) + B noise_multiplier X) / n of every group.
 
@@ -370,5 +367,5 @@ def _noisy_means(opened: Opened, each: jax.Array, sizes: tuple[int, ...],
         # to float32 always: the last bits of a float64 would tell which sums are possible
         return (noisy / n).astype(jnp.float32).astype(dtype)
 
-    return with_key_in_float64(means, opened.keys.noise, each, mechanism.bound,
-                               check_noise(mechanism))
+    return random_bits.with_key_in_float64(means, opened.keys.noise, each, mechanism.bound,
+                                           check_noise(mechanism))

@@ -66,7 +66,7 @@ def drawn_steps(rng, subsets, dither):
 def test_what_is_charged_for_bad_sets_covers_every_choice_of_bad_steps(people, monkeypatch):
     """Public dither of 12 values; a step of a set is too long for one of them, or for none."""
     dither, rng = 12, np.random.default_rng(people)
-    monkeypatch.setattr(costs, "DITHER_FAILURE", 1 / dither)
+    monkeypatch.setattr(costs.grid, "DITHER_FAILURE", 1 / dither)
     subsets = [a for j in range(people + 1) for a in itertools.combinations(range(people), j)]
     closest, uncovered = math.inf, 0
     for _ in range(60):

@@ -315,7 +315,7 @@ def from_words(monkeypatch, drawn, bits):
         given = jnp.asarray(drawn).T
         patch.setattr(_sampler, "_settled", _sampler._settled.__wrapped__)  # traced anew
         patch.setattr(_sampler, "random_words", lambda key, shape: given[0])
-        patch.setattr(_sampler, "words_of", lambda key, fine, size, place, parts, **how: jnp.pad(
+        patch.setattr(_tables, "words_of", lambda key, fine, size, place, parts, **how: jnp.pad(
             given, ((0, 1), (0, 0)))[:1 + 2 * parts, place])
         draw = jax.jit(lambda b: law.floored_normal(jax.random.key(0), len(drawn), b))
         return [np.asarray(draw(b)) for b in bits]

@@ -230,24 +230,21 @@ def _pm(row: dict[str, Any], name: str) -> str:
 
 def markdown(made: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
     """Both tables."""
-    def table(header: tuple[str, ...], cells: list[tuple[str, ...]]) -> str:
-        return "".join("| " + " | ".join(x) + " |\n" for x in (
-            header, ("---",) * len(header), *cells))
-
-    front = table(("groups", "penalty", "method", "ε", "weight", "error", "parity violation",
-                   "odds violation"),
-                  [(r["groups"].replace("_", " and "), r["kind"], r["method"], f"{r['epsilon']:g}",
-                    "" if r["weight"] is None else f"{r['weight']:g}", _pm(r, "error"),
-                    _pm(r, "parity"), _pm(r, "odds")) for r in made])
-    published = table(("published", "error", "at violation", "ours, at ε", "error", "violation",
-                       "method"),
-                      [("no privacy" if x["epsilon"] is None else f"ε = {x['epsilon']:g} claimed",
-                        f"{x['published']:.4f}", x["metric"].removeprefix("error at "),
-                        f"{x['ours_epsilon']:g}",
-                        "none" if x["ours"] is None else f"{x['ours']:.4f} ± {x['ours_se']:.4f}",
-                        "" if x["ours"] is None else
-                        f"{x['ours_violation']:.4f} ± {x['ours_violation_se']:.4f}",
-                        x["ours_method"] or "") for x in lines])
+    front = report.markdown(
+        ("groups", "penalty", "method", "ε", "weight", "error", "parity violation",
+         "odds violation"),
+        [(r["groups"].replace("_", " and "), r["kind"], r["method"], f"{r['epsilon']:g}",
+          "" if r["weight"] is None else f"{r['weight']:g}", _pm(r, "error"), _pm(r, "parity"),
+          _pm(r, "odds")) for r in made])
+    published = report.markdown(
+        ("published", "error", "at violation", "ours, at ε", "error", "violation", "method"),
+        [("no privacy" if x["epsilon"] is None else f"ε = {x['epsilon']:g} claimed",
+          f"{x['published']:.4f}", x["metric"].removeprefix("error at "),
+          f"{x['ours_epsilon']:g}",
+          "none" if x["ours"] is None else f"{x['ours']:.4f} ± {x['ours_se']:.4f}",
+          "" if x["ours"] is None else
+          f"{x['ours_violation']:.4f} ± {x['ours_violation_se']:.4f}",
+          x["ours_method"] or "") for x in lines])
     return (f"# Fairness with private groups, Adult\n\n{front}\nMeans over seeds of split and "
             f"noise, with their standard errors.\n\n## Compared with {PAPER}\n\n{published}")
 
