@@ -110,26 +110,26 @@ class Compiled:
         brief = _WANTED.get()
         if brief is None or is_traced(args):
             return self._usual(*args)
-        given = dict(zip(inspect.signature(self._function).parameters, args, strict=False))
-        static = {name: given.pop(name) for name in self._how.get("static_argnames", ())
-                  if name in given}
-        leaves, tree = jax.tree.flatten(given)
+        arguments = dict(zip(inspect.signature(self._function).parameters, args, strict=False))
+        static = {name: arguments.pop(name) for name in self._how.get("static_argnames", ())
+                  if name in arguments}
+        leaves, tree = jax.tree.flatten(arguments)
         path = _path(leaves, [self._function, brief, tree, static])
         if path is None:
             return (self._brief() if brief else self._usual)(*args)
         if path not in self._stored:
             self._stored[path] = _loaded(path, len(leaves)) or self._compiled(
-                path, given, static, _options() if brief else None)
+                path, arguments, static, _options() if brief else None)
         return self._stored[path](*leaves)
 
-    def _compiled(self, path: pathlib.Path, given: dict[str, Any], static: dict[str, Any],
+    def _compiled(self, path: pathlib.Path, arguments: dict[str, Any], static: dict[str, Any],
                   options: dict[str, Any] | None) -> Callable[..., Any]:
         """Compiles a program of the leaves of arguments, and stores it unless it calls the host."""
         def flat(*leaves: Any) -> Any:
             return self._function(**jax.tree.unflatten(tree, leaves), **static)
 
         flat.__name__ = self._function.__name__
-        places, tree = jax.tree.flatten_with_path(given)
+        places, tree = jax.tree.flatten_with_path(arguments)
         donated = tuple(k for k, (where, _) in enumerate(places)
                         if where[0].key in self._how.get("donate_argnames", ()))
         traced = jax.jit(flat, donate_argnums=donated, compiler_options=options).trace(

@@ -122,12 +122,12 @@ def test_a_stored_program_releases_what_the_compiled_one_does_and_holds_no_data(
         assert released(one) == expected
         assert released(other) != expected
     # a damaged program, another content, and a program that others may write count for none
-    another = pickle.dumps(([], {}))
+    another, count = pickle.dumps(([], {})), 8  # key, clip norm, noise, number, point and data
     for damage in (lambda: path.write_bytes(content[:999]), lambda: path.write_bytes(another),
                    lambda: path.chmod(0o660), path.unlink):
-        assert programs._loaded(path, 5) is not None
+        assert programs._loaded(path, count) is not None
         damage()
-        assert programs._loaded(path, 5) is None
+        assert programs._loaded(path, count) is None
         path.write_bytes(content)
         path.chmod(0o600)
 
