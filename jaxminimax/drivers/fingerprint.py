@@ -332,7 +332,7 @@ def in_words(x: Any, seen: frozenset[int] = frozenset()) -> str:
         case types.FunctionType():
             cells = tuple(cell.cell_contents for cell in x.__closure__ or ())
             return name + spelled(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
-                               *_globals_of(x))
+                                  *_globals_of(x))
         case types.MethodType():
             return name + spelled(x.__func__, x.__self__)
         case types.CodeType():
@@ -349,10 +349,10 @@ def in_words(x: Any, seen: frozenset[int] = frozenset()) -> str:
         return name + spelled(x.__wrapped__)
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return name + spelled(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
-                           *_own_methods(type(x)))
+                              *_own_methods(type(x)))
     if bare or (callable(x) and hasattr(x, "__dict__") and not isinstance(x, type)):
         return name + spelled(plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
-                           *_own_methods(type(x)))
+                              *_own_methods(type(x)))
     return plain(repr(x))
 
 
