@@ -224,7 +224,7 @@ class Ledger:
             raise ValueError("The budget of this ledger is spent: open another one.")
         if isinstance(self._rule, filters.Basic):
             return calibration.calibrate(algorithm, hyper, aim, self._delta(delta),
-                                        neighbours=self.neighbours, people=self.people)
+                                         neighbours=self.neighbours, people=self.people)
         losses = getattr(hyper, "losses", None)
         if losses is not None and losses.noise_multiplier is None:
             raise ValueError("The noise of the groups' losses is not set: use dataclasses.replace("

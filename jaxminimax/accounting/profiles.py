@@ -304,5 +304,5 @@ def _renyi_of(asked: Asked) -> tuple[Any, Any]:
     largest = np.max(np.asarray(each, np.float64), axis=0)
     finite = np.isfinite(largest)
     return (renyi.Concentrated(max(one.rho for one in rhos if one is not None),
-                                min(one.up_to for one in rhos if one is not None)),
+                               min(one.up_to for one in rhos if one is not None)),
             (tuple(map(float, renyi.ORDERS[finite])), tuple(map(float, largest[finite]))))

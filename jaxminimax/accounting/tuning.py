@@ -266,7 +266,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
         cost for hyper in calibrated
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
     calibration.check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
-              target.epsilon * (1 + 1e-9))
+                          target.epsilon * (1 + 1e-9))
     return calibrated, score
 
 
@@ -286,7 +286,7 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
         hyper = dataclasses.replace(hyper, losses=with_noise(losses, scale))
     if parts := composed.disjoint_parts(hyper.query):  # a record is in one of them
         noisy = tuple(with_noise(part, noise(functools.partial(with_noise, part)))
-                                 for part in parts)
+                      for part in parts)
         return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=noisy))
 
     def described(scale: float) -> Any:
@@ -299,7 +299,7 @@ def least(run: Describe, target: Target) -> float:
     """Finds the scale of the noise at which a search of such runs meets the target."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same total
         total = epsilon_of_best(target.cost(run(scale)), target.delta, target.runs,
-                                        target.neighbours)
+                                target.neighbours)
         if not total < 1e3:
             return 1e3
         mu = [gaussian_of_total(max(x, 1e-6), target.delta, target.runs)

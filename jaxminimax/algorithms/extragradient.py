@@ -154,7 +154,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
                  "Boob and Guzman (2023) analyse the stability of full batches only; the step "
                  "balances it with the errors of optimisation and noise.")}[passes]
     chosen = schedule(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
-                    epsilon=epsilon, delta=target.delta)
+                      epsilon=epsilon, delta=target.delta)
     query = planning.joint_query(bound, population,
                                  kind(batch=chosen.batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),

@@ -187,8 +187,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     # mu^2 is 4 times the sum of 1 / z^2
     ratio = math.sqrt(opening / anchors), math.sqrt((iterations - opening) / (1 - anchors))
     windows = Windows(anchor=dataclasses.replace(query, noise_multiplier=Saddle(*ratio[:1] * 2)),
-                   difference=dataclasses.replace(difference, noise_multiplier=ratio[1] or 1.0),
-                   length=length)
+                      difference=dataclasses.replace(difference, noise_multiplier=ratio[1] or 1.0),
+                      length=length)
     hyper = target.noise(dataclasses.replace(plain, query=windows))
     return planning.Plan(hyper, None, False, (
         "No theorem covers these settings: they rest on measurement (docs/choosing.md).",

@@ -20,7 +20,7 @@ from jaxminimax.releases.watch import update
 
 
 @functools.partial(programs.Compiled, static_argnames=("algorithm", "problem", "places"),
-                   donate_argnames="state")
+                   donate_argnames=("state",))
 def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds: jax.Array,
              algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem,
              places: tuple[Any, ...] | None = None) -> StateT:
@@ -147,8 +147,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     promise = saved_runs.promise_of(key if stored else None, described, hyper, algorithm) | (
         {} if shards is None else {saved_runs.SHARDS: int(shards)})
     with saved_runs.Booking(ledger, key, described, promise, name, checkpoint is not None,
-                          delta=delta, neighbours=neighbours, people=people,
-                          unit=unit or identity.unit_of(people, identity.rows_each(data))
+                            delta=delta, neighbours=neighbours, people=people,
+                            unit=unit or identity.unit_of(people, identity.rows_each(data))
                           ) as booking:
         sharding.check_records(data)  # what is refused here is not charged
         placed = host_shards.on_mesh(data, mesh, shards,
@@ -192,5 +192,5 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                     if callback is not None:
                         callback(sharding.on_host(state))
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
-                                       neighbours=neighbours, alongside=alongside, people=people,
-                                       rows_each=identity.rows_each(data)))
+                                            neighbours=neighbours, alongside=alongside,
+                                            people=people, rows_each=identity.rows_each(data)))

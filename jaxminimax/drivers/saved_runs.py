@@ -25,7 +25,7 @@ SHARDS = "number of shards"
 
 
 def promise_of(key: jax.Array | None, described: Mechanism, hyper: Any,
-             algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
+               algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
     """Returns the settings that a resumed run must share; they never suffice to recover the key.
 
     Args:

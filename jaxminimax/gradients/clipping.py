@@ -210,7 +210,7 @@ class ClippedSum:
 
         if type(self.operator) is SaddleOperator:
             plan = planning.plan(self.operator.loss, z, one,
-                              Saddle(*(clip is not None for clip in self.clip)))
+                                 Saddle(*(clip is not None for clip in self.clip)))
             if plan is None and self.strategy == "ghost":
                 raise ValueError("strategy 'ghost' traces the loss and runs it afterwards, but a "
                                  "custom derivative rule in it closes over traced values: hand "

@@ -210,7 +210,7 @@ def cournot(*, cost: np.ndarray, slope: np.ndarray, capacity: np.ndarray, price:
     problem = _vi.variational_inequality(operator, domain, furthest)._replace(
         saddle_point=equilibrium)
     return _vi.Bounded(problem, float(np.linalg.norm(np.maximum(np.abs(low), np.abs(high)))),
-                   float(slope.max() + sensitivity * (k + 1)), domain.diameter)
+                       float(slope.max() + sensitivity * (k + 1)), domain.diameter)
 
 
 def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> _vi.Bounded:

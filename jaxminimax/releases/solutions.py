@@ -299,7 +299,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         wanted = query.slack * solutions.exact_sensitivity(query, reg_w) - lost
         solution = _solve(query, reg_w, risks, project, centre, wanted)
         certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
-                                                                    lost)
+                                                                        lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
         return _noisy(key, unravel(solution.point), certain,
                       solutions.solution_length(query, reg_w) / 2, 2 * check_noise(query), query, w)
@@ -345,7 +345,7 @@ def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: Group
         return (jnp.log(start) - 2 * jnp.log(reg_w * distance) + jnp.log(8 * smooth)) / fall
 
     good = never_fails(query.slack * solutions.exact_sensitivity(query, reg_w), lost, query.steps,
-                            needed)
+                       needed)
     for name in _CONSTANTS:
         if getattr(query, name) is not None:  # but for rounding to float32
             good &= getattr(query, name) >= getattr(problem, name) * (1 - 1e-6)

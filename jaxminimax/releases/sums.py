@@ -72,11 +72,11 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     return release_and_clip(key, mechanism, spent, problem, z, data)[0]
 
 
-_compiled = programs.Compiled(release, static_argnames="problem")
+_compiled = programs.Compiled(release, static_argnames=("problem",))
 
 
 def compiled_release(key: jax.Array, mechanism: Repeat, problem: Problem, z: Saddle,
-                 data: PyTree) -> Saddle:
+                     data: PyTree) -> Saddle:
     """Makes the first `release` of a table by one of the library's problems, as its own program.
 
     Args:
@@ -272,5 +272,5 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     for place, k in enumerate(players):
         at = 0 if query.joint else place  # one count for both
         following[k] = one(query.clip[k], clip[k], adaptive.quantile[players[at]],
-                      num_unclipped[players[at]], drawn[at])
+                           num_unclipped[players[at]], drawn[at])
     return Saddle(*following)

@@ -255,7 +255,7 @@ def _everywhere(w: PyTree) -> PyTree:
 
 
 GROUP_LOGISTIC = GroupProblem(loss=_loss, operator=_gradient, project=_everywhere, diameter=np.inf,
-                        lipschitz=np.inf, bound=np.inf, convex=True)
+                              lipschitz=np.inf, bound=np.inf, convex=True)
 
 
 @dataclasses.dataclass(frozen=True)

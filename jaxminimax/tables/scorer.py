@@ -298,7 +298,7 @@ def predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     for frame in files.pieces(args.table):
         for name in args.id:
             columns[name] += ["" if absent(cell) else str(cell)
-                           for cell in scorer.schema.cells(frame, name)]
+                              for cell in scorer.schema.cells(frame, name)]
         cells = scorer.schema.read(frame)
         scores = scorer.decision_function(cells)
         rows += len(scores)

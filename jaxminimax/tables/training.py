@@ -99,10 +99,10 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
 
         def conditioned() -> dict[str, Any]:
             second = statistics.release_second_moments(jax.random.fold_in(first, 2), described,
-                                                      data[0], data[2], place)
+                                                       data[0], data[2], place)
             # P is saved, as another machine may have other eigenvectors in the last digits
             return {"matrix": statistics.preconditioner(second, chosen.ridge / kind.growth(by),
-                                                       kind.curvature).tolist(),
+                                                        kind.curvature).tolist(),
                     "squares": np.diag(second).tolist()}
 
         steps = once("preconditioner", conditioned)
