@@ -36,13 +36,14 @@ _WIDTH = 256
 Parts = list[tuple[float, float, int]]  # noise over clip norm, sampling rate, releases
 
 
-def certified(parts: Parts, population: int, delta: float) -> float:
-    """The accountant's upper bound on epsilon, replace-one; infinite where it has none."""
+def certified(parts: Parts, population: int, delta: float,
+              neighbours: str = "replace_one") -> float:
+    """The accountant's upper bound on epsilon; infinite where it has none."""
     sampled = [jmm.Full() if q == 1 else jmm.Poisson(rate=q) for _, q, _ in parts]
     repeats = tuple(jmm.Repeat(query=jmm.Query(
         clip=Saddle(1.0, None), noise_multiplier=Saddle(z, None), population=population,
         sampling=how), times=times) for (z, _, times), how in zip(parts, sampled, strict=True))
-    return float(jmm.epsilon(jmm.Sequence(parts=repeats), delta))
+    return float(jmm.epsilon(jmm.Sequence(parts=repeats), delta, neighbours=neighbours))
 
 
 def of_the_pair(parts: Parts, delta: float, up: bool) -> float:
