@@ -129,7 +129,7 @@ def checked(page: pathlib.Path, text: str, constants: dict[str, str]) -> tuple[s
 
 def main(argv: list[str] | None = None) -> int:
     """Writes the figures, or checks them."""
-    p = report.Parser(prog="python -m benchmarks.figures", description=__doc__.splitlines()[0])
+    p = report.Parser(__file__, __doc__.splitlines()[0])
     p.add_argument("--check", action="store_true", help="write nothing; fail where a page differs")
     args = p.parse_args(argv)
     listed = tomllib.loads(CONSTANTS.read_text(encoding="utf-8"))

@@ -44,8 +44,7 @@ def execute(name: str, jupytext: Any, nbclient: Any) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     """Executes the notebooks named, or all."""
-    parser = report.Parser(prog="python -m benchmarks.notebooks",
-                           description=__doc__.split("\n\n")[0])
+    parser = report.Parser(__file__, __doc__.split("\n\n")[0])
     parser.add_argument("name", nargs="*", help=f"default: all of {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="fewer sizes; writes nothing")
     args = parser.parse_args(argv)

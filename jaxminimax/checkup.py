@@ -22,9 +22,7 @@ from jaxminimax.base.identity import People, rows_each
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, Leaf, Repeat, leaves
-from jaxminimax.mechanism.composed import check as check_description
-from jaxminimax.mechanism.composed import with_noise_of_all
+from jaxminimax.mechanism import Full, Leaf, Repeat, composed, leaves
 from jaxminimax.mechanism.costs import REPLACE_ONE
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
@@ -90,20 +88,19 @@ class Report:
             rows.append((f"player {name}", f"{x['moves']}, {x['numbers']:,} numbers, {clip}"))
         if self.labels is not None:
             rows.append(("labels", f"must be among {{{', '.join(f'{x:g}' for x in self.labels)}}}"))
-        rows.append(("privacy", ", ".join(f"{k} {_plain(v)}" for k, v in self.privacy.items())))
-        rows.append(("rounds", ", ".join(f"{k} {_plain(v)}" for k, v in self.rounds.items())))
-        rows.append(("sums", self.strategy.replace("\n", "\n" + " " * 12)))
-        rows.append(("a round", ", ".join(f"{k} {_plain(v)}" for k, v in self.cost.items())))
+        rows += [("privacy", _plain(self.privacy)), ("rounds", _plain(self.rounds)),
+                 ("sums", self.strategy.replace("\n", "\n" + " " * 12)),
+                 ("a round", _plain(self.cost))]
         if self.looked is not None:
-            rows.append(("NOT PRIVATE", ", ".join(
-                f"{k} {_plain(v)}" for k, v in self.looked.items())))
+            rows.append(("NOT PRIVATE", _plain(self.looked)))
         rows += [("WARNING", x) for x in self.warnings] or [("warnings", "none")]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
 
 def _plain(x: Any) -> str:
     if isinstance(x, dict):
-        return "(" + ", ".join(f"{k} {_plain(v)}" for k, v in x.items()) + ")"
+        return ", ".join(f"{k} ({_plain(v)})" if isinstance(v, dict) else f"{k} {_plain(v)}"
+                         for k, v in x.items())
     if isinstance(x, bool) or x is None:
         return "unknown" if x is None else "yes" if x else "no"
     return f"{x:,}" if isinstance(x, int) else f"{x:.3g}" if isinstance(x, float) else str(x)
@@ -151,19 +148,20 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     if delta is not None:
         checks.number("delta", delta, low=0.0, high=1.0)
     described = algorithm.mechanism(hyper)
-    check_description(described)
+    composed.check(described)
     grouped = not isinstance(problem, Problem)
     axes = 1 + grouped
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
     record_isolation.check_operator(problem, z, rows, axes)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
-    (main, *_) = leaves(described)
-    query, *others = _queries(described)
+    (main, *_), queries = leaves(described), _queries(described)
     clips = main.clips()
     wanted = Saddle(clips.get("w", clips.get("", next(iter(clips.values()), None))),
                     clips.get("v"))
-    batch, read = _batch(query, n)
+    sampling = getattr(queries[0], "sampling", Full())
+    size = getattr(queries[0], "population", None) or max(getattr(queries[0], "sizes", (n,)))
+    read = int(sampling.rows_read(size))
     drawn = getattr(problem, "random", False)
     summed = clipped_sum(release_keys.operator_of(problem) if drawn else problem.operator, wanted)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
@@ -183,10 +181,10 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         privacy={"delta": None if delta is None else float(delta), "1/n": 1 / n,
                  "noise is set": noise},
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
-                "batch size": batch, "rows read": read},
+                "batch size": float(sampling.batch_size(size)), "rows read": read},
         strategy=summed.explain(z, batch_of),
         cost=cost,
-        warnings=_warnings(problem, delta, n, noise, z, wanted, hyper, (query, *others)),
+        warnings=_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 
 
@@ -242,14 +240,8 @@ def _noise_is_set(described: Any) -> bool:
     return all(query.noise_multiplier is not None for query in _queries(described))
 
 
-def _batch(query: Any, n: int) -> tuple[float, int]:
-    sampling = getattr(query, "sampling", Full())
-    size = getattr(query, "population", None) or max(getattr(query, "sizes", (n,)))
-    return float(sampling.batch_size(size)), int(sampling.rows_read(size))
-
-
 def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
-              hyper: Any, queries: tuple[Any, ...]) -> tuple[str, ...]:
+              hyper: Any, queries: list[Any]) -> tuple[str, ...]:
     texts = list(public_signs.warnings_of(problem, z))
     if delta is not None and delta >= min(0.1, 1 / n):
         texts.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
@@ -300,7 +292,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
     """
     key, state = jax.random.key(0), jax.tree.map(jnp.asarray, algorithm.init(z, hyper))
     if not _noise_is_set(algorithm.mechanism(hyper)):
-        hyper = with_noise_of_all(hyper, 1.0)  # for a round whose result nobody sees
+        hyper = composed.with_noise_of_all(hyper, 1.0)  # for a round whose result nobody sees
 
     @jax.jit
     def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
@@ -371,27 +363,16 @@ def labels_outside(labels: types.Labels, data: PyTree) -> tuple[int, int]:
       labels: the labels of the problem.
       data: leaves `[n, ...]`, `People` or rows on the host; not on a mesh, and not traced.
     """
-    if isinstance(data, HostData):
-        return _labels_outside_host(labels, data)
-    rows, present = data if isinstance(data, People) else (data, None)
-    column = (jax.tree.leaves(rows) or [np.zeros(0)])[labels.leaf]
-    if np.ndim(column) != 1 + (present is not None):
-        return 0, 0  # of other shapes than documented, which the operator refuses
-    step = max(1, len(column) // _LABELS)
-    wrong = ~np.isin(np.asarray(column[::step]), labels.values)
-    if present is None:
-        return int(np.sum(wrong)), wrong.size
-    counted = np.asarray(present[::step])
-    return int(np.sum(wrong & counted)), int(np.sum(counted))
-
-
-def _labels_outside_host(labels: types.Labels, data: HostData) -> tuple[int, int]:
-    """Counts labels of data on the host, a chunk at a time."""
+    if not isinstance(data, HostData):  # nothing but the labels leaves the device
+        rows = data.rows if isinstance(data, People) else data
+        column = np.asarray(jax.tree.leaves(rows)[labels.leaf])
+        data = HostData(People(column, np.asarray(data.present)) if isinstance(data, People)
+                        else column)
     people = isinstance(data.record, People)
     leaves = jax.tree.leaves(data.record.rows if people else data.record)
     leaf, count, wrong = labels.leaf % len(leaves), 0, 0
     if len(leaves[leaf].shape) != people:
-        return 0, 0
+        return 0, 0  # of other shapes than documented, which the operator refuses
     numbers = np.arange(0, data.count, max(1, data.count // _LABELS))
     for rows in np.array_split(numbers, -(-numbers.size // _AT_ONCE)):
         present = data.leaf(len(leaves), rows) if people else np.ones(rows.shape, bool)

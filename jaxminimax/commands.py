@@ -62,7 +62,7 @@ def _together(parts: list[Mechanism]) -> Mechanism:
 
 def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
     """Truncates each part after so many releases."""
-    stopped = (curve.truncated(part, spent) for part in parts)
+    stopped = (part.truncated(spent) for part in parts)
     return _together([part for part in stopped if part is not None])
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
@@ -145,16 +146,7 @@ def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
     release_keys.refuse(problem, "The mean operator")
     each = jax.vmap(problem.operator, (None, 0))(z, data)
     mean = jax.tree.map(lambda x: jnp.mean(x, 0), each)
-    return mean if problem.public is None else jax.tree.map(jnp.add, mean, problem.public(z))
-
-
-def _dot(x: Saddle, y: Saddle) -> jax.Array:
-    return sum((jnp.sum(a * b) for a, b in zip(*map(jax.tree.leaves, (x, y)), strict=True)),
-               start=jnp.zeros(()))
-
-
-def _minus(x: Saddle, y: Saddle) -> Saddle:
-    return jax.tree.map(jnp.subtract, x, y)
+    return mean if problem.public is None else optax.tree.add(mean, problem.public(z))
 
 
 def vi_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
@@ -180,7 +172,7 @@ def vi_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
         raise ValueError("The problem has no maximiser in closed form: give Problem(furthest=...) "
                          "one, or use vi_gap_bound.")
     u = problem.furthest(z, data)
-    return _dot(mean_operator(problem, u, data), _minus(z, u))
+    return optax.tree.vdot(mean_operator(problem, u, data), optax.tree.sub(z, u))
 
 
 def vi_gap_bound(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
@@ -207,7 +199,7 @@ def vi_gap_bound(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     if problem.support is None:
         raise ValueError("The problem has no linear minimiser: give Problem(support=...) one.")
     g = mean_operator(problem, z, data)
-    return _dot(g, _minus(z, problem.support(g)))
+    return optax.tree.vdot(g, optax.tree.sub(z, problem.support(g)))
 
 
 def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
@@ -244,9 +236,8 @@ def natural_residual(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
         >>> float(jmm.metrics.natural_residual(pull, Saddle(jnp.ones(1), ()), jnp.ones((4, 1))))
         0.0
     """
-    moved = problem.project(_minus(z, mean_operator(problem, z, data)))
-    gap = _minus(z, moved)
-    return jnp.sqrt(_dot(gap, gap))
+    moved = problem.project(optax.tree.sub(z, mean_operator(problem, z, data)))
+    return optax.tree.norm(optax.tree.sub(z, moved))
 
 
 def _group_means(values: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
@@ -353,8 +344,7 @@ def parity_violation(predicted: np.ndarray, groups: np.ndarray) -> float:
         >>> jmm.metrics.parity_violation(np.array([1, 0, 1, 1]), np.array([0, 0, 1, 1]))
         0.5
     """
-    predicted, groups = _classes(predicted, groups)
-    return _violation(predicted, groups)
+    return odds_violation(predicted, np.zeros(np.shape(predicted)), groups)
 
 
 def odds_violation(predicted: np.ndarray, y: np.ndarray, groups: np.ndarray) -> float:
@@ -377,23 +367,17 @@ def odds_violation(predicted: np.ndarray, y: np.ndarray, groups: np.ndarray) -> 
         >>> jmm.metrics.odds_violation(predicted, y, np.array([0, 0, 1, 1]))
         0.5
     """
-    predicted, y, groups = _classes(predicted, y, groups)
-    return max(_violation(predicted[y == label], groups[y == label]) for label in np.unique(y))
-
-
-def _classes(predicted: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
-    arrays = tuple(map(np.asarray, (predicted, *others)))
-    if {a.shape for a in arrays} != {(len(arrays[0]),)}:
+    predicted, y, groups = arrays = tuple(map(np.asarray, (predicted, y, groups)))
+    if {a.shape for a in arrays} != {(len(predicted),)}:
         raise ValueError("predictions, classes and groups must be vectors of one length, got "
                          f"shapes {[a.shape for a in arrays]}.")
-    labels = arrays[0]
-    if labels.dtype.kind == "f" and np.any(labels != np.round(labels)):
+    if predicted.dtype.kind == "f" and np.any(predicted != np.round(predicted)):
         raise ValueError("predicted must be classes, got numbers that are not whole: compare the "
                          "scores with a threshold first.")
-    return arrays
 
+    def violation(predicted: np.ndarray, groups: np.ndarray) -> float:
+        shares = np.array([[np.mean(predicted[groups == group] == label)
+                            for group in np.unique(groups)] for label in np.unique(predicted)])
+        return float(np.max(np.ptp(shares, axis=1)))
 
-def _violation(predicted: np.ndarray, groups: np.ndarray) -> float:
-    shares = np.array([[np.mean(predicted[groups == group] == label)
-                        for group in np.unique(groups)] for label in np.unique(predicted)])
-    return float(np.max(np.ptp(shares, axis=1)))
+    return max(violation(predicted[y == label], groups[y == label]) for label in np.unique(y))

@@ -5,18 +5,16 @@
 The keywords are those of the algorithm's own `plan`, which receives the accountant as an argument.
 """
 
-import dataclasses
 import functools
 import inspect
 from typing import Any
 
-import jax
-
 from jaxminimax.accounting import calibrate, calibrate_noise
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments
-from jaxminimax.base.types import Algorithm, HyperT, Saddle
+from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Solution
+from jaxminimax.mechanism.composed import with_noise_of_all
 
 
 def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: float,
@@ -54,7 +52,7 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
 
     def noise(hyper: Any) -> Any:
         if epsilon is None:
-            return _silent(hyper)
+            return with_noise_of_all(hyper, 0.0)
         return calibrate(algorithm, hyper, epsilon, delta, neighbours=neighbours)
 
     target = Target(epsilon, delta, noise, functools.partial(gaussian_ratio, epsilon, delta))
@@ -74,17 +72,3 @@ def gaussian_ratio(epsilon: float | None, delta: float) -> float:
         return 0.0
     noisy = calibrate_noise(Solution(sensitivity=1.0, because="-"), epsilon, delta)
     return float(noisy.noise_multiplier)
-
-
-def _silent(described: Any) -> Any:
-    """Returns settings, or a description in them, without noise."""
-    changed: dict[str, Any] = {name: _silent(getattr(described, name)) for name in (
-        "query", "losses", "anchor", "difference")
-        if dataclasses.is_dataclass(getattr(described, name, None))}
-    if hasattr(described, "parts"):
-        changed["parts"] = tuple(map(_silent, described.parts))
-    if hasattr(described, "noise_multiplier"):
-        clip = getattr(described, "clip", None)
-        changed["noise_multiplier"] = (jax.tree.map(lambda _: 0.0, clip)
-                                       if isinstance(clip, Saddle) else 0.0)
-    return dataclasses.replace(described, **changed)

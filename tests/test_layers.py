@@ -51,9 +51,8 @@ SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "
 TESTED_IN = {
     "accounting/test_answers": "accounting/curve accounting/tuning",
     "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
-    "accounting/test_pairs": "accounting/gaussian base/masses",
+    "accounting/test_pairs": "accounting/gaussian",
     "accounting/test_statements": "accounting/sections accounting/stating",
-    "accounting/test_calibration": "accounting/roots",
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups noise/_chosen",
@@ -83,9 +82,8 @@ TESTED_IN = {
     "releases/test_opening": "releases/watch",
     "releases/test_sums": "releases/reading",
     "tables/test_labels": "tables/scores",
-    "tables/test_scorer": "tables/columns tables/files tables/records tables/report tables/rule "
-                          "tables/scaling tables/schema tables/statistics tables/training "
-                          "tables/unfinished",
+    "tables/test_scorer": "tables/columns tables/files tables/report tables/rule tables/schema "
+                          "tables/training tables/unfinished",
     "test_command": "__main__ commands options",
     "test_names": "face types base/types",
 }

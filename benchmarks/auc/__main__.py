@@ -8,7 +8,6 @@ privacy is the same algorithm without noise (and, for the linear scorer, without
 import argparse
 import math
 import os
-import pathlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ _ASSUMED = (
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.auc", description=__doc__)
+    p = report.Parser(__file__, __doc__, "json", "plot")
     p.add_argument("--dataset", choices=data.NAMES, help="default: randhie, which needs no file")
     p.add_argument("--split", choices=("random", "file"), default="random",
                    help="test on a random fifth of the rows, or on the published test file")
@@ -54,8 +53,6 @@ def parser() -> report.Parser:
                    help="expected size of a Poisson batch, or 'full' (default: by data set)")
     p.add_argument("--iterations", type=report.count, help="rounds (default: by data set)")
     report.seed_options(p, 5)
-    p.add_argument("--json", type=report.output(".json"), help="write the results to this file")
-    p.add_argument("--plot", type=report.output(".png"), help="plot AUC against epsilon")
     return p
 
 
@@ -217,11 +214,7 @@ def main(argv: list[str] | None = None) -> int:
              f"of a person: epsilon for any {args.people} records, should one person have as many "
              "as that.\n"))
     print(report.paragraphs([str(s) for s in statements]))
-    if args.json:
-        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        report.write_json(args.json, {
-            "environment": report.environment(), "arguments": arguments, "rows": rows,
-            "statements": [s.to_json() for s in statements]})
+    report.save(args, {"rows": rows, "statements": [s.to_json() for s in statements]})
     if args.plot:
         report.plot_auc(args.plot, rows, f"{first.name}, {args.scorer} scorer, {args.algorithm}, "
                                          f"delta {args.delta:g}")

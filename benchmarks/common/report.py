@@ -10,9 +10,12 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+ROOT = pathlib.Path(__file__).parents[2]
+_FILES = {"json": ((".json",), "results"), "markdown": ((".md",), "tables"),
+          "plot": ((".png", ".svg", ".pdf"), "figure")}
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax", "dp-accounting", "jaxminimax")
 
 
@@ -21,11 +24,23 @@ class Parser(argparse.ArgumentParser):
 
     In a command, `python -m benchmarks.NAME`, JAX keeps compiled programs for later ones
     (`own_files.keep_programs`), unless it times or reads what a compiler does.
+
+    Args:
+      file: `__file__` of the command.
+      text: what it does, for `--help`.
+      *files: names of the files that it writes if asked to, of `_FILES`.
+      compiles: whether it times or reads what a compiler does.
     """
 
-    def __init__(self, *args: Any, compiles: bool = False, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, file: str, text: str | None, *files: str, compiles: bool = False) -> None:
+        parts = pathlib.Path(file).relative_to(ROOT).with_suffix("").parts
+        super().__init__(prog=f"python -m {'.'.join(parts).removesuffix('.__main__')}",
+                         description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         self._keeps = not compiles and _is_command()
+        for name in files:
+            endings, what = _FILES[name]
+            self.add_argument(f"--{name}", type=output(*endings), metavar="FILE",
+                              help=f"file for the {what}")
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Any:
         """The arguments."""
@@ -161,9 +176,8 @@ def command() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = (pathlib.Path(sys.argv[0]).name if spec is None
                else f"python -m {spec.name.removesuffix('.__main__')}")
-    here = pathlib.Path(__file__).parents[2]
-    words = [x if not os.path.isabs(x) else pathlib.Path(x).relative_to(here).as_posix()
-             if pathlib.Path(x).is_relative_to(here) else pathlib.Path(x).name
+    words = [x if not os.path.isabs(x) else pathlib.Path(x).relative_to(ROOT).as_posix()
+             if pathlib.Path(x).is_relative_to(ROOT) else pathlib.Path(x).name
              for x in sys.argv[1:]]
     return shlex.join([*program.split(" "), *words])
 
@@ -171,11 +185,11 @@ def command() -> str:
 def commit() -> str | None:
     """The commit of the source that runs, with "+" if it was changed since; None outside of git."""
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=pathlib.Path(__file__).parent, text=True,
+        return subprocess.run(["git", *words], cwd=ROOT, text=True,
                               capture_output=True, check=True).stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", "../..")
+        changed = git("status", "--porcelain", "--untracked-files=no")
         return git("rev-parse", "HEAD") + "+" * bool(changed)
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -188,6 +202,32 @@ def write_json(path: pathlib.Path, record: Any) -> None:
       ValueError: for NaN or infinity, which JSON has no word for.
     """
     path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of a command for JSON."""
+    return {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
+
+
+def save(args: argparse.Namespace, record: dict[str, Any],
+         arguments: dict[str, Any] | None = None) -> None:
+    """Writes `record` to `--json`, if that is asked for, with where it was made and how.
+
+    Args:
+      args: of the command.
+      record: the results.
+      arguments: those that count; None for all.
+    """
+    if args.json is not None:
+        write_json(args.json, {"environment": environment(), "arguments": (
+            arguments_of(args) if arguments is None else arguments), **record})
+
+
+def show(args: argparse.Namespace, text: str, title: str = "") -> None:
+    """Prints tables, and writes them to `--markdown`, if that is asked for, below a title."""
+    print(text)
+    if args.markdown is not None:
+        args.markdown.write_text(f"# {title}\n\n{text}" if title else text, encoding="utf-8")
 
 
 def kept(path: pathlib.Path | None, part: str, arguments: dict[str, Any],
@@ -216,6 +256,27 @@ def kept(path: pathlib.Path | None, part: str, arguments: dict[str, Any],
         raise ValueError(f"--json {path}: the file holds results of other arguments, or of "
                          "something else; move it away or give the same ones")
     return result
+
+
+def missing(runs: dict[str, Any], recipes: Mapping[str, str | None],
+            seeds: Iterable[int]) -> Iterator[tuple[str, int]]:
+    """Yields the cells and seeds that `runs` lacks, in order; a cell of another recipe lacks all.
+
+    The caller measures one, puts it into `runs[name]["seeds"][str(seed)]` and writes the results
+    file before it asks for the next, so that a command that was stopped loses one seed at most.
+
+    Args:
+      runs: cells by name, as `kept` has them.
+      recipes: what each cell is made with, by name; None where that never changes.
+      seeds: of every cell.
+    """
+    for name, recipe in recipes.items():
+        if runs.setdefault(name, {}).get("recipe") != recipe:
+            runs[name] = {"recipe": recipe}
+        own = runs[name].setdefault("seeds", {})
+        for seed in seeds:
+            if str(seed) not in own:
+                yield name, seed
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

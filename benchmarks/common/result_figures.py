@@ -123,8 +123,8 @@ def one_read_behind(result: Result) -> list[float]:
 
 def true_epsilon_of_one(result: Result) -> list[float]:
     """The true epsilon of Remark 1's noise where 1 is claimed, at delta = 1e-6."""
-    return _ends(row["true_epsilon_attained"] for job in result["jobs"].values()
-                 for row in job["rows"] if row["reading"] == "printed" and row["epsilon"] == 1.0
+    return _ends(row["true_epsilon_attained"] for row in result["rows"]
+                 if row["reading"] == "printed" and row["epsilon"] == 1.0
                  and row["delta"] == 1e-6)
 
 

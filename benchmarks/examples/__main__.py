@@ -10,7 +10,6 @@ Each trains at several epsilon with noise calibrated to the whole run, prints wh
 statement says, and measures what came out; measures read the data and are not private.
 """
 
-import pathlib
 import sys
 from typing import Any
 
@@ -22,7 +21,7 @@ EXAMPLES: dict[str, Any] = {"gan": gan, "mdp": mdp, "dro": dro,
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.examples", description=__doc__)
+    p = report.Parser(__file__, __doc__, "json", "plot")
     p.add_argument("example", choices=EXAMPLES)
     p.add_argument("--dataset", help="default: the first; "
                    + "; ".join(f"{k}: {', '.join(x.DATASETS)}" for k, x in EXAMPLES.items()))
@@ -32,8 +31,6 @@ def parser() -> report.Parser:
     p.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     p.add_argument("--seeds", type=report.count, help="number of runs at every epsilon")
     p.add_argument("--quick", action="store_true", help="few records, rounds and budgets")
-    p.add_argument("--json", type=report.output(".json"), help="write the results to this file")
-    p.add_argument("--plot", type=report.output(".png"), help="draw the picture")
     return p
 
 
@@ -57,12 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         p.error(str(error))
     print(runs.show(outcome))
-    if args.json:
-        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        report.write_json(args.json, {
-            "environment": report.environment(), "arguments": arguments,
-            "title": outcome.title, "rows": outcome.rows,
-            "statements": [s.to_json() for s in outcome.statements]})
+    report.save(args, {"title": outcome.title, "rows": outcome.rows,
+                       "statements": [s.to_json() for s in outcome.statements]})
     if args.plot:
         import matplotlib
         matplotlib.use("Agg")

@@ -13,7 +13,6 @@ mechanism, and the last line names libraries that are not installed. The column 
 closed form or a contour integral of the moment generating function, without a grid of losses.
 """
 
-import argparse
 import importlib
 import pathlib
 import time
@@ -247,8 +246,7 @@ def words(rows: list[dict[str, Any]], noise: list[dict[str, Any]],
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.privacy.accountant", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE",
                    default=RESULT.with_suffix(".json"), help="write the rows")
     p.add_argument("--markdown", type=report.output(".md"), metavar="FILE", default=RESULT,

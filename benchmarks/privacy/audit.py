@@ -10,10 +10,8 @@ than the claim, or a record moves what is released by more than is charged, in u
 With `--quick` every algorithm, with fewer ways of sampling, epsilon = 4 alone and fewer runs.
 """
 
-import argparse
 import dataclasses
 import math
-import pathlib
 import sys
 import time
 from typing import Any
@@ -275,10 +273,7 @@ def wide_table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = report.Parser(prog="python -m benchmarks.privacy.audit",
-                           description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=report.output(".json"), help="file for rows and statements")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
+    parser = report.Parser(__file__, __doc__.split("\n")[0], "json", "markdown")
     parser.add_argument("--quick", action="store_true", help="fewer cases and runs")
     parser.add_argument("--only", choices=("claims", "wide"), help="one half of it")
     parser.add_argument("--runs", type=report.count, help="on each of the two data sets")
@@ -295,8 +290,8 @@ def main(argv: list[str] | None = None) -> int:
         print(report.table(header, cells), end="\n\n")
     print(f"Lower bounds on epsilon at delta = {DELTA:g} and confidence 0.999 a row; "
           f"{len(rows) + len(wide)} rows, {seconds:.0f} s.")
-    if args.json is not None:
-        write(args.json, args, rows, statements, wide, seconds)
+    report.save(args, {"seconds": round(seconds, 1), "rows": rows, "statements": statements,
+                       "wide": wide})
     if args.markdown is not None:
         args.markdown.write_text(markdown(tables), encoding="utf-8")
     broken = [r for r in rows if r["violated"]]
@@ -323,15 +318,6 @@ def markdown(tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]]) -> str
         text += "\n" + "\n".join(f"| {' | '.join(row)} |" for row in (
             header, ("---",) * len(header), *cells)) + "\n"
     return text
-
-
-def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
-          statements: list[dict[str, Any]], wide: list[dict[str, Any]], seconds: float) -> None:
-    """The JSON file."""
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    report.write_json(path, {"environment": report.environment(), "arguments": arguments,
-                             "seconds": round(seconds, 1), "rows": rows,
-                             "statements": statements, "wide": wide})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ the second call finds the answer among the remembered ones. `noise multiplier` i
 query, noise over clip norm. The target is 2 s without sampling and 10 s with it.
 """
 
-import argparse
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -101,9 +100,7 @@ def rows(case: Case) -> list[dict[str, Any]]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.privacy.calibration", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--quick", action="store_true", help="without sampling, and Poisson samples")
     return p
 
@@ -121,11 +118,7 @@ def main(argv: list[str] | None = None) -> int:
     slow = [case.name for case, (cold, _) in zip(cases, timed, strict=True)
             if cold["seconds"] > case.limit]
     print(f"\nOver the limit: {', '.join(slow) or 'none'}.")
-    if args.json:
-        report.write_json(args.json, {
-            "environment": report.environment(),
-            "arguments": {k: str(v) if k == "json" and v else v for k, v in vars(args).items()},
-            "rows": [row for pair in timed for row in pair], "statements": []})
+    report.save(args, {"rows": [row for pair in timed for row in pair], "statements": []})
     return 0
 
 

@@ -22,7 +22,6 @@ or infinity without such a reason, one below an attack, a case that takes more t
 seconds.
 """
 
-import argparse
 import collections
 import json
 import math
@@ -271,11 +270,9 @@ def fuzz(cases: int, seed: int) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs it; 1 if anything was found."""
-    p = report.Parser(prog="python -m benchmarks.privacy.fuzz", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--cases", type=report.count, default=1000)
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--json", type=report.output(".json"), help="write counts and findings to this")
     args = p.parse_args(argv)
     result = fuzz(args.cases, args.seed)
     for word, count in sorted(result["outcomes"].items()):
@@ -283,8 +280,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{result['cpu_seconds']} CPU s; slowest {result['slowest']['seconds']} s")
     for finding in result["findings"][:20]:
         print(f"\n{finding['case']}: {finding['outcome']}\n  {finding['asked']}")
-    if args.json:
-        report.write_json(args.json, {"environment": report.environment(), **result})
+    report.save(args, result)
     return 1 if result["findings"] else 0
 
 

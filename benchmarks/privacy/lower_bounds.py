@@ -15,7 +15,6 @@ attained up to rounding of floats, however coarse the cells: a ratio attained / 
 would refute the bound.
 """
 
-import argparse
 import dataclasses
 import itertools
 import math
@@ -357,9 +356,7 @@ def windows_table() -> list[dict[str, Any]]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.privacy.lower_bounds", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
+    p = report.Parser(__file__, __doc__, "json")
     return p
 
 
@@ -379,11 +376,7 @@ def main(argv: list[str] | None = None) -> int:
     worst = max(r["attained_over_claimed"] for r in every)
     print(f"largest attained / claimed: {worst:.9f} over {len(every)} cases, "
           f"{time.perf_counter() - began:.1f} s")
-    if args.json:
-        report.write_json(args.json, {
-            "environment": report.environment(),
-            "arguments": {k: str(v) if v else v for k, v in vars(args).items()},
-            "rows": every, "statements": []})
+    report.save(args, {"rows": every, "statements": []})
     return 0 if worst <= 1 + 1e-9 else 1
 
 

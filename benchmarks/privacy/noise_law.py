@@ -10,7 +10,6 @@ be 0. Nanoseconds a number of integer and of float32 noise, medians over rounds 
 take turns, in process time, within a program that draws many times.
 """
 
-import argparse
 import functools
 import statistics
 from collections.abc import Callable
@@ -159,13 +158,11 @@ def speed(size: int, bits: int, rounds: int = 15, clock: str = "cpu") -> dict[st
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.privacy.noise_law", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--draws", type=report.number(1e4, 1e12), default=1e8,
                    help="integers a chi-square (default 1e8)")
     p.add_argument("--quick", action="store_true",
                    help="2^22 words of the first stage instead of all 2^31")
-    p.add_argument("--json", type=report.output(".json"), help="where results go")
     return p
 
 

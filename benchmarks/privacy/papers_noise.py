@@ -9,7 +9,6 @@ so a value above the claim refutes the formula. `noise / needed` is the formula'
 calibrated one, to a few parts in 1000; below 1 there is too little.
 """
 
-import argparse
 import dataclasses
 import math
 import time
@@ -24,7 +23,7 @@ import jaxminimax as jmm
 from benchmarks.common import report
 from benchmarks.privacy import formulas
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, roots
+from jaxminimax.accounting import calibration, curve
 from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism import with_noise
 from jaxminimax.mechanism.costs import Charge
@@ -79,7 +78,7 @@ def factor(mechanism: Any, epsilon: float, delta: float) -> float:
                    for cost in louder)
 
     slow = any(cost.losses for cost in charges(mechanism))
-    return roots.find(at, epsilon, guess if slow else None)
+    return calibration.find(at, epsilon, guess if slow else None)
 
 
 def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement: bool = False,
@@ -279,9 +278,7 @@ def row(case: Case) -> dict[str, Any]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.privacy.papers_noise", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--quick", action="store_true", help="fewer and smaller settings")
     return p
 
@@ -304,11 +301,7 @@ def main(argv: list[str] | None = None) -> int:
     print("\ntrue: upper bound for what the paper's listing runs; lower: attained by an explicit "
           "pair;\nnoise / needed: the formula's noise over the calibrated one, below 1 too little."
           f"\n\nEverything {time.perf_counter() - began:.1f} s.")
-    if args.json:
-        report.write_json(args.json, {
-            "environment": report.environment(),
-            "arguments": {k: str(v) if k == "json" and v else v for k, v in vars(args).items()},
-            "rows": rows, "statements": []})
+    report.save(args, {"rows": rows, "statements": []})
     return 0
 
 

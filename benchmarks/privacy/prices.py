@@ -155,7 +155,7 @@ def selected(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Computes and prints all of it."""
-    parser = report.Parser(prog="python -m benchmarks.privacy.prices", description=__doc__)
+    parser = report.Parser(__file__, __doc__)
     parser.add_argument("--json", nargs="?", type=report.output(".json"), help="for the figures",
                         const=str(pathlib.Path(__file__).parent / "results/prices.json"))
     args = parser.parse_args(argv)

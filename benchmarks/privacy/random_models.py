@@ -16,7 +16,6 @@ model:
 * in float64 and float32, no record's clipped gradient is longer than its clip norm.
 """
 
-import argparse
 import functools
 import itertools
 import time
@@ -331,11 +330,9 @@ def examine(model: Model) -> Found:
 
 def main(argv: list[str] | None = None) -> int:
     """Prints what was found; 1 if a statement failed."""
-    p = report.Parser(prog="python -m benchmarks.privacy.random_models", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--models", type=report.count, default=200)
     p.add_argument("--seed", type=int, default=0, help="of the first model")
-    p.add_argument("--json", type=report.output(".json"), help="write the findings to this")
     args = p.parse_args(argv)
     jax.config.update("jax_enable_x64", True)
     began, rows, failed = time.process_time(), [], []
@@ -356,8 +353,7 @@ def main(argv: list[str] | None = None) -> int:
         "cpu_seconds": round(time.process_time() - began, 1)}
     for name, value in said.items():
         print(f"{name}: {value}")
-    if args.json:
-        report.write_json(args.json, {"environment": report.environment(), **said})
+    report.save(args, said)
     return 1 if failed else 0
 
 

@@ -7,7 +7,6 @@ Standard deviations over B / n, and over the root of the number of releases, of 
 Laplace noise is what all of them had: on all losses, or inside, with the index as post-processing.
 """
 
-import argparse
 import math
 import time
 import warnings
@@ -45,8 +44,7 @@ def row(times: int, epsilon: float, delta: float) -> list[str]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.privacy.selection_noise", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__)
     p.add_argument("--epsilon", type=float, default=1.0, help="target of all releases")
     p.add_argument("--delta", type=float, default=1e-6, help="target of all releases")
     p.add_argument("--releases", type=int, nargs="+", default=[10, 30, 300, 3000],

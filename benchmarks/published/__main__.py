@@ -7,13 +7,13 @@ on Adult are not run: their rows are read from the results of `benchmarks.publis
 
     python -m benchmarks.published --json --markdown --plot
 
-Without file names the three are written to published/results. Cells and seeds that the JSON file
-holds already, from the same settings, are not run again. More seeds of one cell are added to it by
+Without file names the three are written to published/results. The JSON file is written after every
+seed of every cell, and those that it holds already, from the same settings, are not run again. More
+seeds of one cell are added to it by
 
     python -m benchmarks.published --json --cell "imbalanced Fashion-MNIST 0.5" --first-seed 100
 """
 
-import argparse
 import os
 import sys
 import time
@@ -35,8 +35,7 @@ _SAME = ("epochs", "split", "quick")
 
 def parser() -> report.Parser:
     """The arguments."""
-    p = report.Parser(prog="python -m benchmarks.published", description=__doc__,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__)
     p.add_argument("--papers", nargs="+", choices=PAPERS, default=PAPERS)
     report.seed_options(p, 5)
     report.cell_option(p)
@@ -80,24 +79,20 @@ def cells(args: Any) -> list[claims.Cell]:
     return [result[name] for name in report.chosen(args, list(result))]
 
 
-def run(args: Any, cell: claims.Cell, old: dict[str, Any]) -> dict[str, Any]:
-    """Our AUCs of one cell, by seed: those of `old`, and of the seeds that it lacks.
+def run(args: Any, cell: claims.Cell, seed: int) -> dict[str, Any]:
+    """Our AUC of one cell and seed, which draws the positives of an imbalanced task, too.
 
     Raises:
         ValueError: if the data cannot be read, or a run diverged.
     """
     s = claims.ours(cell)
-    missing = [seed for seed in report.seeds(args) if seed not in old.get("seeds", ())]
     try:
-        dataset = runs.images(cell.data, cell.ratio, map_of=s.features, split=args.split,
-                              data_dir=args.data_dir)
+        dataset = runs.images(cell.data, cell.ratio, seed=seed, map_of=s.features,
+                              split=args.split, data_dir=args.data_dir)
         train: Any = runs.whitened if isinstance(s, runs.Whitened) else runs.mlp
-        result = train(s, dataset, cell.epsilon, claims.DELTA, missing, cell.name)
+        return dict(train(s, dataset, cell.epsilon, claims.DELTA, seed, cell.name))
     except (OSError, auc_runs.Refused, auc_runs.Diverged) as error:
         raise ValueError(str(error)) from error
-    both = {name: [*old.get(name, ()), *new] for name, new in (("seeds", missing),
-                                                              ("auc", result["auc"]))}
-    return {**result, **both, "seconds": old.get("seconds", 0.0) + result["seconds"]}
 
 
 def results(args: Any, done: dict[str, Any]) -> tuple[list[page.Row], list[dict[str, Any]]]:
@@ -105,9 +100,10 @@ def results(args: Any, done: dict[str, Any]) -> tuple[list[page.Row], list[dict[
     rows, details = [], []
     for cell in claims.CELLS:
         result, theirs = done.get(f"ours, {cell.name}"), done.get(f"theirs, {cell.name}")
-        if result and theirs:
-            rows.append(page.of_privatediff(cell, result, theirs))
-            details.append({"data": cell.title, "epsilon": cell.epsilon, **theirs})
+        if result and result["seeds"] and theirs and theirs["seeds"]:
+            seen = theirs["seeds"]["0"]
+            rows.append(page.of_privatediff(cell, result, seen))
+            details.append({"data": cell.title, "epsilon": cell.epsilon, **seen})
     if "yang" in args.papers:
         rows += page.of_yang(READ["yang"])
     if "fermi" in args.papers:
@@ -142,21 +138,20 @@ def main(argv: list[str] | None = None) -> int:
     try:
         check(args)
         done = report.kept(args.json, "cells", arguments, _SAME) or {}
-        jobs = [(side, cell) for side in ("ours", "theirs") for cell in cells(args)]
-        for number, (side, cell) in enumerate(jobs, 1):
-            name = f"{side}, {cell.name}"
-            recipe = repr(claims.ours(cell)) if side == "ours" else repr(cell)
-            old = done.get(name, {})
-            if old.get("recipe") != recipe:
-                old = {}
-            elif side == "theirs" or set(report.seeds(args)) <= set(old["seeds"]):
-                continue
-            report.say(f"[{number}/{len(jobs)}] {name}, {time.perf_counter() - clock:.0f} s so far")
-            result = (run(args, cell, old) if side == "ours" else
-                      truth.privatediff(cell, args.data_dir, args.epochs, args.split))
-            done[name] = {"recipe": recipe, **result}
-            write(args, arguments, done, False)
-            jax.clear_caches()
+        for side, seeds in (("ours", report.seeds(args)), ("theirs", range(1))):
+            todo = {f"{side}, {cell.name}": cell for cell in cells(args)}
+            recipes = {name: claims.recipe(cell) if side == "ours" else repr(cell)
+                       for name, cell in todo.items()}
+            for name, seed in report.missing(done, recipes, seeds):
+                report.say(f"{name}, seed {seed}, {time.perf_counter() - clock:.0f} s so far")
+                result = (run(args, todo[name], seed) if side == "ours" else
+                          truth.privatediff(todo[name], args.data_dir, args.epochs, args.split))
+                own = ("auc", "seconds") if side == "ours" else tuple(result)
+                done[name]["seeds"][str(seed)] = {k: result.pop(k) for k in own}
+                done[name] |= result
+                write(args, arguments, done, False)
+                if set(map(str, seeds)) <= set(done[name]["seeds"]):
+                    jax.clear_caches()  # the next cell has programs of other shapes
         write(args, arguments, done, True)
         rows, details = results(args, done)
     except (ValueError, OSError) as error:

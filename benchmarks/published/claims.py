@@ -105,6 +105,11 @@ def ours(cell: Cell) -> Whitened | Settings:
     return next(s for bound, s in _OURS[cell.data, cell.ratio] if cell.epsilon <= bound)
 
 
+def recipe(cell: Cell) -> str:
+    """What a cell is made with: a kept one is run again where this has changed."""
+    return f"{ours(cell)}" + (", a draw of positives for every seed" if cell.ratio < 0.5 else "")
+
+
 def model(s: Whitened | Settings) -> str:
     """Our model in words."""
     if isinstance(s, Whitened):

@@ -36,7 +36,7 @@ def row(**values: Any) -> Row:
 
 def of_privatediff(cell: claims.Cell, found: dict[str, Any], theirs: dict[str, Any]) -> Row:
     """A cell of Table 1: our AUCs, and what a re-run says about the claimed epsilon."""
-    aucs = found["auc"]
+    aucs = [one["auc"] for one in found["seeds"].values()]
     error = statistics.stdev(aucs) / math.sqrt(len(aucs)) if len(aucs) > 1 else None
     return row(
         paper=_PRIVATEDIFF, data=cell.title,
@@ -53,11 +53,10 @@ def of_yang(file: pathlib.Path) -> list[Row]:
     and the accountant's bound where it has one.
     """
     stored = json.loads(file.read_text(encoding="utf-8"))
-    every = [r for job in stored["jobs"].values() for r in job["rows"]]
-    seen = {(r["dataset"], r["method"], r["epsilon"]): r for r in every
+    seen = {(r["dataset"], r["method"], r["epsilon"]): r for r in stored["rows"]
             if r["reading"] == "printed" and r["delta"] == 1e-6}
     rows = []
-    for r in every:
+    for r in stored["rows"]:
         if r["reading"] != "honest" or r["delta"] != 1e-6 or r["epsilon"] is None:
             continue
         other = "mlp" if r["method"] == "front end" else r["method"]

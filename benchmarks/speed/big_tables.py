@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.common import report
 
-OURS = ("import sys\nfrom jaxminimax.tables import storage\nstorage.MAPPED = {}\n"
+OURS = ("import sys\nfrom jaxminimax.tables import scaling\nscaling.MAPPED = {}\n"
         "from jaxminimax.__main__ import main\n"
         "main(sys.argv[1:])")
 PLAIN = ("import pandas\nfrom sklearn.linear_model import LogisticRegression\n"
@@ -45,11 +45,9 @@ TABLES = {"small": (Table(2_000, 3), Table(2_000, 3, "parquet", mapped=True)),
 
 
 def parser() -> report.Parser:
-    p = report.Parser(compiles=True, prog="python -m benchmarks.speed.big_tables",
-                      description=__doc__)
+    p = report.Parser(__file__, __doc__, "json", compiles=True)
     p.add_argument("--tables", choices=TABLES, default="full")
     p.add_argument("--repeats", type=report.count, default=3)
-    p.add_argument("--json", type=report.output(".json"))
     return p
 
 
@@ -139,9 +137,7 @@ def main(argv: list[str] | None = None) -> int:
             for row in rows:
                 report.say("{rows:,} x {columns}, {file}: {way} {cpu s} s, {MB:,.0f} MB, "
                            "{MB without files:,.0f} MB without pages of files".format(**row))
-            if args.json is not None:
-                report.write_json(args.json, {"environment": report.environment(),
-                                              "arguments": arguments, "rows": result})
+            report.save(args, {"rows": result}, arguments)
     return 0
 
 

@@ -162,8 +162,7 @@ def row(case: Case, machine: dict[str, float], ns: float, args: argparse.Namespa
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.speed.device", description=__doc__, compiles=True,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__, "json", compiles=True)
     p.add_argument("--workloads", nargs="+", choices=cases.WORKLOADS, default=cases.WORKLOADS)
     p.add_argument("--batches", nargs="+", type=report.count, default=BATCHES)
     p.add_argument("--rows", type=report.count, default=cases.N, help="resident rows")
@@ -171,7 +170,6 @@ def parser() -> report.Parser:
     p.add_argument("--seconds", type=report.number(0, 60), default=0.5, help="of a round")
     p.add_argument("--quick", action="store_true",
                    help="two workloads, batch 64, three rounds of .05 seconds, 6,000 rows")
-    p.add_argument("--json", type=report.output(".json"), help="where results go")
     return p
 
 
@@ -198,10 +196,7 @@ def main(argv: list[str] | None = None) -> int:
             case = Case(workload, batch, args.rows)
             rows.append(row(case, machine, noise(case.size)["integer_ns"], args))
             report.say(f"{workload}, batch {batch}: {rows[-1]['microseconds']:.1f} us a step")
-            if args.json:
-                report.write_json(args.json, {"environment": report.environment(),
-                                              "arguments": arguments, "limits": machine,
-                                              "rows": rows})
+            report.save(args, {"limits": machine, "rows": rows}, arguments)
     print(report.table(
         ("workload", "batch", "us a step", "rbg / threefry", "of product rate", "of bandwidth",
          "of noise", "kernels", "hottest"),

@@ -139,10 +139,9 @@ MODELS = {"tied embedding, 1,000 rows": tied, "tied embedding, 4,000 rows": wide
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.speed.ghost_layers", description=__doc__)
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     p.add_argument("--repeats", type=report.count, default=9)
-    p.add_argument("--json", type=report.output(".json"))
     return p
 
 
@@ -186,9 +185,7 @@ def main(argv: list[str] | None = None) -> int:
             result.append(row)
             report.say(f"{row['model']}, {row['way']}: {row['cpu ms']:.1f} ms, "
                        f"{row['temporary bytes'] / 1e6:.1f} MB")
-    if args.json:
-        report.write_json(args.json, {"environment": report.environment(),
-                                      "arguments": {"repeats": args.repeats}, "rows": result})
+    report.save(args, {"rows": result}, {"repeats": args.repeats})
     return 0
 
 

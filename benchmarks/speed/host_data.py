@@ -22,14 +22,13 @@ from jaxminimax import Saddle
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.speed.host_data", description=__doc__)
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--rows", type=report.count, default=1_000_000)
     p.add_argument("--features", type=report.count, default=64)
     p.add_argument("--batch", type=report.count, nargs="+", default=[256, 4096],
                    help="expected records of a release")
     p.add_argument("--iterations", type=report.count, default=400)
     p.add_argument("--repeats", type=report.count, default=5)
-    p.add_argument("--json", type=report.output(".json"))
     return p
 
 
@@ -81,11 +80,7 @@ def main(argv: list[str] | None = None) -> int:
                 print("batch {batch:5d}  {data:6s}  {rounds per second:8.0f} rounds/s  "
                       "{time over device:5.2f} of the device's time  same bits: {same bits}"
                       .format(**found[-1]))
-    if args.json is not None:
-        report.write_json(args.json, {
-            "environment": report.environment(), "device": jax.devices()[0].device_kind,
-            "arguments": {k: v for k, v in vars(args).items() if k != "json"},
-            "rows": found})
+    report.save(args, {"rows": found})
     return 0 if all(row["same bits"] for row in found) else 1
 
 

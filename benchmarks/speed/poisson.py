@@ -25,14 +25,13 @@ BATCHES, POPULATION, DRAWN = (64, 256, 1024), 60_000, (10**4, 10**5, 10**6, 10**
 
 def parser() -> argparse.ArgumentParser:
     """What there is to choose."""
-    made = report.Parser(prog="python -m benchmarks.speed.poisson", description=__doc__)
+    made = report.Parser(__file__, __doc__, "json")
     made.add_argument("--source", default="this", help="what the timed source is called")
     made.add_argument("--repeats", type=report.count, default=31)
     made.add_argument("--steps", type=report.count, default=2000, help="rounds of a timed run")
     made.add_argument("--batches", type=report.count, nargs="+", default=BATCHES)
     made.add_argument("--drawn", type=report.count, nargs="*", default=DRAWN,
                       help="populations that samples alone are drawn of, at batch 256")
-    made.add_argument("--json", type=report.output(".json"))
     return made
 
 

@@ -77,7 +77,7 @@ def _resident() -> int:
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.speed.rows_on_disk", description=__doc__)
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--rows", type=report.count, nargs="+",
                    default=[1_000_000, 10_000_000, 100_000_000])
     p.add_argument("--features", type=report.count, default=16)
@@ -89,7 +89,6 @@ def parser() -> report.Parser:
     p.add_argument("--workloads", nargs="+", choices=tuple(PROBLEM), default=list(PROBLEM))
     p.add_argument("--processes", type=report.count, default=1)
     p.add_argument("--process", nargs=2, help=argparse.SUPPRESS)  # number, and address of the first
-    p.add_argument("--json", type=report.output(".json"))
     return p
 
 
@@ -251,10 +250,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.processes > 1:
             result += _in_processes(args, argv, folder)
     if args.json is not None:
-        report.write_json(args.json, {
-            "environment": report.environment(),
-            "arguments": {k: v for k, v in vars(args).items() if k not in ("json", "process")},
-            "rows": result, "draws": draws(10**9, (1024, 8192, 65_536))})
+        report.save(args, {"rows": result, "draws": draws(10**9, (1024, 8192, 65_536))})
     return 0
 
 

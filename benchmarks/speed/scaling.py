@@ -120,7 +120,7 @@ def markdown(steps: list[Step], batch: int) -> str:
 
 def main() -> None:
     """Prints the table, from a process that has 8 devices."""
-    parser = report.Parser(compiles=True, description=__doc__.split("\n")[0])
+    parser = report.Parser(__file__, __doc__.split("\n")[0], compiles=True)
     parser.add_argument("--markdown", type=pathlib.Path, help="where to write the table")
     parser.add_argument("--population", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=2048)

@@ -54,9 +54,8 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.speed.start", description=__doc__, compiles=True)
+    p = report.Parser(__file__, __doc__, "json", compiles=True)
     p.add_argument("--repeats", type=report.count, default=5)
-    p.add_argument("--json", type=report.output(".json"))
     p.add_argument("--jobs", action="store_true", help="measure whole processes, and nothing else")
     p.add_argument("--one", choices=RUNS, help="compile this in the present process, once")
     return p

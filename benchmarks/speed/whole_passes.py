@@ -32,15 +32,13 @@ _MOST = 1_000_000  # records that the ways without OURS are given, for they take
 
 
 def parser() -> report.Parser:
-    p = report.Parser(compiles=True, prog="python -m benchmarks.speed.whole_passes",
-                      description=__doc__)
+    p = report.Parser(__file__, __doc__, "json", compiles=True)
     p.add_argument("--rows", type=report.count, nargs="+",
                    default=[10_000, 100_000, 1_000_000, 10_000_000])
     p.add_argument("--features", type=report.count, default=20)
     p.add_argument("--groups", type=report.count, default=5)
     p.add_argument("--iterations", type=report.count, default=10, help="rounds that are timed")
     p.add_argument("--repeats", type=report.count, default=7)
-    p.add_argument("--json", type=report.output(".json"))
     return p
 
 
@@ -146,10 +144,7 @@ def main(argv: list[str] | None = None) -> int:
                 print("{algorithm:13s}  {rows:10,d} rows  {way:27s}  {cpu ms per round:8.2f} ms a "
                       "round  temporaries {temporaries over data:5.3f} of the data".format(**row),
                       flush=True)
-    if args.json is not None:
-        report.write_json(args.json, {
-            "environment": report.environment(), "device": jax.devices()[0].device_kind,
-            "arguments": {k: v for k, v in vars(args).items() if k != "json"}, "rows": result})
+    report.save(args, {"rows": result})
     return 0
 
 

@@ -126,14 +126,12 @@ def result_of(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.utility.adaptive", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown")
     parser.add_argument("--data", nargs="+", choices=(*TABLES, COLUMN), default=(*TABLES, COLUMN))
     report.seed_options(parser, 5, ", of a table")
     parser.add_argument("--column-seeds", type=report.count, default=3, help=f"of {COLUMN}")
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     parser.add_argument("--quick", action="store_true", help="one seed of the first table")
-    parser.add_argument("--json", type=report.output(".json"), help="file for all runs")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
     args = parser.parse_args(argv)
     runs: dict[str, dict[str, Any]] = {}
     if args.json is not None and args.json.is_file():
@@ -155,9 +153,7 @@ def main(argv: list[str] | None = None) -> int:
                 report.write_json(args.json, result_of(runs))
     words = result_tables.adaptive_clip(result_of(runs)) + "".join(
         f"\n* {x}" for x in ASSUMED) + "\n"
-    print(words)
-    if args.markdown is not None:
-        args.markdown.write_text(words, encoding="utf-8")
+    report.show(args, words)
     return 0
 
 

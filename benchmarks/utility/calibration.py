@@ -8,7 +8,6 @@ intercept and slope that `tables.train` makes. With --json a stopped command goe
 """
 
 import dataclasses
-import pathlib
 import statistics
 import sys
 import warnings
@@ -106,11 +105,10 @@ def table(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.utility.calibration", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json")
     parser.add_argument("--tables", nargs="+", metavar="NAME", default=NAMES,
                         choices=table_sets.TABLES, help="default: " + ", ".join(NAMES))
     report.seed_options(parser, 8)
-    parser.add_argument("--json", type=report.output(".json"), help="file for all runs")
     args = parser.parse_args(argv)
     arguments = {"tables": list(args.tables)}
     runs = report.kept(args.json, "runs", arguments, ["tables"]) or {}
@@ -122,18 +120,11 @@ def main(argv: list[str] | None = None) -> int:
                     warnings.simplefilter("ignore", UserWarning)  # of a delta above 1/n
                     own[seed] = measure(data, int(seed))
                 report.say(f"{name}, seed {seed}: {own[seed]}")
-                _write(args.json, arguments, runs, [])
+                report.save(args, {"rows": [], "runs": runs}, arguments)
     rows = rows_of(runs)
-    _write(args.json, arguments, runs, rows)
+    report.save(args, {"rows": rows, "runs": runs}, arguments)
     print(table({"rows": rows}))
     return 0
-
-
-def _write(path: pathlib.Path | None, arguments: dict[str, Any], runs: dict[str, Any],
-           rows: list[dict[str, Any]]) -> None:
-    if path is not None:
-        report.write_json(path, {"environment": report.environment(), "arguments": arguments,
-                                 "rows": rows, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -155,16 +155,13 @@ def row(entry: Entry, epsilon: float, seeds: Sequence[int]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the table."""
-    parser = report.Parser(prog="python -m benchmarks.utility.compare", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown", "plot")
     parser.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+", default=[1.0, 8.0])
     parser.add_argument("--population", type=report.count, default=200, help="of the game")
     report.seed_options(parser, 20, ", of the game; AUC: 3 at most")
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     parser.add_argument("--only", choices=("noise",), help="measure this part of --result anew")
     parser.add_argument("--result", type=pathlib.Path, help="file of the other rows")
-    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
-    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
     if (args.only is None) != (args.result is None):
         parser.error("--only noise and --result FILE go together")

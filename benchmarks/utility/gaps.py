@@ -220,15 +220,12 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Prints the three tables."""
-    parser = report.Parser(prog="python -m benchmarks.utility.gaps", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown", "plot")
     parser.add_argument("--epsilon", type=report.number(0, 1e6), default=1.0)
     parser.add_argument("--n", type=report.count, nargs="+", help="records of table 3")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller n")
     parser.add_argument("--sets", type=report.count, help="data sets a coin, default 5")
     parser.add_argument("--resume", action="store_true", help="keep the rows of the JSON file")
-    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for table 3")
-    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
     ns = args.n or [2**p for p in ((8, 9, 10) if args.quick else range(8, 17))]
     sets = args.sets or (3 if args.quick else 5)
@@ -256,8 +253,7 @@ def main(argv: list[str] | None = None) -> int:
             old = [r for r in kept if (r["algorithm"], r["n"]) == (name, n)]
             rows.append(old[0] if old else measured(name, n, args.epsilon, sets))
             report.say(f"n = {n}: {name}, strong gap {rows[-1]['strong']:.4f}")
-            if args.json is not None:
-                write(args.json, args, {"weak_gaps": zero, "stability": trade, "rows": rows})
+            save(args, {"weak_gaps": zero, "stability": trade, "rows": rows})
     header = ("algorithm", "n", "strong", "+-", "weak", "empirical", "evaluations")
     lines = [(r["algorithm"], str(r["n"]), f"{r['strong']:.4f}", f"{r['error']:.4f}",
               f"{r['weak']:.4f}", f"{r['empirical']:.4f}", str(r["evaluations"])) for r in rows]
@@ -274,9 +270,7 @@ def main(argv: list[str] | None = None) -> int:
         at = r["recursive_wins_from"]
         print(f"    recursive has the smaller strong gap than {r['algorithm']} "
               + (f"from n = {at} on." if at else "at none of these n."))
-    if args.json is not None:
-        write(args.json, args, {"weak_gaps": zero, "stability": trade, "rows": rows,
-                                "crossings": result})
+    save(args, {"weak_gaps": zero, "stability": trade, "rows": rows, "crossings": result})
     if args.markdown is not None:
         args.markdown.write_text("# Gaps on a bilinear game on balls\n\n" + report.markdown(
             header, lines) + f"\n{caption}\n", encoding="utf-8")
@@ -285,11 +279,9 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def write(path: pathlib.Path, args: argparse.Namespace, made: dict[str, Any]) -> None:
-    """The JSON file."""
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    report.write_json(path, {"environment": report.environment(), "arguments": arguments, **made,
-                             "statements": sorted({r["statement"] for r in made["rows"]})})
+def save(args: argparse.Namespace, made: dict[str, Any]) -> None:
+    """The JSON file, with the statements of all rows."""
+    report.save(args, made | {"statements": sorted({r["statement"] for r in made["rows"]})})
 
 
 if __name__ == "__main__":

@@ -131,13 +131,11 @@ def rows_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.utility.label_tables", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES),
                         metavar="NAME", help="default: all of " + ", ".join(TABLES))
     report.seed_options(parser, 5)
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
-    parser.add_argument("--json", type=report.output(".json"), help="file for all runs")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
     args = parser.parse_args(argv)
     runs = held_runs(args.json, args.delta)
     result: dict[str, Any] = {}
@@ -151,15 +149,12 @@ def main(argv: list[str] | None = None) -> int:
             if str(seed) not in own["seeds"]:
                 own["seeds"][str(seed)] = measure(frame, schema, seed, args.delta)
                 report.say(f"{name}, seed {seed}: {own['seeds'][str(seed)]}")
-            result = {"environment": report.environment(), "delta": args.delta,
+            result = {"delta": args.delta,
                       "rows": rows_of({k: runs[k] for k in TABLES if k in runs}),
                       "assumed": ASSUMED, "runs": {k: runs[k] for k in TABLES if k in runs}}
-            if args.json is not None:
-                report.write_json(args.json, result)
+            report.save(args, result)
     words = result_tables.label_tables(result) + "\n" + "".join(f"* {x}\n" for x in ASSUMED)
-    print(words)
-    if args.markdown is not None:
-        args.markdown.write_text(words, encoding="utf-8")
+    report.show(args, words)
     return 0
 
 

@@ -6,10 +6,8 @@ the seeds with a note on the spoilt column, "others" those with a note on anothe
 the cases that the file holds are not made again, so that a stopped command goes on.
 """
 
-import argparse
 import functools
 import math
-import pathlib
 import sys
 from typing import Any
 
@@ -23,7 +21,6 @@ from jaxminimax.tables import (
     Category,
     Number,
     Schema,
-    curvature,
     defaults,
     notes,
     scaling,
@@ -103,9 +100,9 @@ def measure(frame: pd.DataFrame, schema: Schema, column: str | None, records: in
                                         schema, chosen.standardise)
         of_rows = None
         if chosen.matrix is not None:
-            squares = np.diag(curvature.release_second_moments(
+            squares = np.diag(statistics.release_second_moments(
                 second, chosen.matrix, scaling.scaled(x_rows, by, chosen.floor), weight))
-            of_rows = curvature.variances(squares, by, chosen.floor, chosen.matrix)
+            of_rows = statistics.variances(squares, by, chosen.floor, chosen.matrix)
         mistakes = {note.column for note in notes.after(
             schema, by, statistics.deviation(chosen.moments), features=chosen.standardise,
             of_rows=of_rows)}
@@ -140,8 +137,7 @@ def tables(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.utility.notes",
-                                     description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown")
     parser.add_argument("--tables", nargs="+", default=TABLES, metavar="NAME",
                         help=f"default: {', '.join(TABLES)}")
     parser.add_argument("--epsilon", type=report.number(0, math.inf), default=1.0)
@@ -149,14 +145,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--records", type=int, default=7000, help="most records of a table")
     parser.add_argument("--seeds", type=int, default=40, help="of each case")
     parser.add_argument("--right", type=int, default=1000, help="seeds of right data")
-    parser.add_argument("--json", type=report.output(".json"), help="file for the counts")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
     args = parser.parse_args(argv)
     arguments = {"epsilon": args.epsilon, "delta": args.delta, "records": args.records,
                  "seeds": args.seeds, "right": args.right}
-    result: dict[str, Any] = {
-        "environment": report.environment(), "arguments": arguments,
-        "tables": report.kept(args.json, "tables", arguments, list(arguments)) or {}}
+    done: dict[str, Any] = report.kept(args.json, "tables", arguments, list(arguments)) or {}
     for name in args.tables:
         if name == "synthetic":
             frame, schema = synthetic()
@@ -164,8 +156,8 @@ def main(argv: list[str] | None = None) -> int:
             table = table_sets.load(name)
             frame, schema = table.frame, table.schema
         records = min(args.records, round(0.9 * len(frame)))
-        cases = result["tables"].get(name, {"cases": {}})["cases"]
-        result["tables"][name] = {"records": records, "width": schema.width, "cases": cases}
+        cases = done.get(name, {"cases": {}})["cases"]
+        done[name] = {"records": records, "width": schema.width, "cases": cases}
         for k, (case, (column, spoilt_frame)) in enumerate(spoilt(frame, schema).items()):
             if case in cases:
                 continue
@@ -174,12 +166,8 @@ def main(argv: list[str] | None = None) -> int:
             cases[case] = counts = measure(spoilt_frame, schema, column, records, args.epsilon,
                                            args.delta, seeds)
             report.say(f"{name}, {case}: {counts}")
-            if args.json is not None:
-                report.write_json(args.json, result)
-    words = tables(result)
-    print(words)
-    if args.markdown is not None:
-        pathlib.Path(args.markdown).write_text(words, encoding="utf-8")
+            report.save(args, {"tables": done}, arguments)
+    report.show(args, tables({"tables": done}))
     return 0
 
 

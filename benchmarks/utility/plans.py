@@ -10,11 +10,9 @@ choice does not flatter it. The file grows by a cell at a time, and a command th
 on with those that it lacks.
 """
 
-import argparse
 import dataclasses
 import functools
 import math
-import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -316,13 +314,10 @@ def table(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Measures the cells."""
-    parser = report.Parser(prog="python -m benchmarks.utility.plans",
-                           description=__doc__.split("\n\n")[2])
+    parser = report.Parser(__file__, __doc__.split("\n\n")[2], "json", "markdown")
     report.cell_option(parser)
     parser.add_argument("--seeds", type=report.count, default=8,
                         help="runs that choose, and runs that measure; default 8")
-    parser.add_argument("--json", type=report.output(".json"), help="file for the cells")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
     args = parser.parse_args(argv)
     if args.seeds < 2:
         parser.error("--seeds must be at least 2, for standard errors")
@@ -339,23 +334,12 @@ def main(argv: list[str] | None = None) -> int:
             continue
         rows += measured(entry, n, args.seeds)
         report.say(name)
-        if args.json is not None:
-            write(args.json, args, rows)
+        report.save(args, {"rows": rows})
     order = list(dict.fromkeys(entry.name for entry in entries()))
     rows.sort(key=lambda r: (order.index(r["algorithm"]), r["n"], r["epsilon"]))
-    print(table({"rows": rows}))
-    if args.json is not None:
-        write(args.json, args, rows)
-    if args.markdown is not None:
-        args.markdown.write_text("# Default plans\n\n" + table({"rows": rows}), encoding="utf-8")
+    report.save(args, {"rows": rows})
+    report.show(args, table({"rows": rows}), "Default plans")
     return 0
-
-
-def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """The JSON file."""
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    report.write_json(path, {"environment": report.environment(), "arguments": arguments,
-                             "rows": rows})
 
 
 if __name__ == "__main__":

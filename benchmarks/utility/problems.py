@@ -307,12 +307,10 @@ def ahead(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.utility.problems", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown")
     report.seed_options(parser, 10)
     report.cell_option(parser)
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
-    parser.add_argument("--json", type=report.output(".json"), help="file for all runs")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
     args = parser.parse_args(argv)
     loaded = {name: load(name, args.data_dir) for name in DATA}
     every = {f"{source}, {name}": (rows, method) for source, rows in loaded.items()
@@ -328,14 +326,10 @@ def main(argv: list[str] | None = None) -> int:
             continue
         runs[name] = cell(name, *every[name], report.seeds(args))
         report.say(f"{name}: {json.dumps(runs[name])}")
-        if args.json is not None:
-            report.write_json(args.json, {
-                "environment": report.environment(), "arguments": arguments, "delta": _DELTA,
-                "assumed": ASSUMED, "runs": {x: runs[x] for x in every if x in runs}})
+        report.save(args, {"delta": _DELTA, "assumed": ASSUMED,
+                           "runs": {x: runs[x] for x in every if x in runs}}, arguments)
     words = table({"runs": runs}) + "".join(f"\n* {x}" for x in ASSUMED) + "\n"
-    print(words)
-    if args.markdown is not None:
-        args.markdown.write_text(words, encoding="utf-8")
+    report.show(args, words)
     return 0
 
 

@@ -213,13 +213,9 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Measures all cases."""
-    parser = report.Parser(prog="python -m benchmarks.utility.stability",
-                           description=__doc__.split("\n\n")[2])
+    parser = report.Parser(__file__, __doc__.split("\n\n")[2], "json", "markdown", "plot")
     parser.add_argument("--quick", action="store_true", help="the two smaller n, eight runs")
     parser.add_argument("--runs", type=report.count, help=f"pairs of runs a point, default {RUNS}")
-    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
-    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
     runs = args.runs or (8 if args.quick else RUNS)
     if runs < 2:
@@ -240,11 +236,7 @@ def main(argv: list[str] | None = None) -> int:
         "for the replacement of one record. The column \"+-\" has the standard error of the mean, "
         "and \"bound\" has the number that the theorem gives.")
     print(report.table(header, lines), textwrap.fill(caption, 100), sep="\n\n")
-    if args.json is not None:
-        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        report.write_json(args.json, {"environment": report.environment(), "arguments": arguments,
-                                      "rows": rows,
-                                      "statements": sorted({r["statement"] for r in rows})})
+    report.save(args, {"rows": rows, "statements": sorted({r["statement"] for r in rows})})
     if args.markdown is not None:
         args.markdown.write_text("# Stability and generalisation\n\n" + report.markdown(
             header, lines) + f"\n{caption}\n", encoding="utf-8")

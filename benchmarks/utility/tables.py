@@ -119,7 +119,7 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.utility.tables", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown", "plot")
     parser.add_argument("--tables", nargs="+", metavar="NAME", help="default: all of "
                         + ", ".join(table_sets.TABLES))
     parser.add_argument("--packages", action="store_true",
@@ -128,10 +128,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     parser.add_argument("--quick", action="store_true",
                         help="two seeds of the tables that come with statsmodels")
-    parser.add_argument("--json", type=report.output(".json"), help="file for all runs")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
-    parser.add_argument("--plot", type=report.output(".png", ".pdf", ".svg"),
-                        help="file for the picture")
     args = parser.parse_args(argv)
     known = package_tables.NAMES if args.packages else table_sets.TABLES
     names = args.tables or list(table_sets.QUICK if args.quick else known)
@@ -160,19 +156,16 @@ def main(argv: list[str] | None = None) -> int:
                 scores = ", ".join(f"{e}: {x['auc']:.4f}" for e, x in found["epsilons"].items())
                 report.say(f"{name}, seed {seed}: {scores}; without privacy "
                            f"{found['reference']:.4f}")
-            result = {"environment": report.environment(), "delta": args.delta,
+            result = {"delta": args.delta,
                       "rows": rows_of({k: v for k, v in runs.items() if v["seeds"]}),
                       "left_out": left_out, "assumed": ASSUMED, "runs": runs}
-            if args.json is not None:
-                report.write_json(args.json, result)
+            report.save(args, result)
     if not result:
         report.say("no table is here")
         return 1
     shown = result_tables.tables_of_packages if args.packages else result_tables.tables
     words = shown(result) + "".join(f"\n* {sentence}" for sentence in ASSUMED) + "\n"
-    print(words)
-    if args.markdown is not None:
-        args.markdown.write_text(words, encoding="utf-8")
+    report.show(args, words)
     if args.plot is not None:
         plot(args.plot, result["rows"])
     return 0

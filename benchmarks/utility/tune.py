@@ -7,7 +7,6 @@ are best on the test rows, which nobody can know. Clip norm and step are searche
 
 import argparse
 import itertools
-import pathlib
 import statistics
 import sys
 import time
@@ -121,13 +120,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.utility.tune", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json")
     parser.add_argument("--epsilon", type=report.number(0, 1e6), default=1.0)
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     parser.add_argument("--expected", type=report.number(1, 1e4), default=10.0,
                         help="mean number of runs of a search")
     report.seed_options(parser, 10)
-    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     args = parser.parse_args(argv)
     began = time.perf_counter()
     result = measure(args)
@@ -137,10 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\nEvery line at epsilon {args.epsilon:g}, delta {args.delta:g}; {args.seeds} seed(s). "
           f"Noise of a tuned run over that of a single one: {result['noise_ratio']:.3f}.\n\n"
           f"{result['words']}\n\n{time.perf_counter() - began:.0f} s.")
-    if args.json is not None:
-        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        report.write_json(args.json, {"environment": report.environment(), "arguments": arguments,
-                                      **result})
+    report.save(args, result)
     return 0
 
 

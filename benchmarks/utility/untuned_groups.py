@@ -160,32 +160,24 @@ def fair_table(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.utility.untuned_groups", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json")
     report.seed_options(parser, 5)
     parser.add_argument("--epsilon", type=report.number(0, math.inf), default=1.0)
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
-    parser.add_argument("--json", type=report.output(".json"), help="file for all runs")
     args = parser.parse_args(argv)
     arguments = {"epsilon": args.epsilon, "delta": args.delta}
     runs: dict[str, Any] = report.kept(args.json, "runs", arguments, list(arguments)) or {}
-    for name in TABLES:
-        for seed in report.seeds(args):
-            if str(seed) in runs.get(name, {"seeds": {}})["seeds"]:
-                continue
-            rows = split(name, seed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NoteWarning)
-                run: dict[str, Any] = {"worst": worst_groups(rows, seed, args.epsilon, args.delta)}
-                if name in FAIR:
-                    run["fair"] = fairness(rows, seed, args.epsilon, args.delta)
-            own = runs.setdefault(name, {"n": len(rows.y[0]), "d": rows.schema.width,
-                                         "group": TABLES[name], "seeds": {}})
-            own["seeds"][str(seed)] = run
-            report.say(f"{name}, seed {seed}: {json.dumps(run)}")
-            if args.json is not None:
-                report.write_json(args.json, {"environment": report.environment(),
-                                              "arguments": arguments, "assumed": ASSUMED,
-                                              "runs": runs})
+    for name, seed in report.missing(runs, dict.fromkeys(TABLES), report.seeds(args)):
+        rows = split(name, seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoteWarning)
+            run: dict[str, Any] = {"worst": worst_groups(rows, seed, args.epsilon, args.delta)}
+            if name in FAIR:
+                run["fair"] = fairness(rows, seed, args.epsilon, args.delta)
+        runs[name] |= {"n": len(rows.y[0]), "d": rows.schema.width, "group": TABLES[name]}
+        runs[name]["seeds"][str(seed)] = run
+        report.say(f"{name}, seed {seed}: {json.dumps(run)}")
+        report.save(args, {"assumed": ASSUMED, "runs": runs}, arguments)
     return 0
 
 

@@ -5,14 +5,9 @@ description, `statement` for a run, `calibrate` and its kin find noise, and a `L
 """
 
 from jaxminimax.accounting.answers import delta, effective_noise_multiplier, epsilon
-from jaxminimax.accounting.calibration import (
-    calibrate,
-    calibrate_iterations,
-    calibrate_noise,
-    calibrate_shares,
-)
+from jaxminimax.accounting.calibration import calibrate, calibrate_noise, calibrate_shares
+from jaxminimax.accounting.choices import calibrate_iterations, calibrate_parts
 from jaxminimax.accounting.ledger import Ledger
-from jaxminimax.accounting.parts import calibrate_parts
 from jaxminimax.accounting.profiles import Profile, profile
 from jaxminimax.accounting.statements import LedgerStatement, Statement, TuningStatement
 from jaxminimax.accounting.stating import statement

@@ -42,10 +42,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxminimax.accounting import curve, roots
-from jaxminimax.accounting.curve import charges, dearest, truncated
+from jaxminimax.accounting import curve, gaussian
+from jaxminimax.accounting.curve import charges, dearest
 from jaxminimax.base import checks
-from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
+from jaxminimax.mechanism import Description, Repeat
 from jaxminimax.mechanism.composed import as_description, check, leaves
 from jaxminimax.mechanism.costs import Charge, concrete, silent
 from jaxminimax.mechanism.repeat import OneRelease
@@ -59,9 +59,7 @@ def check_epsilon(epsilon: float) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
-    _plain("epsilon", epsilon)
-    checks.number("epsilon", epsilon, low=0.0, high=1e6)
-    concrete(epsilon)
+    _check("epsilon", epsilon, 1e6)
 
 
 def check_delta(delta: float) -> None:
@@ -70,15 +68,26 @@ def check_delta(delta: float) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
-    _plain("delta", delta)
-    checks.number("delta", delta, low=0.0, high=1.0)
-    concrete(delta)
+    _check("delta", delta, 1.0)
 
 
-def _plain(name: str, value: float) -> None:
+def _check(name: str, value: float, high: float) -> None:
     if isinstance(value, jax.core.Tracer) or np.ndim(value):
         raise ValueError(f"{name} must be one plain number, got {value!r}: account outside of jit "
                          "and vmap, for one target at a time.")
+    checks.number(name, value, low=0.0, high=high)
+
+
+def check_target(epsilon: float, delta: float, people: int) -> tuple[float, float, int]:
+    """Returns a target and a number of records as Python's numbers.
+
+    Raises:
+      ValueError: for one that is out of its range, or no single number.
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+    checks.count("people", people)
+    return float(epsilon), float(delta), int(people)
 
 
 def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
@@ -157,17 +166,11 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
         (0.94, 5.55)
     """
     check_delta(delta)
-    checks.one_of("neighbours", neighbours, NEIGHBOURS)
-    checks.count("people", people)
-    charges(mechanism, neighbours)  # refuses what is not valid, even if nothing was spent
+    asked = ask(mechanism, spent, neighbours, people)
     warn_of(delta, mechanism)
-    if spent is not None:
-        checks.count("spent", spent, low=0)
-        done = truncated(mechanism, int(spent))
-        if done is None:
-            return 0.0
-        mechanism = done
-    return dearest(mechanism, float(delta), neighbours, int(people)).epsilon
+    if asked is None:
+        return 0.0
+    return dearest(asked.mechanism, float(delta), neighbours, asked.people).epsilon
 
 
 def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
@@ -215,12 +218,11 @@ class Asked(NamedTuple):
 
 def ask(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
     """Checks a question; returns None if nothing was released."""
-    checks.one_of("neighbours", neighbours, NEIGHBOURS)
     costs, done = charges(mechanism, neighbours), mechanism
     curve.check_people(mechanism, people)
     if spent is not None:
         checks.count("spent", spent, low=0)
-        part = truncated(mechanism, int(spent))
+        part = mechanism.truncated(int(spent))
         if part is None:
             return None
         costs, done = charges(part, neighbours), part
@@ -338,7 +340,7 @@ def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
     high = min(_ceiling(cost, delta) for cost in costs)
     if people == 1 or not proven(0.0):
         return high if people == 1 else 0.0
-    return roots.last(proven, 0.0, min(high, 1e3))[1]
+    return gaussian.last(proven, 0.0, min(high, 1e3))[1]
 
 
 STEPS = 13  # milestones, T included

@@ -1,6 +1,6 @@
-"""Finds the noise multipliers, or the number of releases, that meet a privacy target.
+"""Finds the noise multipliers that meet a privacy target.
 
-The privacy loss falls with the scale of the noise, and `roots` finds the least scale.
+The privacy loss falls with the scale of the noise, and `find` finds the least scale.
 """
 
 import dataclasses
@@ -9,32 +9,25 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax.accounting import roots
-from jaxminimax.accounting.answers import check_delta, check_epsilon, limits, refuse, warn_of
+from jaxminimax.accounting.answers import check_target, limits, refuse, warn_of
 from jaxminimax.accounting.curve import charges, dearest, extras, of_run, together
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, HyperT
-from jaxminimax.mechanism import Leaf, Sequence, leaves, with_noise
-from jaxminimax.mechanism.composed import (
-    check,
-    check_charged,
-    descriptions,
-    disjoint_parts,
-    parts_of_data,
-    with_noise_of_all,
-)
+from jaxminimax.mechanism import Leaf, Sequence, composed, leaves, with_noise
 from jaxminimax.mechanism.costs import silent
 from jaxminimax.mechanism.description import Mechanism
 
 _CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
+_LEAST_SCALE = 1e-3  # a description takes no noise multiplier between 0 and 1e-4
+_NEAR = 2e-4  # how far below its target a calibrated epsilon may end, relative
+_MISSED = 2e-3  # how far at most, or calibration has failed
+_EXACT = 1e-12  # relative, on a scale whose value is quick
+Falling = Callable[[float], float]
 
 
 def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
            alongside: tuple[Mechanism, ...], people: int) -> float:
     """Finds the factor at which `describe(factor)` with `alongside` is (epsilon, delta)-private."""
-    check_epsilon(epsilon)
-    check_delta(delta)
-    epsilon, delta = float(epsilon), float(delta)
     fixed = Sequence(parts=tuple(alongside))
     alone = charges(describe(1.0), neighbours)
     sharp = together(describe(1.0), alone, people)
@@ -60,7 +53,7 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     limit = limits(Sequence(parts=(fixed, describe(1.0))), delta, neighbours, people)
     refuse(epsilon, delta, limit)
     slow = any(cost.losses for cost in (*alone, *charges(fixed, neighbours)))
-    scale = roots.find(value, epsilon, (lambda scale: value(scale, True)) if slow else None)
+    scale = find(value, epsilon, (lambda scale: value(scale, True)) if slow else None)
     if len(_CACHE) > 4096:
         _CACHE.clear()
     _CACHE[question] = scale
@@ -69,8 +62,7 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
 
 def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
                 neighbours: str, people: int) -> None:
-    check_delta(delta)
-    already = dearest(Sequence(parts=others), float(delta), neighbours, people).epsilon
+    already = dearest(Sequence(parts=others), delta, neighbours, people).epsilon
     if already >= epsilon:
         raise ValueError(f"The other releases alone have epsilon = {already:.4g} at delta = "
                          f"{delta:g}, and the target is {epsilon:g}: add more noise to them.")
@@ -86,10 +78,10 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
                alongside: tuple[Mechanism, ...]) -> Any:
     """Calibrates each part of a query to the target: a record is in one of the parts."""
     parts = tuple(_calibrated(part, epsilon, delta, neighbours, alongside)
-                  for part in disjoint_parts(hyper.query))
+                  for part in composed.disjoint_parts(hyper.query))
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
     everything = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
-    roots.check_met(dearest(everything, float(delta), neighbours).epsilon, epsilon)
+    check_met(dearest(everything, delta, neighbours).epsilon, epsilon)
     return hyper
 
 
@@ -135,13 +127,11 @@ def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, 
         True
     """
     checks.number("share", share, low=0.0, high=1.0)
-    check_epsilon(epsilon)
-    check_delta(delta)
-    checks.count("people", people)
-    check(of_run(algorithm, hyper))
-    check_charged(algorithm, hyper)
+    epsilon, delta, people = check_target(epsilon, delta, people)
+    composed.check(of_run(algorithm, hyper))
+    composed.check_charged(algorithm, hyper)
     calibrated = _calibrate(algorithm, hyper, epsilon, delta, neighbours, extras(alongside), share,
-                            int(people))
+                            people)
     warn_of(delta, algorithm.mechanism(calibrated))
     return calibrated
 
@@ -149,7 +139,8 @@ def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, 
 def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
                alongside: tuple[Mechanism, ...], share: float, people: int) -> Any:
     losses = getattr(hyper, "losses", None)
-    if set(descriptions(hyper)) - {"losses"} == {"query"} and disjoint_parts(hyper.query):
+    if (set(composed.descriptions(hyper)) - {"losses"} == {"query"}
+            and composed.disjoint_parts(hyper.query)):
         hyper = _each_part(algorithm, hyper, epsilon, delta, neighbours, alongside)
         if people == 1:
             return hyper  # one record is in one part; several may be in several, see below
@@ -162,7 +153,7 @@ def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
         _leave_room((*alongside, *_losses(algorithm, hyper)), epsilon, delta, neighbours, people)
 
     def described(scale: float) -> Any:
-        scaled = with_noise_of_all(hyper, scale)
+        scaled = composed.with_noise_of_all(hyper, scale)
         return scaled if losses is None else dataclasses.replace(scaled, losses=hyper.losses)
 
     scale = _solve(lambda scale: algorithm.mechanism(described(scale)), epsilon, delta, neighbours,
@@ -194,11 +185,9 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
         >>> 0.998 < jmm.epsilon(tree, 1e-6) <= 1
         True
     """
-    checks.count("people", people)
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check(mechanism)
-    calibrated = _calibrated(mechanism, epsilon, delta, neighbours, extras(alongside), int(people))
+    epsilon, delta, people = check_target(epsilon, delta, people)
+    composed.check(mechanism)
+    calibrated = _calibrated(mechanism, epsilon, delta, neighbours, extras(alongside), people)
     warn_of(delta, calibrated)
     return calibrated
 
@@ -240,17 +229,15 @@ def calibrate_shares(mechanisms: tuple[Mechanism, ...], shares: tuple[float, ...
     if len(shares) != len(mechanisms) or total > 1 + 1e-9:
         raise ValueError(f"shares must be one for each of {len(mechanisms)} mechanisms, with a sum "
                          f"of at most 1, got {shares!r} with the sum {total:g}.")
-    checks.count("people", people)
-    check_epsilon(epsilon)
-    check_delta(delta)
+    epsilon, delta, people = check_target(epsilon, delta, people)
     for one in mechanisms:
-        check(one)
+        composed.check(one)
     alongside = extras(alongside)
-    parts = tuple(_calibrated(one, epsilon, delta, neighbours, alongside, int(people), share)
+    parts = tuple(_calibrated(one, epsilon, delta, neighbours, alongside, people, share)
                   for one, share in zip(mechanisms, shares, strict=True))
     if len(parts) > 1 and total > 1 - 1e-9:
         parts = _calibrated(Sequence(parts=parts), epsilon, delta, neighbours, alongside,
-                            int(people)).parts
+                            people).parts
     warn_of(delta, Sequence(parts=parts))
     return parts
 
@@ -276,75 +263,106 @@ def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: 
     return shared
 
 
-def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,
-                         delta: float, *, neighbours: str = "replace_one",
-                         alongside: tuple[Mechanism, ...] = (), people: int = 1) -> HyperT:
-    """Returns `hyper` with the largest number of iterations that stays (epsilon, delta)-private.
+# --- the least scale, by root finding that ends on the private side ---
+
+
+def find(value: Falling, target: float, guess: Falling | None = None, *,
+         tolerance: float | None = None, name: str = "epsilon") -> float:
+    """Finds the scale at which `value` falls to just below `target`.
 
     Args:
-      algorithm: a module such as `sgda`.
-      hyper: its `Hyper`, whose noise multipliers are kept.
-      epsilon: the target, in (0, 1e6).
-      delta: the target, in (0, 1).
-      neighbours: "replace_one" or "add_or_remove_one".
-      alongside: other mechanisms on the same data that the budget must also pay.
-      people: k, if any k records of one person may differ instead of one.
+      value: falls with the scale, about like 1 / scale; may jump.
+      target: positive.
+      guess: a quick approximation of an expensive `value`; None if `value` itself is quick.
+      tolerance: relative, on value and scale; None: 1e-12 if `value` is quick, else 2e-4.
+      name: of the value, for messages.
 
     Raises:
-      ValueError: for numbers out of range, or settings without iterations to calibrate.
-
-    Examples:
-        >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000,
-        ...                   noise_multiplier=Saddle(50.0, 50.0))
-        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
-        >>> hyper = jmm.accounting.calibrate_iterations(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
-        >>> jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1, hyper.iterations > 1
-        (True, True)
+      ValueError: if no scale within reason reaches the target, or none comes near it.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
-    checks.count("people", people)
-    mechanism, alongside = of_run(algorithm, hyper), extras(alongside)
-    if parts_of_data(mechanism) > 1 or not any(
-            field.name == "iterations" for field in dataclasses.fields(hyper)):
-        raise ValueError("Rounds on disjoint parts of the data cost together what one of them "
-                         "costs, so there is no number of iterations to calibrate: use "
-                         "plan(algorithm, ...).")
-
-    def private(iterations: int, rough: bool = False) -> bool:
-        changed = dataclasses.replace(hyper, iterations=iterations)
-        everything = Sequence(parts=(*alongside, algorithm.mechanism(changed)))
-        cost = dearest(everything, float(delta), neighbours, int(people), rough=rough)
-        return cost.epsilon <= epsilon
-
-    if not private(1):
-        shortest = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
-        refuse(0.0, delta, limits(Sequence(parts=(*alongside, shortest)), float(delta), neighbours,
-                                  int(people)))
-        raise ValueError(f"One iteration alone exceeds epsilon = {epsilon:g} at delta = {delta:g}: "
-                         "raise the noise multipliers.")
-    about = _last(lambda n: private(n, True), 1, 2)
-    step = max(1, about // 1000)
-    low = high = about
-    while not private(low):
-        low, high, step = max(1, low - step), low, 2 * step
-    if low == high:
-        high = low + step
-    best = _last(private, low, high)
-    warn_of(delta, mechanism)
-    return dataclasses.replace(hyper, iterations=best)
+    value, start, factor = functools.cache(value), 1.0, 4.0
+    if guess is not None:
+        guess = functools.cache(guess)
+        start = _secant(guess, *_bracket(guess, target, 1.0, 4.0, name), target, 1e-3)
+        factor = 1.0005
+    if tolerance is None:
+        tolerance = _EXACT if guess is None else _NEAR
+    low, high = _bracket(value, target, start, factor, name)
+    scale = _secant(value, low, high, target, tolerance)
+    check_met(value(scale), target, name)
+    return scale
 
 
-def _last(private: Callable[[int], bool], low: int, high: int) -> int:
-    """Finds the largest private number by bisection, from one that is private and a larger one."""
-    step = high - low
-    while private(high):
-        step *= 2
-        low, high = high, high + step
-        if high > 2**40:
-            raise ValueError("More than 10^12 iterations meet the target, so there is no largest "
-                             "number to return: lower the noise multipliers.")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if private(middle) else (low, middle)
-    return low
+def check_met(epsilon: float, target: float, name: str = "epsilon") -> None:
+    """Refuses an answer that is not just below its target.
+
+    Raises:
+      ArithmeticError: if it is above; a search has failed.
+      ValueError: if it is further below than calibration promises.
+    """
+    if not epsilon <= target:
+        raise ArithmeticError("calibration ended on the wrong side of the target.")
+    if epsilon < target * (1 - _MISSED):
+        raise ValueError(
+            f"{name} = {target:g} cannot be met closely. The least noise that reaches it has "
+            f"{name} = {epsilon:.6g}, because delta must also cover how far samplers and noise "
+            "are from their laws. Choose a smaller epsilon or a larger delta.")
+
+
+def _bracket(value: Falling, target: float, start: float, factor: float, name: str,
+             ) -> tuple[float, float]:
+    """Returns (low, high) around the scale at which a falling `value` reaches `target`.
+
+    A step is `factor`, which grows, times what a value that falls like 1 / scale would need, at
+    most 2.
+
+    Raises:
+      ValueError: if no scale within reason is on the other side.
+    """
+    def step(at: float, factor: float) -> float:
+        return factor * min(max(value(at) / target, target / max(value(at), 1e-300)), 2.0)
+
+    low = high = start
+    if value(start) <= target:
+        while value(low) <= target:
+            low, high, factor = low / step(low, factor), low, factor**1.5
+            if low < _LEAST_SCALE:
+                raise ValueError(
+                    f"{name} = {value(high):.4g} holds with almost no noise, below the target "
+                    f"{target:g}: delta allows publishing the sampled records. Choose a smaller "
+                    "delta.")
+        return low, high
+    while value(high) > target:
+        low, high, factor = high, high * step(high, factor), factor**1.5
+        if low > 1e4 * start and value(low) > 0.999 * value(low / 10):
+            raise ValueError(
+                f"No noise multiplier reaches {name} = {target:g}. It stays at {value(low):.4g} "
+                "with any noise, because rounding to the grid, other releases and samplers have a "
+                "cost of their own. Choose a larger epsilon or delta or fewer releases, or state "
+                "`parameters`, if the release has far fewer numbers than the accountant assumes.")
+    return low, high
+
+
+def _secant(value: Falling, low: float, high: float, target: float, tolerance: float) -> float:
+    """Finds the root of a falling function in log-log coordinates, from its private side.
+
+    False position with a halved weight for an end that stays, so both ends move (Illinois rule).
+    """
+    def gap(scale: float) -> float:
+        return min(math.log(max(value(scale), 1e-300) / target), 50.0)
+
+    gap_low, gap_high = gap(low), gap(high)
+    for _ in range(60):
+        if high / low <= 1 + tolerance or -0.5 * tolerance < gap_high <= 0:
+            break
+        share = gap_low / (gap_low - gap_high)
+        share = min(max(share, 0.02), 0.98)
+        # aim a little to the private side, so that the returned end is the one that converges
+        middle = low * (high / low) ** share * (1 + 0.2 * tolerance)
+        middle = min(middle, high * (1 - 1e-12))
+        g = gap(middle)
+        if g <= 0:
+            high, gap_high, gap_low = middle, g, gap_low / 2
+        else:
+            low, gap_low, gap_high = middle, g, gap_high / 2
+    return high

@@ -87,14 +87,6 @@ def extras(mechanisms: Any) -> tuple[Description, ...]:
     return tuple(map(as_description, mechanisms))
 
 
-def truncated(mechanism: Description, spent: int) -> Description | None:
-    """Returns `mechanism` stopped after `spent` releases; None if it made none.
-
-    Parts are taken to run one after the other, in their order, or in turn where they say so.
-    """
-    return as_description(mechanism).truncated(spent)
-
-
 def shift(neighbours: str) -> float:
     """Returns the distance of neighbouring sums in clip norms."""
     return 2.0 if neighbours == "replace_one" else 1.0
@@ -258,11 +250,6 @@ def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
 def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
     """Returns an upper bound on delta at epsilon, the largest over both directions."""
     return float(np.max(both_ways(cost, np.array([epsilon]), neighbours, people)))
-
-
-def failures_of(cost: Charge, people: int) -> float:
-    """Returns the probability of failures, which are in no Renyi divergence."""
-    return cost.failures(people) + people * cost.departure(people)
 
 
 class Dearest(NamedTuple):

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jaxminimax.accounting import renyi, roots
+from jaxminimax.accounting import gaussian, renyi
 from jaxminimax.accounting.answers import STEPS, shares
 from jaxminimax.accounting.curve import charges, dearest, together
 from jaxminimax.mechanism import Description, Sequence
@@ -310,7 +310,7 @@ class Renyi(Filter):
         def fits(epsilon: float) -> bool:
             return renyi.pure(epsilon, self.details["order"]) <= left["divergence"]
 
-        return roots.last(fits, 0.0, left["divergence"] + 50.0)[0], left["failure"]
+        return gaussian.last(fits, 0.0, left["divergence"] + 50.0)[0], left["failure"]
 
     def summary(self) -> tuple[str, str]:
         """Returns the theorem with its order, and what the milestones mean."""

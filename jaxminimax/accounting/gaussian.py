@@ -25,11 +25,10 @@ divergence counts as 1e-306, and an epsilon as infinite.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy
-
-from jaxminimax.accounting import roots
 
 _LEAST = 1e-306
 _SMALLEST, _LARGEST = 1e-18, 1e9  # of mu
@@ -91,7 +90,7 @@ def epsilon(mu: float, delta: float) -> float:
     if not exceeds(0.0):
         return 0.0
     # s = 39 at the upper end; of two neighbours, the one that does not exceed delta
-    return roots.last(exceeds, 0.0, mu * (_FARTHEST + mu / 2))[1]
+    return last(exceeds, 0.0, mu * (_FARTHEST + mu / 2))[1]
 
 
 def closest_mu(epsilon: float, divergence: float) -> float:
@@ -113,4 +112,14 @@ def closest_mu(epsilon: float, divergence: float) -> float:
         high *= 2
         if high > 1e6:
             return math.inf
-    return roots.last(short, 0.0, high)[1]
+    return last(short, 0.0, high)[1]
+
+
+def last(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Bisects to two neighbouring numbers: `holds` is true of the first and not of the second."""
+    while high - low > 2.0**-52 * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from jaxminimax.accounting import books, calibration, roots
+from jaxminimax.accounting import books, calibration
 from jaxminimax.accounting.answers import check_delta, warn_of
 from jaxminimax.accounting.books import Books, Entry, Remaining
-from jaxminimax.accounting.curve import charges, truncated
+from jaxminimax.accounting.curve import charges
 from jaxminimax.accounting.filters import Amounts, Basic, Plan
 from jaxminimax.accounting.statements import LedgerStatement, Statement
 from jaxminimax.accounting.stating import assumed_by, enforced_by
@@ -241,7 +241,7 @@ class Ledger:
             return self._rule.charge(algorithm.mechanism(scaled(factor)), "", self.delta,
                                      self.neighbours, self.people)[self._rule.main]
 
-        return scaled(roots.find(cost, aim, tolerance=1e-4, name=self._rule.main))
+        return scaled(calibration.find(cost, aim, tolerance=1e-4, name=self._rule.main))
 
     # --- reading ---
 
@@ -371,7 +371,7 @@ class Ledger:
         if spent is not None:
             checks.count("spent", spent, low=0)
             if self._rule.gives_back and spent < releases(entry.mechanism):
-                part = truncated(entry.mechanism, spent)
+                part = entry.mechanism.truncated(spent)
                 charge = {name: 0.0 for name in self._rule.limits} if part is None else (
                     self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
         with self._changed() as content:

@@ -255,7 +255,9 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     return Profile(
         neighbours, people, tuple(map(float, at)),
         tuple(map(float, np.max(pairs, axis=(0, 1)))), pairs,  # type: ignore[arg-type]
-        zcdp, renyi, max(curve.failures_of(cost, people) for cost in asked.costs))
+        zcdp, renyi,
+        # failures are in no Renyi divergence
+        max(cost.failures(people) + people * cost.departure(people) for cost in asked.costs))
 
 
 def briefly(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:

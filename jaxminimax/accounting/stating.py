@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxminimax.accounting import curve, tuning
 from jaxminimax.accounting.answers import LARGE, check_delta, odometer, proven_up_to, warn_of
-from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run, truncated
+from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run
 from jaxminimax.accounting.profiles import STATED, briefly
 from jaxminimax.accounting.sections import LARGE_DELTA, quote_one
 from jaxminimax.accounting.statements import Statement, TuningStatement
@@ -149,7 +149,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     checks.count("spent", spent, low=0)
 
     def part_at(count: int) -> Mechanism:
-        done = truncated(main, count)
+        done = main.truncated(count)
         return Sequence(parts=(*alongside, *(() if done is None else (done,))))
 
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,

@@ -41,7 +41,7 @@ import math
 import numpy as np
 
 from jaxminimax.accounting import gaussian
-from jaxminimax.base import masses
+from jaxminimax.mechanism import size_law
 
 _MULTIPLICITY_TAIL = 1e-30  # probability of multiplicities left out, charged in full
 _ROUNDING = 32 * 2.0**-53
@@ -59,12 +59,12 @@ def multiplicities(population: int, batch: int, replacement: bool, people: int =
     replacement it is for one record.
     """
     if not replacement and people > 1:
-        law = masses.hypergeometric(population, people, batch)
+        law = size_law.hypergeometric(population, people, batch)
     else:
         rate_of_one = (1 if replacement else batch) / population if rate is None else rate
         # k of them: Binomial(m, k p) slots with replacement; without, one slot with probability p
         hit, both = float(rate_of_one).as_integer_ratio()
-        law = masses.binomial(batch if replacement else 1, people * hit, both)
+        law = size_law.binomial(batch if replacement else 1, people * hit, both)
     start = max(1 - law.first, 0)  # P[0] is apart
     w = np.array(law.upper[start:])
     j = np.arange(len(w), dtype=float) + max(law.first, 1)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import scipy
 
-from jaxminimax.accounting import gaussian, roots
+from jaxminimax.accounting import calibration, gaussian
 from jaxminimax.accounting.answers import check_delta, check_epsilon
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
@@ -267,7 +267,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     costs = tuple(dict.fromkeys(
         cost for hyper in calibrated
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
-    roots.check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
+    calibration.check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
               target.epsilon * (1 + 1e-9))
     return calibrated, score
 
@@ -308,7 +308,7 @@ def least(run: Describe, target: Target) -> float:
               for x in (total, target.epsilon)]
         return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
 
-    return roots.find(excess, 1.0, tolerance=_TUNED, name="excess")
+    return calibration.find(excess, 1.0, tolerance=_TUNED, name="excess")
 
 
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
@@ -331,4 +331,4 @@ def enough(run: Describe, target: Target, points: Points) -> float:
             worst = max(worst, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
         return worst
 
-    return roots.find(excess, 1.0, tolerance=_TUNED, name="excess")
+    return calibration.find(excess, 1.0, tolerance=_TUNED, name="excess")

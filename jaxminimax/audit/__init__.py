@@ -32,47 +32,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax import mechanism as mechanisms
 from jaxminimax.accounting import epsilon
+from jaxminimax.audit import pairs, released
 from jaxminimax.audit.bounds import clopper_pearson, linear, lower_bound
-from jaxminimax.audit.pairs import (
-    PAIRS,
-    PLAIN,
-    PROBLEM,
-    Rounds,
-    all_releases,
-    check_pair,
-    computed,
-    first_points,
-    first_release,
-    random_pair,
-    rounds_of_both,
-    straightened,
-    unprojected,
-    worst_pair,
-)
-from jaxminimax.audit.pairs import Observe as Observe
-from jaxminimax.audit.pairs import rounds as rounds
-from jaxminimax.audit.released import coarse as coarse
-from jaxminimax.audit.released import coarse_scores as coarse_scores
-from jaxminimax.audit.released import (
-    likelihood_ratio,
-    noise_scale,
-    releases,
-    shared_between_releases,
-)
+from jaxminimax.audit.pairs import PAIRS, Rounds
 from jaxminimax.audit.signals import Signal, charged_signal, index_signal, signal, signal_of
 from jaxminimax.base import checks
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
-from jaxminimax.mechanism import (
-    CorrelatedSums,
-    GroupSolution,
-    Query,
-    Repeat,
-    Resolvent,
-    TreeSums,
-    leaves,
-)
+from jaxminimax.mechanism import Query, Repeat, Resolvent
 
 __all__ = ["PAIRS", "Audit", "Signal", "audit", "charged_signal", "clopper_pearson", "index_signal",
            "lower_bound", "signal"]
@@ -178,7 +147,7 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     """
     checks.count("runs", runs, low=4)
     checks.number("confidence", confidence, low=0.0, high=1.0)
-    hyper = straightened(hyper)
+    hyper = pairs.straightened(hyper)
     if not isinstance(pair, str):
         if problem is None or z is None:
             missing = "problem" if problem is None else "z"
@@ -197,31 +166,32 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     claimed = epsilon(mechanism, delta, neighbours=neighbours)
     key, choice = jax.random.split(key)
     if pair == "worst":
-        data = worst_pair(query, neighbours)
+        data = pairs.worst_pair(query, neighbours)
     else:
         seed = int(jax.random.bits(choice, (), jnp.uint32))
-        data = random_pair(seed, query, neighbours)
+        data = pairs.random_pair(seed, query, neighbours)
     # the record is in the first part of the data; the other parts contribute nothing
     more = (mechanism.parts - 1) * query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
     how = (strategy, microbatch)
-    one, two = releases(key, algorithm, hyper, data, runs, computed(PROBLEM, *how))
+    one, two = released.releases(key, algorithm, hyper, data, runs,
+                                 pairs.computed(pairs.PROBLEM, *how))
     scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(one, two, runs // 2)]
-    for score, released in zip(scores, (one, two), strict=True):
+    for score, values in zip(scores, (one, two), strict=True):
         if pair == "worst":
-            score["likelihood ratio"] = likelihood_ratio(released, query, neighbours,
-                                                         mechanism.times)
-        score["failures"] = np.isnan(released[:, :, 0, 0]).sum(1).astype(float)
+            score["likelihood ratio"] = released.likelihood_ratio(values, query, neighbours,
+                                                                  mechanism.times)
+        score["failures"] = np.isnan(values[:, :, 0, 0]).sum(1).astype(float)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
     measured = None
     if runs >= _FEW and not _moving(query, mechanism):
-        measured = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how),
-                          observe=all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
-                          confidence=confidence)
-    shared = shared_between_releases(choice, algorithm, hyper, start,
-                                     jax.tree.map(lambda x: x[0], data), PROBLEM,
-                                     min(runs, _ENOUGH), confidence)
+        measured = signal(choice, algorithm, hyper, start, data, pairs.computed(pairs.PLAIN, *how),
+                          observe=pairs.all_releases, runs=min(runs, _ENOUGH),
+                          neighbours=neighbours, confidence=confidence)
+    shared = released.shared_between_releases(
+        choice, algorithm, hyper, start, jax.tree.map(lambda x: x[0], data), pairs.PROBLEM,
+        min(runs, _ENOUGH), confidence)
     return Audit(value, claimed, delta, confidence, neighbours, pair, name, runs, hits, trials,
                  measured, shared)
 
@@ -234,7 +204,7 @@ def _moving(query: Any, mechanism: Any) -> bool:
 def _public(mechanism: Any) -> bool:
     """Returns True if it is public which records a release reads."""
     samplings = (getattr(getattr(leaf, "query", None), "sampling", None)
-                 for leaf in leaves(mechanism))
+                 for leaf in mechanisms.leaves(mechanism))
     return not any(sampling is not None and sampling.secret for sampling in samplings)
 
 
@@ -242,35 +212,37 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
          neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
          z: Saddle) -> Audit:
     """Audits a user's pair, round by round: the points, and the released values."""
-    data = check_pair(pair, problem)
+    data = pairs.check_pair(pair, problem)
     mechanism = algorithm.mechanism(hyper)
     claimed = epsilon(mechanism, delta, neighbours=neighbours)
-    problem = unprojected(problem, hyper)
+    problem = pairs.unprojected(problem, hyper)
     # one release a round, whose noise can be separated from the algorithm's own arithmetic
-    alone = isinstance(mechanism, Repeat | TreeSums | CorrelatedSums | GroupSolution)
+    alone = isinstance(mechanism, Repeat | mechanisms.TreeSums | mechanisms.CorrelatedSums
+                       | mechanisms.GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:
-        points = first_points(state)
-        return (points, first_release(state, released)) if alone else (points,)
+        points = pairs.first_points(state)
+        return (points, pairs.first_release(state, released)) if alone else (points,)
 
-    sides = rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
+    sides = pairs.rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
     scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(sides)])
     seen, gauge = mechanism, None
     if alone:
-        released = [x.release(1) for x in sides]
+        values = [x.release(1) for x in sides]
         if _public(mechanism):
-            scores = _joined(scores, _likelihood_ratios(released))
-        unit = noise_scale(hyper, z)
+            scores = _joined(scores, _likelihood_ratios(values))
+        unit = released.noise_scale(hyper, z)
         if unit is not None:
             bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
-            scores = _joined(scores, coarse_scores(released, unit, bits))
+            scores = _joined(scores, released.coarse_scores(values, unit, bits))
         if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
             seen = dataclasses.replace(mechanism, times=hyper.iterations)  # a round's first release
         if runs >= _FEW and not _moving(getattr(mechanism, "query", None), mechanism):
-            gauge = signal_of(released[0], seen, neighbours=neighbours, confidence=confidence)
+            gauge = signal_of(values[0], seen, neighbours=neighbours, confidence=confidence)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
-    shared = shared_between_releases(key, algorithm, hyper, z, jax.tree.map(lambda x: x[0], data),
-                                     problem, min(runs, _ENOUGH), confidence)
+    shared = released.shared_between_releases(
+        key, algorithm, hyper, z, jax.tree.map(lambda x: x[0], data), problem,
+        min(runs, _ENOUGH), confidence)
     return Audit(value, claimed, delta, confidence, neighbours, "own", name, runs, hits, trials,
                  gauge, shared)
 

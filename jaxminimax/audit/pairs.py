@@ -17,16 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.algorithms.descent import EUCLIDEAN
-from jaxminimax.base.types import (
-    Algorithm,
-    GroupProblem,
-    Problem,
-    PyTree,
-    Saddle,
-    saddle_operator,
-    with_strategy,
-)
+from jaxminimax.base import types
+from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Resolvent
+from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.sampling import WorstCase
@@ -42,9 +36,9 @@ def _loss(w: jax.Array, v: jax.Array, x: Saddle) -> jax.Array:
     return jnp.where(first, -1.0, 1.0).astype(w.dtype) * (jnp.sum(w * x.w) - jnp.sum(v * x.v))
 
 
-PROBLEM = Problem(saddle_operator(_loss))
+PROBLEM = Problem(types.saddle_operator(_loss))
 # the same in every round, so that what a record adds does not depend on what was released
-PLAIN = Problem(saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v)))
+PLAIN = Problem(types.saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v)))
 
 
 def worst_case(query: Query | Resolvent) -> WorstCase:
@@ -62,7 +56,7 @@ def worst_case(query: Query | Resolvent) -> WorstCase:
 
 def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
     """Returns `problem` with this way to compute clipped sums."""
-    return problem._replace(operator=with_strategy(problem.operator, strategy, microbatch))
+    return problem._replace(operator=types.with_strategy(problem.operator, strategy, microbatch))
 
 
 def rest_of(query: Query | Resolvent) -> float:
@@ -188,22 +182,6 @@ class Rounds(NamedTuple):
         return self.noisy[:, :, 0] - self.quiet[:, :, 0]
 
 
-def silenced(described: Any) -> Any:
-    """Returns a `Hyper`, or a description, with all noise multipliers 0."""
-    if isinstance(described, tuple) and not hasattr(described, "_fields"):
-        return tuple(map(silenced, described))
-    if not dataclasses.is_dataclass(described) or isinstance(described, type):
-        return described
-    values = {}
-    for field in dataclasses.fields(described):
-        value = getattr(described, field.name)
-        quiet = (jax.tree.map(lambda _: 0.0, value) if field.name == "noise_multiplier"
-                 else silenced(value))
-        if quiet is not value:
-            values[field.name] = quiet
-    return dataclasses.replace(described, **values) if values else described
-
-
 def first_release(state: Any, released: list[Any]) -> PyTree:
     """Returns the first value that a round released.
 
@@ -273,8 +251,8 @@ def rounds_of_both(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z
 def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
            data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """Simulates the runs of `rounds`, with a key for each data set."""
-    quiet = silenced(hyper)
-    (numbers, structure), silent = jax.tree.flatten(hyper), jax.tree.leaves(quiet)
+    numbers, structure = jax.tree.flatten(hyper)
+    silent = jax.tree.leaves(with_noise_of_all(hyper, 0.0))
     # only what differs is mapped over: every other number stays the one that is described
     varied = [i for i, (a, b) in enumerate(zip(numbers, silent, strict=True)) if a is not b]
     noise = [jnp.stack([jnp.asarray(x) for x in (numbers[i], silent[i])]) for i in varied]

@@ -77,17 +77,10 @@ class Signal:
                     and self.shared <= 0)
 
 
-def _unsampled(described: Any) -> Any:
-    """Returns a description in which samples hold the record whenever they may, no secrets."""
-    if isinstance(described, tuple) and not hasattr(described, "_fields"):
-        return tuple(map(_unsampled, described))
-    if not dataclasses.is_dataclass(described) or isinstance(described, type):
-        return described
-    if isinstance(described, OneRelease) and described.sampling.secret:
-        return described.sampled_by(described.sampling.always() or Full())
-    return dataclasses.replace(described, **{
-        field.name: _unsampled(getattr(described, field.name))
-        for field in dataclasses.fields(described)})
+def _always_read(query: Any) -> Any:
+    """Returns a query whose samples hold the record whenever they may, no secrets."""
+    secret = isinstance(query, OneRelease) and query.sampling.secret
+    return query.sampled_by(query.sampling.always() or Full()) if secret else query
 
 
 def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
@@ -109,7 +102,8 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
     """
     kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
     most = 0.0
-    for charge in curve.charges(_unsampled(mechanism), neighbours):
+    unsampled = jax.tree.map(_always_read, mechanism, is_leaf=lambda x: isinstance(x, OneRelease))
+    for charge in curve.charges(unsampled, neighbours):
         if law == "gaussian":
             most = max(most, curve.shift(neighbours) * math.sqrt(charge.gaussian))
         else:

@@ -11,16 +11,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base import arguments, checks, identity, programs
-from jaxminimax.base.types import (
-    Algorithm,
-    AnyProblem,
-    GroupProblem,
-    HyperT,
-    PyTree,
-    Saddle,
-    StateT,
-)
+from jaxminimax.base import arguments, checks, identity, programs, types
+from jaxminimax.base.types import Algorithm, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.mechanism import releases
@@ -36,7 +28,7 @@ from jaxminimax.releases.watch import update
 @functools.partial(programs.Compiled, static_argnames=("algorithm", "problem", "places"),
                    donate_argnames="state")
 def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds: jax.Array,
-             algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
+             algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem,
              places: tuple[Any, ...] | None = None) -> StateT:
     def step(_: jax.Array, state: Any) -> Any:
         state = update(algorithm, key, state, data, hyper, problem)
@@ -50,7 +42,7 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
 
 
 def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
-        algorithm: Algorithm[HyperT, StateT], problem: AnyProblem, *, delta: float,
+        algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem, *, delta: float,
         neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
         unit: str | None = None, checkpoint: str | os.PathLike[str] | None = None,
         every: int | None = None, callback: Callable[[StateT], None] | None = None,
@@ -165,7 +157,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                           unit=unit or identity.unit_of(people, identity.rows_each(data))
                           ) as booking:
         sharding.check_records(data)  # what is refused here is not charged
-        placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, GroupProblem))
+        placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, types.GroupProblem))
         if not isinstance(placed, HostData | HostShards):
             placed = sharding.arrays(placed)
         mesh, places = getattr(placed, "mesh", None), None

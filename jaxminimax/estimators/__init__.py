@@ -15,9 +15,8 @@ except ImportError as error:
     raise ImportError("jaxminimax.estimators needs scikit-learn: pip install "
                       "'jaxminimax[sklearn]'") from error
 
-from jaxminimax.estimators.binary import PrivateAUCClassifier
-from jaxminimax.estimators.general import PrivateClassifier, PrivateRegressor
 from jaxminimax.estimators.groups import PrivateFairClassifier, PrivateWorstGroupClassifier
+from jaxminimax.estimators.models import PrivateAUCClassifier, PrivateClassifier, PrivateRegressor
 
 __all__ = ["PrivateAUCClassifier", "PrivateClassifier", "PrivateFairClassifier",
            "PrivateRegressor", "PrivateWorstGroupClassifier"]

@@ -1,5 +1,6 @@
 """The base of all estimators: parameters, reading of tables, one way to charge and to train."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -27,28 +28,26 @@ _WITH_CELLS = {
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
     """Base of the estimators: a private linear model with the settings of `tables.rule`.
 
     A subclass has `_target`, which turns labels into numbers, and may have `_label`, `_groups`,
-    `_chosen` and `_trained`.
+    `_chosen` and `_trained`. Its fields are the parameters that scikit-learn reads.
     """
 
-    scorer_: Scorer
-    _public = "Which classes there are is public."
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: dataclasses.KW_ONLY
+    schema: Any = None
+    bounds: Any = None
+    most: int = 1
+    people: int = 1
+    ledger: Any = None
+    allow_large_delta: bool = False
+    random_state: Any = None
 
-    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
-                 bounds: Any = None, most: int = 1, people: int = 1, ledger: Any = None,
-                 allow_large_delta: bool = False, random_state: Any = None) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.schema = schema
-        self.bounds = bounds
-        self.most = most
-        self.people = people
-        self.ledger = ledger
-        self.allow_large_delta = allow_large_delta
-        self.random_state = random_state
+    _public = "Which classes there are is public."
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -101,7 +100,7 @@ class PrivateEstimator(BaseEstimator):
             schema = statistics.with_ranges(schema, statistics.release_ranges(
                 jax.random.fold_in(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)
-        self.scorer_ = self._trained(
+        self.scorer_: Scorer = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None and self.people == 1 else "one person" + (
                 "" if owners is None else f", {most} rows of whom are read"),

@@ -8,13 +8,14 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base.identity import exact
-from jaxminimax.estimators.binary import PrivateScorer
+from jaxminimax.estimators.models import PrivateScorer
 from jaxminimax.tables import fair, records
 from jaxminimax.tables.columns import as_words, places, word
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PrivateWorstGroupClassifier(PrivateScorer):
     """A private classifier for the worst of several groups.
 
@@ -61,15 +62,9 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         True
     """
 
-    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, groups: Any = None,
-                 by_label: bool = False, schema: Any = None, bounds: Any = None, most: int = 1,
-                 people: int = 1, ledger: Any = None, allow_large_delta: bool = False,
-                 random_state: Any = None) -> None:
-        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, people=people,
-                         ledger=ledger, allow_large_delta=allow_large_delta,
-                         random_state=random_state)
-        self.groups = groups
-        self.by_label = by_label
+    _: dataclasses.KW_ONLY
+    groups: Any = None
+    by_label: bool = False
 
     @property
     def group_losses_(self) -> dict[str, float] | None:
@@ -95,6 +90,7 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PrivateFairClassifier(PrivateScorer):
     """A private classifier whose predictions depend little on a group that is private too.
 
@@ -137,18 +133,11 @@ class PrivateFairClassifier(PrivateScorer):
         True
     """
 
-    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, weight: float = 4.0,
-                 kind: str = "parity", groups: Any = None, group_values: Any = None,
-                 schema: Any = None, bounds: Any = None, most: int = 1, people: int = 1,
-                 ledger: Any = None, allow_large_delta: bool = False,
-                 random_state: Any = None) -> None:
-        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, people=people,
-                         ledger=ledger, allow_large_delta=allow_large_delta,
-                         random_state=random_state)
-        self.weight = weight
-        self.kind = kind
-        self.groups = groups
-        self.group_values = group_values
+    _: dataclasses.KW_ONLY
+    weight: float = 4.0
+    kind: str = "parity"
+    groups: Any = None
+    group_values: Any = None
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray,
                 index: np.ndarray) -> np.ndarray:

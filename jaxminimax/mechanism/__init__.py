@@ -7,8 +7,8 @@ what they cost. Neither has another source. What a sampling or a description is 
 
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.mechanism.composed import *
+from jaxminimax.mechanism.correlated import *
 from jaxminimax.mechanism.costs import *
-from jaxminimax.mechanism.cyclic_poisson import *
 from jaxminimax.mechanism.description import *
 from jaxminimax.mechanism.difference import *
 from jaxminimax.mechanism.factorisation import *

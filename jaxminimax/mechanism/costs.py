@@ -69,8 +69,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax import noise
-from jaxminimax.base import checks, masses
+from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
+from jaxminimax.mechanism import size_law
 from jaxminimax.mechanism.grid import (
     DITHER_FAILURE,
     ETA,
@@ -214,7 +215,7 @@ class Charge(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def _bad_sets(people: int, rate: float) -> float:
     """The term (1) of `Charge.failures`."""
-    law = masses.binomial(people, *float(rate).as_integer_ratio())
+    law = size_law.binomial(people, *float(rate).as_integer_ratio())
     each = (min(1.0, 2 * DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
             for j in range(law.first, law.first + len(law.upper)))
     # sum_j P[j] min{1, 2 (2^j - 1) d}, masses rounded up, those not listed in full

@@ -14,7 +14,7 @@ the rows themselves, in the order of the sample, and use both words for its mark
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,10 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import in_float64
-from jaxminimax.mechanism.correlated import Correlation
 from jaxminimax.mechanism.costs import Charge
+
+if TYPE_CHECKING:
+    from jaxminimax.mechanism.correlated import Correlation
 
 __all__ = ["Sampling", "overflow_probability"]
 
@@ -223,7 +225,7 @@ class Sampling(abc.ABC):
           population: n.
         """
 
-    def correlation(self, population: int) -> Correlation | None:
+    def correlation(self, population: int) -> "Correlation | None":
         """How releases read a record, as far as correlated noise is concerned.
 
         None, where there is no proof for any: the noise of releases is then independent.

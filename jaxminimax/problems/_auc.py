@@ -14,22 +14,26 @@ al., arXiv:2201.09046, Algorithm 2, with their empirical form multiplied by n: n
 the objective, only the public p. The term -v^2 reads no data and stays outside clip and noise.
 """
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.problems._vi import mean_of
-from jaxminimax.releases.sums import release
+from jaxminimax.releases import sums
 
 __all__ = ["auc", "auc_score", "auc_start", "linear_scorer", "mlp_init", "mlp_scorer",
-           "release_prior"]
+           "release_prior", "release_shares"]
 
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
+_LEAST = 1e-3  # of a released share
 _SHARP, _CLOSE = 4.0, 1e-3  # slope of a score, and the least distance of means that it divides by
 
 
@@ -100,6 +104,24 @@ def square_terms(s: jax.Array, plus: jax.Array | float, minus: jax.Array | float
     return plus * (s - a) ** 2 + minus * (s - b) ** 2 + 2 * (1 + v) * s * (minus - plus)
 
 
+def projection(radius: Saddle, dual: str) -> Callable[[Saddle], Saddle]:
+    """Returns the projection of w = (theta, a, b, ...) and v; under "best_response" v is b - a.
+
+    Raises:
+      ValueError: for a radius that is not positive, or an unknown dual.
+    """
+    for name, r in radius._asdict().items():
+        checks.number(f"radius.{name}", r, low=0.0)
+    checks.one_of("dual", dual, ("ascent", "best_response"))
+
+    def project(z: Saddle) -> Saddle:
+        w = optax.projections.projection_l2_ball(z.w, radius.w)
+        v = w["b"] - w["a"] if dual == "best_response" else z.v
+        return Saddle(w, jnp.clip(v, -radius.v, radius.v))
+
+    return project
+
+
 def auc(scorer: Scorer, *, prior: float, radius: Saddle,
         dual: str = "ascent") -> Problem:
     """The saddle problem of AUC maximisation with the squared surrogate.
@@ -128,9 +150,7 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
         (3,)
     """
     checks.number("prior", prior, low=0.0, high=1.0)
-    for name, r in radius._asdict().items():
-        checks.number(f"radius.{name}", r, low=0.0)
-    checks.one_of("dual", dual, ("ascent", "best_response"))
+    project = projection(radius, dual)
 
     def weights(y: jax.Array) -> tuple[jax.Array, jax.Array]:
         return y / prior, (1 - y) / (1 - prior)
@@ -143,11 +163,6 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
 
     def public(z: Saddle) -> Saddle:
         return Saddle(jax.tree.map(jnp.zeros_like, z.w), 2 * z.v)
-
-    def project(z: Saddle) -> Saddle:
-        w = optax.projections.projection_l2_ball(z.w, radius.w)
-        v = w["b"] - w["a"] if dual == "best_response" else z.v
-        return Saddle(w, jnp.clip(v, -radius.v, radius.v))
 
     def value(z: Saddle, data: PyTree) -> jax.Array:
         return mean_of(loss)(z, data) - z.v**2
@@ -203,6 +218,9 @@ def auc_score(scorer: Scorer, *, prior: float) -> Callable[[Saddle, PyTree], jax
     return score
 
 
+# --- released shares of classes and of groups ---
+
+
 def release_prior(key: jax.Array, mechanism: Repeat, y: jax.Array) -> jax.Array:
     """Releases a private estimate of P[y = 1], clamped to [0.01, 0.99].
 
@@ -236,5 +254,61 @@ def release_prior(key: jax.Array, mechanism: Repeat, y: jax.Array) -> jax.Array:
     count = Problem(operator=lambda z, y: Saddle(jnp.asarray(y, z.w.dtype) - 0.5, None))
     z = Saddle(jnp.zeros(()), ())
     key = jax.random.fold_in(key, 0x7072)  # apart from a run that was given the same key
-    answer = release(key, mechanism, jnp.int32(0), count, z, y)
+    answer = sums.release(key, mechanism, jnp.int32(0), count, z, y)
     return jnp.clip(answer.w + 0.5, 0.01, 0.99)
+
+
+def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndarray,
+                   count: int, weight: jax.Array | np.ndarray | None = None) -> jax.Array:
+    """Releases private shares of records in each of `count` cells, positive and with sum 1.
+
+    It is one release of the mean of a one-hot row minus 1 / count. That row has the norm
+    (1 - 1 / count)^(1/2), the clip norm: no smaller ball holds the rows. Replacing a record
+    moves the mean by sqrt(2) / n, and twice the clip norm, at least as much, is charged. Charge it
+    with a run by `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
+
+    Args:
+      key: a secret key of its own, not the run's.
+      mechanism: one release with that clip norm and clip.v None.
+      cells: numbers from 0 to count - 1, `[n]`: groups s, or y * k + s for odds; a record with
+        another number is in none.
+      count: the public number of cells.
+      weight: for cells `[n, rows]` of persons, the weights of rows, of sum 1 at most; else None.
+
+    Raises:
+      ValueError: for fewer than two cells, or another clip norm, which would bias the shares.
+
+    Examples:
+        >>> cells = np.arange(1000) % 4 // 3  # a quarter is in the second cell
+        >>> ask = jmm.Repeat(query=jmm.Query(clip=Saddle(0.5**0.5, None), population=1000,
+        ...                                  noise_multiplier=Saddle(20.0, None)), times=1)
+        >>> key = jax.random.key(0)  # of real data jmm.noise.secret_key()
+        >>> shares = jmm.problems.release_shares(key, ask, cells, 2)
+        >>> bool(0.15 < shares[1] < 0.35)
+        True
+    """
+    checks.count("count", count, low=2)
+    clip: Any = getattr(mechanism.query, "clip", None)
+    one = isinstance(clip, Saddle) and clip.w is not None and clip.v is None
+    if not one or not (isinstance(clip.w, jax.core.Tracer)  # which was a number before
+                       or abs(clip.w - math.sqrt(1 - 1 / count)) <= 1e-6):
+        raise ValueError(f"clip must be Saddle((1 - 1 / {count})**0.5, None), got {clip!r}.")
+
+    cells = jnp.asarray(cells, jnp.int32)
+    if weight is None:
+        cells, weight = cells[:, None], jnp.ones((len(cells), 1))
+    key = jax.random.fold_in(key, 0x7368)  # apart from a run that was given the same key
+    answer = sums.compiled_release(key, mechanism, _SHIFTED, Saddle(jnp.zeros(count), ()),
+                                   (cells, weight))
+    positive = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
+    return positive / jnp.sum(positive)
+
+
+def _shifted(z: Saddle, record: PyTree) -> Saddle:
+    """A person's mean one-hot row, less 1 / count."""
+    cell, weight = record
+    one = jax.nn.one_hot(cell, len(z.w), dtype=z.w.dtype)
+    return Saddle(jnp.asarray(weight, z.w.dtype) @ one - 1 / len(z.w), None)
+
+
+_SHIFTED = Problem(_shifted)

@@ -35,7 +35,6 @@ Source: Lowy, Gupta and Razaviyayn, "Stochastic Differentially Private and Fair 
 charged if they come from the data.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,14 +45,12 @@ import optax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
-from jaxminimax.mechanism import Repeat
-from jaxminimax.releases import sums
+from jaxminimax.problems import _vi
 
-__all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "parity_start",
-           "release_shares"]
+__all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "parity_start"]
 
-KINDS = ("parity", "odds")
-_LEAST = 1e-3  # of a released share
+Scorer = Callable[[PyTree, jax.Array], jax.Array]
+KINDS, PENALTIES = ("parity", "odds"), ("squared", "absolute")
 
 
 def conditionals(shares: np.ndarray | jax.Array, kind: str, classes: int) -> tuple[Any, Any]:
@@ -73,64 +70,6 @@ def conditionals(shares: np.ndarray | jax.Array, kind: str, classes: int) -> tup
     p = p if odds else p[None]
     label = p.sum(1)
     return label, p / label[:, None]
-
-
-def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndarray,
-                   count: int, weight: jax.Array | np.ndarray | None = None) -> jax.Array:
-    """Releases private shares of records in each of `count` cells, positive and with sum 1.
-
-    It is one release of the mean of a one-hot row minus 1 / count. That row has the norm
-    (1 - 1 / count)^(1/2), the clip norm: no smaller ball holds the rows. Replacing a record
-    moves the mean by sqrt(2) / n, and twice the clip norm, at least as much, is charged. Charge it
-    with a run by `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
-
-    Args:
-      key: a secret key of its own, not the run's.
-      mechanism: one release with that clip norm and clip.v None.
-      cells: numbers from 0 to count - 1, `[n]`: groups s, or y * k + s for odds; a record with
-        another number is in none.
-      count: the public number of cells.
-      weight: for cells `[n, rows]` of persons, the weights of rows, of sum 1 at most; else None.
-
-    Raises:
-      ValueError: for fewer than two cells, or another clip norm, which would bias the shares.
-
-    Examples:
-        >>> cells = np.arange(1000) % 4 // 3  # a quarter is in the second cell
-        >>> ask = jmm.Repeat(query=jmm.Query(clip=Saddle(0.5**0.5, None), population=1000,
-        ...                                  noise_multiplier=Saddle(20.0, None)), times=1)
-        >>> key = jax.random.key(0)  # of real data jmm.noise.secret_key()
-        >>> shares = jmm.problems.release_shares(key, ask, cells, 2)
-        >>> bool(0.15 < shares[1] < 0.35)
-        True
-    """
-    checks.count("count", count, low=2)
-    clip: Any = getattr(mechanism.query, "clip", None)
-    one = isinstance(clip, Saddle) and clip.w is not None and clip.v is None
-    if not one or not (isinstance(clip.w, jax.core.Tracer)  # which was a number before
-                       or abs(clip.w - math.sqrt(1 - 1 / count)) <= 1e-6):
-        raise ValueError(f"clip must be Saddle((1 - 1 / {count})**0.5, None), got {clip!r}.")
-
-    cells = jnp.asarray(cells, jnp.int32)
-    if weight is None:
-        cells, weight = cells[:, None], jnp.ones((len(cells), 1))
-    key = jax.random.fold_in(key, 0x7368)  # apart from a run that was given the same key
-    answer = sums.compiled_release(key, mechanism, _SHIFTED, Saddle(jnp.zeros(count), ()),
-                                   (cells, weight))
-    positive = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
-    return positive / jnp.sum(positive)
-
-
-def _shifted(z: Saddle, record: PyTree) -> Saddle:
-    """A person's mean one-hot row, less 1 / count."""
-    cell, weight = record
-    one = jax.nn.one_hot(cell, len(z.w), dtype=z.w.dtype)
-    return Saddle(jnp.asarray(weight, z.w.dtype) @ one - 1 / len(z.w), None)
-
-
-_SHIFTED = Problem(_shifted)
-PENALTIES = ("squared", "absolute")
-Scorer = Callable[[PyTree, jax.Array], jax.Array]
 
 
 def _logits(scorer: Scorer, theta: PyTree, x: jax.Array, classes: int) -> jax.Array:
@@ -217,12 +156,9 @@ def fermi(scorer: Scorer, *, shares: np.ndarray | jax.Array, weight: float, clas
         still = jax.lax.stop_gradient
         return entropy + weight * dual(q, still(v), y, s) + dual(still(q), v, y, s)
 
-    def value(z: Saddle, data: PyTree) -> jax.Array:
-        def one(example: PyTree) -> jax.Array:
-            entropy, logits, y, s = _read(scorer, z.w, example, classes)
-            return entropy + weight * dual(jax.nn.softmax(logits), z.v, y, s)
-
-        return jnp.mean(jax.vmap(one)(data))
+    def penalised(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
+        entropy, logits, y, s = _read(scorer, w, example, classes)
+        return entropy + weight * dual(jax.nn.softmax(logits), v, y, s)
 
     def best_v(w: PyTree, data: PyTree) -> jax.Array:
         def moments(example: PyTree) -> jax.Array:
@@ -238,8 +174,8 @@ def fermi(scorer: Scorer, *, shares: np.ndarray | jax.Array, weight: float, clas
     def project(z: Saddle) -> Saddle:
         return Saddle(_ball(z.w, radius), _boxed(z.v, root))
 
-    return Problem(operator=saddle_operator(loss), project=project, value=value,
-                   best_response=Saddle(None, best_v))
+    return Problem(operator=saddle_operator(loss), project=project,
+                   value=_vi.mean_of(penalised), best_response=Saddle(None, best_v))
 
 
 def _boxed(v: jax.Array, root: Any) -> jax.Array:
@@ -349,7 +285,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
 
     def value(z: Saddle, data: PyTree) -> jax.Array:
         own = 0.0 if penalty == "absolute" else jnp.sum(z.v**2) / (2 * weight)
-        return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data)) - own
+        return _vi.mean_of(loss)(z, data) - own
 
     def best_v(w: PyTree, data: PyTree) -> jax.Array:
         h = jnp.mean(jax.vmap(lambda example: of_record(w, example)[1])(data), 0)

@@ -17,16 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import arguments, checks
+from jaxminimax.base import arguments, checks, types
 from jaxminimax.base.identity import People, persons
-from jaxminimax.base.types import (
-    GroupProblem,
-    Problem,
-    PyTree,
-    Saddle,
-    SaddleOperator,
-    with_strategy,
-)
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 
 __all__ = ["by_person", "per_person"]
 
@@ -193,10 +186,10 @@ def _per_person(problem: Any, total: bool) -> Any:
             of_rows: Any = jax.vmap(lambda row, *key: of_row(w, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
-        return problem._replace(loss=group_loss, operator=SaddleOperator(
+        return problem._replace(loss=group_loss, operator=types.SaddleOperator(
             lambda w, _, person, *key: group_loss(w, person, *key)))
     operator: Any = problem.operator
-    if type(operator) is SaddleOperator:
+    if type(operator) is types.SaddleOperator:
         loss = operator.loss
 
         def person_loss(w: PyTree, v: PyTree, person: People, *key: jax.Array) -> jax.Array:
@@ -209,7 +202,7 @@ def _per_person(problem: Any, total: bool) -> Any:
             of_rows: Any = jax.vmap(lambda row, *key: operator(z, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
-        result = with_strategy(person_operator, getattr(operator, "strategy", "auto"),
+        result = types.with_strategy(person_operator, getattr(operator, "strategy", "auto"),
                                getattr(operator, "microbatch", 32),
                                getattr(operator, "memory", None))
     return problem._replace(operator=result, value=None, best_response=Saddle(None, None),

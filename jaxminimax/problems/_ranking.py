@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
@@ -83,9 +82,7 @@ def multiclass_auc(scorer: Scorer, *, shares: Sequence[float] | np.ndarray, form
     """
     plus, minus = _weights(shares, form)
     mass = np.einsum("k,kij->ij", np.asarray(shares, np.float64), plus)
-    for name, r in radius._asdict().items():
-        checks.number(f"radius.{name}", r, low=0.0)
-    checks.one_of("dual", dual, ("ascent", "best_response"))
+    project = _auc.projection(radius, dual)
 
     def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         x, y = example
@@ -96,11 +93,6 @@ def multiclass_auc(scorer: Scorer, *, shares: Sequence[float] | np.ndarray, form
 
     def of_v(v: jax.Array) -> jax.Array:
         return jnp.asarray(mass, v.dtype)
-
-    def project(z: Saddle) -> Saddle:
-        w = optax.projections.projection_l2_ball(z.w, radius.w)
-        return Saddle(w, jnp.clip(w["b"] - w["a"] if dual == "best_response" else z.v,
-                                  -radius.v, radius.v))
 
     return Problem(
         operator=saddle_operator(loss), project=project, labels=Labels(tuple(range(len(plus)))),
@@ -209,9 +201,7 @@ def partial_auc(scorer: Scorer, *, prior: float, max_fpr: float, min_tpr: float 
     if min_tpr is not None:
         checks.number("min_tpr", min_tpr, low=0.0, high=1.0)
     checks.number("penalty", penalty, low=0.0)
-    for name, r in radius._asdict().items():
-        checks.number(f"radius.{name}", r, low=0.0)
-    checks.one_of("dual", dual, ("ascent", "best_response"))
+    project = _auc.projection(radius, dual)
     thresholds = ("eta_minus",) if min_tpr is None else ("eta_minus", "eta_plus")
 
     def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
@@ -228,11 +218,6 @@ def partial_auc(scorer: Scorer, *, prior: float, max_fpr: float, min_tpr: float 
     def public(z: Saddle) -> Saddle:
         zero = jax.tree.map(jnp.zeros_like, z.w)
         return Saddle(zero | {name: jnp.ones_like(z.w[name]) for name in thresholds}, 2 * z.v)
-
-    def project(z: Saddle) -> Saddle:
-        w = optax.projections.projection_l2_ball(z.w, radius.w)
-        return Saddle(w, jnp.clip(w["b"] - w["a"] if dual == "best_response" else z.v,
-                                  -radius.v, radius.v))
 
     def value(z: Saddle, data: PyTree) -> jax.Array:
         return _vi.mean_of(loss)(z, data) + sum(z.w[name] for name in thresholds) - z.v**2

@@ -24,18 +24,8 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import Problem, PyTree, Saddle
 
-__all__ = [
-    "Bounded",
-    "Set",
-    "affine",
-    "ball",
-    "bounded_glm",
-    "box",
-    "product",
-    "sanitise",
-    "simplex",
-    "variational_inequality",
-]
+__all__ = ["Bounded", "Set", "affine", "ball", "bounded_glm", "box", "product", "sanitise",
+           "simplex", "variational_inequality"]
 
 # --- sets ---
 

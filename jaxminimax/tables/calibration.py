@@ -37,7 +37,7 @@ import scipy
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases import sums
-from jaxminimax.tables.storage import MEMORY, Store, in_blocks
+from jaxminimax.tables.scaling import MEMORY, Store, in_blocks
 
 CLIP, OF_CLASSES = math.sqrt(2.0), 2.0
 _UNIT = 2.0  # of log-odds, for t

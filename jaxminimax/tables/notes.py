@@ -17,7 +17,7 @@ column's cells with a declared value (s' = s sqrt(k) for k values), and the vari
 m_2 - m_1^2 (s' = s sqrt(1 + 4 m_1^2)). Checks whose bound would be too weak to be of use are left
 out.
 
-**Variances, by rows.** The second moments of scaled rows (`curvature`), where they are released,
+**Variances, by rows.** The second moments of scaled rows (`statistics`), where they are released,
 are a second measurement: their diagonal times what squares were divided by. The mean of both, with
 weights by the variances of their noise, has less of it. In tables of up to some 30 features the
 second one decides, with a chance of 99 % to note what is wrong. Rows that are cut to length 1 make

@@ -7,7 +7,7 @@ time and no privacy, and their charge is exact. The one number that matters is t
 gradient flow that is followed. A direction without curvature gathers noise tau 2 C / (n mu') in it;
 the rule sets that to 0.7 a coordinate, and to more for many columns.
 
-A released matrix of second moments makes the rounds few (`curvature`): steps are multiplied by a
+A released matrix of second moments makes the rounds few (`statistics`): steps are multiplied by a
 preconditioner P with the ridge r, and T rounds of steps 1 with momentum 1/2 move a flat direction
 for a time of 2 T / r. With r = 2 T / tau it gathers the same noise as before. r must be above what
 the noise of the matrix may hide, so
@@ -47,7 +47,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import calibration, curvature, labels, statistics
+from jaxminimax.tables import calibration, labels, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -297,7 +297,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
             time *= max(1.0, math.sqrt(width / WIDE))
         rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
         squares = release(1.0, MATRIX)
-        few = max(FEWEST, math.ceil(kind.slowest * time / ADDED * curvature.least_ridge(
+        few = max(FEWEST, math.ceil(kind.slowest * time / ADDED * statistics.least_ridge(
             width, population, squares.query.noise_multiplier.w, kind.curvature)))
         if preconditioned and standardise and few + width / 2 < rounds:
             rounds, matrix = few, squares

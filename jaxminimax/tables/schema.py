@@ -9,18 +9,8 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.identity import exact
-from jaxminimax.tables.columns import (
-    Category,
-    Charged,
-    Column,
-    Number,
-    as_numbers,
-    check_names,
-    listed,
-    of_record,
-    places,
-    word,
-)
+from jaxminimax.tables import columns as kinds
+from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
 
 _TABLES = {"label": {"name", "positive", "values", "range"}, "owner": {"name", "most"},
            "groups": {"name", "values", "by_label"}}
@@ -181,9 +171,9 @@ class Schema:
         Raises:
           ValueError: naming the entry that is missing, unknown or wrong.
         """
-        check_names("schema", record, {"columns", *_TABLES})
+        kinds.check_names("schema", record, {"columns", *_TABLES})
         for name, words in _TABLES.items():
-            check_names(f"[{name}]", record.get(name, {}), words)
+            kinds.check_names(f"[{name}]", record.get(name, {}), words)
         label, owner, groups = (record.get(name, {}) for name in _TABLES)
         if "name" not in label:
             raise ValueError("schema needs [label] name = ...")
@@ -195,8 +185,9 @@ class Schema:
             if "categories" not in kind:
                 raise ValueError("schema needs [groups] values = [...]: groups are public.")
             groups = {**groups, "values": kind["categories"]}
-        return cls({name: of_record(name, one) for name, one in record.get("columns", {}).items()},
-                   str(label["name"]), label.get("positive"), owner.get("name"),
+        columns = {name: kinds.of_record(name, one)
+                   for name, one in record.get("columns", {}).items()}
+        return cls(columns, str(label["name"]), label.get("positive"), owner.get("name"),
                    owner.get("most", 1 if not owner else 5), groups.get("name"),
                    tuple(map(word, groups.get("values", ()))), groups.get("by_label", False),
                    _target(label))
@@ -225,7 +216,7 @@ class Schema:
             values = [v for v in map(word, str(one.get("values") or "").split("|"))
                       if v and v != "nan"]
             ends = {k: one.get(k) for k in ("low", "high")}
-            columns[name] = of_record(name, {"categories": values} if values else
+            columns[name] = kinds.of_record(name, {"categories": values} if values else
                                     {"range": [ends["low"], ends["high"]]})
         return cls(columns, label, positive, owner, most)
 
@@ -290,7 +281,7 @@ class Schema:
           ValueError: for a table without one of them, or with columns of several lengths.
         """
         cells = {name: self.cells(frame, name) for name in self.columns}
-        cells |= {name: as_numbers(cells[name]) for name in self.numeric}
+        cells |= {name: kinds.as_numbers(cells[name]) for name in self.numeric}
         lengths = {name: len(column) for name, column in cells.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns must have one length, got {lengths}.")
@@ -331,7 +322,7 @@ class Schema:
         y = self.target.encode(cells).astype(np.float32)
         if isinstance(self.target, Category):
             return y
-        return np.where(np.isnan(as_numbers(cells)), np.float32(np.nan), y[:, 0])
+        return np.where(np.isnan(kinds.as_numbers(cells)), np.float32(np.nan), y[:, 0])
 
     def group_of(self, frame: Any) -> np.ndarray:
         """Returns the number of each row's group, `[n]`; the count of groups for a row in none."""
@@ -354,7 +345,7 @@ class Schema:
         """
         columns = columns_of(frame)
         if name not in columns:
-            raise ValueError(f"the table has no column {name!r}; it has {listed(columns)}.")
+            raise ValueError(f"the table has no column {name!r}; it has {kinds.listed(columns)}.")
         if columns.count(name) > 1:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
@@ -381,15 +372,15 @@ def columns_of(frame: Any) -> list[Any]:
 
 def _target(label: Mapping[str, Any]) -> Category | Number | None:
     """Returns what [label] says of classes or of a range; None for a positive value."""
-    kinds = [kind for kind in ("positive", "values", "range") if kind in label]
-    if len(kinds) != 1:
+    stated = [kind for kind in ("positive", "values", "range") if kind in label]
+    if len(stated) != 1:
         raise ValueError("schema needs one of [label] positive = ..., values = [...] and range = "
-                         f"[low, high], got {' and '.join(kinds) or 'none'}.")
+                         f"[low, high], got {' and '.join(stated) or 'none'}.")
     if "values" in label:
         return Category(tuple(label["values"]))
     if "range" not in label:
         return None
-    column = of_record(str(label["name"]), {"range": label["range"]})
+    column = kinds.of_record(str(label["name"]), {"range": label["range"]})
     if not isinstance(column, Number):
         raise ValueError("[label] range must be [low, high]: a label's range is public.")
     return column

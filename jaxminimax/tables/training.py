@@ -15,25 +15,16 @@ from jaxminimax.base import checks, identity, programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
-from jaxminimax.tables import (
-    calibration,
-    curvature,
-    encoding,
-    labels,
-    notes,
-    processes,
-    statistics,
-)
+from jaxminimax.tables import calibration, labels, notes, processes, statistics
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.processes import Share
 from jaxminimax.tables.records import Groups, Records
 from jaxminimax.tables.rule import Defaults, defaults
-from jaxminimax.tables.scaling import Moments, scaled
+from jaxminimax.tables.scaling import MEMORY, Moments, Store, in_blocks, scaled
 from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Scorer
-from jaxminimax.tables.storage import MEMORY, Store, in_blocks
 from jaxminimax.tables.unfinished import Unfinished
 
 
@@ -107,17 +98,17 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         described = chosen.matrix
 
         def conditioned() -> dict[str, Any]:
-            second = curvature.release_second_moments(jax.random.fold_in(first, 2), described,
+            second = statistics.release_second_moments(jax.random.fold_in(first, 2), described,
                                                       data[0], data[2], place)
             # P is saved, as another machine may have other eigenvectors in the last digits
-            return {"matrix": curvature.preconditioner(second, chosen.ridge / kind.growth(by),
+            return {"matrix": statistics.preconditioner(second, chosen.ridge / kind.growth(by),
                                                        kind.curvature).tolist(),
                     "squares": np.diag(second).tolist()}
 
         steps = once("preconditioner", conditioned)
         hyper = dataclasses.replace(hyper, preconditioner=Saddle(
             np.array(steps["matrix"], np.float32), None))
-        of_rows = curvature.variances(steps["squares"], by, floor, described)
+        of_rows = statistics.variances(steps["squares"], by, floor, described)
     with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
         done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm, problem,
                    delta=chosen.delta, alongside=alongside, progress=progress, **driver)
@@ -230,7 +221,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                              "them, and the first one charges it.")
     else:
         share, frame = processes.share_of(frame, schema, mesh, shards, folder)
-    table = encoding.encoded(frame, schema, progress, 0 if share is None else share.room)
+    table = recording.encoded(frame, schema, progress, 0 if share is None else share.room)
     index = None if table.owners is None else recording.by_person(
         len(table.labels), table.owners, schema.most)
     population = share.population if share is not None else len(
@@ -280,7 +271,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
                 jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
-            table, schema = encoding.with_charged(table, schema, released), released
+            table, schema = recording.with_charged(table, schema, released), released
         room = table.x[:, None] if index is None else table.store.zeros(
             *index.shape, schema.width + 1)
         rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most,

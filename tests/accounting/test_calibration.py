@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.privacy import calibration
+from benchmarks.privacy import calibration as targets
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, roots, subsampling
+from jaxminimax.accounting import calibration, curve, subsampling
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")
@@ -67,7 +67,7 @@ def test_a_search_ends_on_the_private_side_however_far_off_its_guess_is(guessed,
 
     guess = None if guessed is None else lambda scale: guessed / scale
     near = 1e-11 if guess is None else 2e-4 * max(1, 1 / power)
-    assert 7.0 <= roots.find(value, 1.0, guess) <= 7.0 * (1 + near)
+    assert 7.0 <= calibration.find(value, 1.0, guess) <= 7.0 * (1 + near)
 
 
 def test_an_infinite_value_is_left_behind():
@@ -75,7 +75,7 @@ def test_an_infinite_value_is_left_behind():
         return math.inf if scale < 3 else 10 / scale
 
     for guess in (None, lambda scale: 0.01 / scale):
-        assert roots.find(value, 1.0, guess, tolerance=1e-4) == pytest.approx(10, rel=1e-3)
+        assert calibration.find(value, 1.0, guess, tolerance=1e-4) == pytest.approx(10, rel=1e-3)
 
 
 @pytest.mark.parametrize("power", [0.3, 1.0, 3.0])
@@ -86,7 +86,7 @@ def test_a_search_needs_few_evaluations(power):
         asked.append(scale)
         return (7.0 / scale) ** power * (1 + 0.1 / scale)
 
-    roots.find(value, 1.0, lambda scale: 1.0007 * (7.0 / scale) ** power * (1 + 0.1 / scale))
+    calibration.find(value, 1.0, lambda scale: 1.0007 * (7.0 / scale) ** power * (1 + 0.1 / scale))
     assert len(asked) <= 5
 
 
@@ -127,9 +127,9 @@ def test_less_noise_costs_more_and_is_never_infinite():
 
 
 def test_the_benchmark_times_cold_and_remembered_answers(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibration, "sampled", lambda quick: iter(()))
+    monkeypatch.setattr(targets, "sampled", lambda quick: iter(()))
     path = tmp_path / "calibration.json"
-    assert calibration.main(["--quick", "--json", str(path)]) == 0
+    assert targets.main(["--quick", "--json", str(path)]) == 0
     assert "again s" in capsys.readouterr().out
     rows = json.loads(path.read_text())["rows"]
     assert {tuple(row) for row in rows} == {("mechanism", "epsilon", "delta", "releases",

@@ -13,11 +13,11 @@ from scipy import fft, special, stats
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import (
+    calibration,
     composition,
     curve,
     gaussian,
     pairs,
-    roots,
     subsampling,
     tilt,
 )
@@ -500,15 +500,15 @@ def test_a_target_that_no_noise_meets_is_refused_with_what_can_be_reached():
         return 1.0 + 1 / scale
 
     with pytest.raises(ValueError, match="stays at 1"):
-        roots.find(stuck, 0.5, stuck)
+        calibration.find(stuck, 0.5, stuck)
 
     def jump(scale):
         return math.inf if scale < 3 else 10 / scale
 
     with pytest.raises(ValueError, match="cannot be met closely"):
-        roots.find(jump, 5.0, jump)
+        calibration.find(jump, 5.0, jump)
     with pytest.raises(ValueError, match="almost no noise"):
         jmm.accounting.calibrate_noise(jmm.Repeat(query=jmm.Query(
             clip=Saddle(1.0, None), sampling=jmm.Poisson(rate=1e-6), population=10**6), times=5),
             1.0, 9e-6)
-    assert roots.find(lambda s: 10 / s, 2.0, lambda s: 11 / s) == pytest.approx(5.0, rel=3e-4)
+    assert calibration.find(lambda s: 10 / s, 2.0, lambda s: 11 / s) == pytest.approx(5.0, rel=3e-4)

@@ -7,7 +7,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, roots
+from jaxminimax.accounting import calibration, curve
 from jaxminimax.accounting import tuning as searches
 from jaxminimax.accounting.answers import limits
 from jaxminimax.drivers import tuning
@@ -73,8 +73,8 @@ def test_every_search_ends_with_the_check_of_its_target():
 
     for guess in (None, jump):
         with pytest.raises(ValueError, match=r"epsilon = 5 cannot be met.* 3.33.*smaller"):
-            roots.find(jump, 5.0, guess)
-        assert 3.3 * (1 - 2e-3) < jump(roots.find(jump, 3.3, guess)) <= 3.3
+            calibration.find(jump, 5.0, guess)
+        assert 3.3 * (1 - 2e-3) < jump(calibration.find(jump, 3.3, guess)) <= 3.3
 
 
 @pytest.mark.parametrize("people", [1, 3])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxminimax.accounting import gaussian, subsampling
 from jaxminimax.accounting import pairs as dominating
-from jaxminimax.base import masses
+from jaxminimax.mechanism import size_law
 from jaxminimax.mechanism.costs import PrivacyLoss
 
 DIGITS = 60
@@ -200,10 +200,10 @@ def test_weights_enclose_the_rationals_to_the_last_place(n, marked, draws):
     marked, draws = min(marked, n // 2), min(draws, n // 2)
     rate = Fraction(draws, n)
     for law, true in (
-            (masses.hypergeometric(n, marked, draws),
+            (size_law.hypergeometric(n, marked, draws),
              lambda k: Fraction(math.comb(marked, k) * math.comb(n - marked, draws - k),
                                 math.comb(n, draws))),
-            (masses.binomial(marked, *rate.as_integer_ratio()),
+            (size_law.binomial(marked, *rate.as_integer_ratio()),
              lambda k: math.comb(marked, k) * rate**k * (1 - rate) ** (marked - k))):
         most = min(marked, draws)
         for k, upper in enumerate(law.upper[:12], law.first):

@@ -26,7 +26,6 @@ from jaxminimax import (
     metrics,
     problems,
 )
-from jaxminimax.accounting.curve import truncated
 from jaxminimax.mechanism import Selection
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
@@ -472,10 +471,10 @@ def test_parts_in_turn_with_unequal_counts_are_charged_in_full_once_all_is_spent
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(10.0, None), population=10)
     losses = jmm.GroupLosses(bound=1.0, noise_multiplier=5.0, sizes=(5, 5), times=1)
     made = jmm.Sequence(parts=(jmm.Repeat(query=query, times=20), losses), in_turn=True)
-    assert truncated(made, 21) == made
-    assert [part.times for part in truncated(made, 2).parts] == [1, 1]
-    assert [part.times for part in truncated(made, 3).parts] == [2, 1]
-    assert [part.times for part in truncated(made, 12).parts] == [11, 1]
+    assert made.truncated(21) == made
+    assert [part.times for part in made.truncated(2).parts] == [1, 1]
+    assert [part.times for part in made.truncated(3).parts] == [2, 1]
+    assert [part.times for part in made.truncated(12).parts] == [11, 1]
 
 
 def test_indices_without_noise_have_no_guarantee_and_say_so():

@@ -134,10 +134,10 @@ def test_the_likelihood_ratio_is_the_one_of_what_was_released(sampling):
     """E_Q[P/Q] = E_P[Q/P] = 1: so the releases have the laws that the accountant charges."""
     runs, rounds = 20_000, 2
     hyper = noisy(sampling, rounds, 6.0)
-    data = audit.worst_pair(hyper.query, RO)
-    both = audit.releases(jax.random.key(3), sgda, hyper, data, runs)
+    data = audit.pairs.worst_pair(hyper.query, RO)
+    both = audit.released.releases(jax.random.key(3), sgda, hyper, data, runs)
     assert both.shape == (2, runs, rounds, 2, 1)
-    one, two = (audit.likelihood_ratio(x, hyper.query, RO) for x in both)
+    one, two = (audit.released.likelihood_ratio(x, hyper.query, RO) for x in both)
     for ratio in (np.exp(two), np.exp(-one)):
         assert abs(ratio.mean() - 1) < 4.5 * ratio.std() / math.sqrt(runs)
         assert ratio.std() > 0.1
@@ -289,8 +289,8 @@ def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     module = benchmark.modules()[name]
     hyper = benchmark.hyper_of(module, benchmark.Case(sampling, rounds))
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5))
-    actual = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)), audit.PLAIN,
-                          observe=audit.all_releases)
+    actual = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)),
+                          audit.pairs.PLAIN, observe=audit.pairs.all_releases)
     assert not actual.violated
     assert actual.low <= actual.attained <= actual.high
     assert actual.attained > 0.95 * actual.charged
@@ -310,7 +310,7 @@ def test_the_noise_of_a_round_that_ends_with_an_average_is_that_of_its_release()
 
     def found():
         return audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)),
-                            audit.PLAIN, observe=audit.all_releases)
+                            audit.pairs.PLAIN, observe=audit.pairs.all_releases)
 
     sound = found()
     assert (sound.violated, sound.shared) == (False, 0.0)
@@ -332,10 +332,10 @@ def released_by(module, hyper, problem, data, z):
 @pytest.mark.slow
 def test_what_is_seen_of_a_round_is_what_it_released():
     hyper = noisy(Full(), 2)
-    data = jax.tree.map(lambda x: x[0], audit.worst_pair(hyper.query, RO))
+    data = jax.tree.map(lambda x: x[0], audit.pairs.worst_pair(hyper.query, RO))
     z = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
-    arguments = (KEY, sgda.mechanism(hyper), jnp.int32(0), audit.PLAIN, z, data)
-    state, values = released_by(sgda, hyper, audit.PLAIN, data, z)
+    arguments = (KEY, sgda.mechanism(hyper), jnp.int32(0), audit.pairs.PLAIN, z, data)
+    state, values = released_by(sgda, hyper, audit.pairs.PLAIN, data, z)
     jax.tree.map(np.testing.assert_array_equal, values, [jmm.release(*arguments)])
     assert len(values) == 1
     np.testing.assert_allclose(state.z.w, -0.5 * values[0].w, rtol=1e-6)
@@ -361,8 +361,8 @@ def test_a_release_in_a_branch_is_refused_and_its_place_in_the_state_is_not():
     how = (KEY, jmm.balanced_groups, hyper, Saddle(jnp.zeros(2), ()),
            group_attack.worst_pair(Full()), group_attack.PROBLEM)
     with pytest.raises(ValueError, match=r"in a branch or a loop.*observe="):
-        audit.rounds(*how, audit.all_releases, 4)
-    assert audit.rounds(*how, lambda state, _: state.losses, 4).noise.shape == (4, 2, 2)
+        audit.pairs.rounds(*how, audit.pairs.all_releases, 4)
+    assert audit.pairs.rounds(*how, lambda state, _: state.losses, 4).noise.shape == (4, 2, 2)
 
 
 @pytest.mark.slow
@@ -521,16 +521,16 @@ def test_a_grid_of_small_radii_is_seen_by_whoever_knows_the_sum():
     fine = rng.uniform(size=(100, 20_000))
     rough = noise(np.clip(np.round(fine * 2**24), 1, 2**24 - 1) / 2**24)
     for shown, grid in ((rough, True), (rough + 0.001, False), (noise(fine), False)):
-        actual = audit.coarse(shown, 24)
+        actual = audit.released.coarse(shown, 24)
         assert (actual["radii on 2^-24"].mean() > 0.8) == grid
         assert (actual["all radii on 2^-24"].mean() > 0.8) == grid
         assert actual["multiples of 2^-8"].mean() < 0.01
-    assert audit.coarse(np.round(rough * 256) / 256, 24)["multiples of 2^-8"].min() == 1
+    assert audit.released.coarse(np.round(rough * 256) / 256, 24)["multiples of 2^-8"].min() == 1
     half = rough.astype(np.float16).astype(float)
-    assert audit.coarse(half, 24)["11 digits"].min() > 0.9
-    assert audit.coarse(rough, 24)["11 digits"].max() < 0.1
+    assert audit.released.coarse(half, 24)["11 digits"].min() > 0.9
+    assert audit.released.coarse(rough, 24)["11 digits"].max() < 0.1
     both = np.concatenate([rough[:, :500], -rough[:, :500]], 1)
-    assert audit.coarse(both, 24)["equal"].min() > 0.45
+    assert audit.released.coarse(both, 24)["equal"].min() > 0.45
 
 
 def test_grids_are_looked_for_in_units_of_the_noise_as_it_is():
@@ -544,7 +544,8 @@ def test_grids_are_looked_for_in_units_of_the_noise_as_it_is():
         noise = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], 1)
         quiet = np.broadcast_to(sums, (50, 1, 2, d))
         noisy = quiet + unit * ROUNDING_MARGIN * noise[:, None, None]
-        one, two = audit.coarse_scores([audit.Rounds(noisy, quiet, ((d,),))] * 2, unit, 53)
+        seen = audit.pairs.Rounds(noisy, quiet, ((d,),))
+        one, two = audit.released.coarse_scores([seen] * 2, unit, 53)
         assert (one["radii on 2^-53"].mean() > 0.9) == grid
         assert two["radii on 2^-53"].mean() < 0.3  # on the other data set
 

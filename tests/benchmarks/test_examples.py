@@ -490,7 +490,7 @@ def test_an_example_trains_prints_and_draws(tmp_path, capsys):
     ("mdp --dataset mnist", "--dataset mnist: mdp has grid"),
     ("dro --seeds 0", "--seeds: got '0'; give an integer, at least 1"),
     ("gan --data-dir nowhere", "--data-dir: got 'nowhere', no such folder"),
-    ("adversarial --plot x.pdf", "--plot: got 'x.pdf'"),
+    ("adversarial --plot x.txt", "--plot: got 'x.txt'"),
     ("mdp --json none/x.json", "--json: cannot write 'none/x.json'"),
 ])
 def test_bad_input_reads_no_data(argv, message, capsys, monkeypatch):

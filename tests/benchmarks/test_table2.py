@@ -205,7 +205,7 @@ def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, 
              str(text), "--plot", str(picture)]
     assert table2.main(given) == 0
     out = json.loads(path.read_text())
-    rows = [r for job in out["jobs"].values() for r in job["rows"]]
+    rows = out["rows"]
     assert len(rows) == 2 * 3
     private = [r for r in rows if r["epsilon"] is not None]
     for r in private:
@@ -215,7 +215,7 @@ def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, 
             assert r["true_epsilon_attained"] > 0
             assert r["clip_w"] > 0
     assert {"auc_mean", "auc_test_file"} <= set(rows[0])
-    statements = out["jobs"]["honest, ijcnn1, linear"]["statements"]
+    statements = [cell["statement"] for cell in out["cells"].values() if "statement" in cell]
     assert [round(s["epsilon"], 6) <= e for s, e in zip(statements, (0.5, 5), strict=True)]
     assert all(s["delta"] == 1e-3 for s in statements)
     assert "true ε" in text.read_text()
@@ -225,7 +225,7 @@ def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, 
     monkeypatch.setattr(table2, "printed", lambda *_: pytest.fail("it was run again"))
     assert table2.main(given) == 0
     with pytest.raises(SystemExit):
-        table2.main([*given[:-6], "--seeds", "2", "--json", str(path)])
+        table2.main([*given[:-6], "--split", "validation", "--json", str(path)])
     assert "other arguments" in capsys.readouterr().err
 
 

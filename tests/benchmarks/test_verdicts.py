@@ -10,6 +10,7 @@ from benchmarks.common import report, result_tables, verdicts
 from benchmarks.published import __main__ as published
 from benchmarks.published import claims as published_claims
 from benchmarks.published import page as published_report
+from benchmarks.published.table2 import __main__ as table2
 
 
 @pytest.mark.parametrize(("difference", "seeds", "said"), [
@@ -66,22 +67,45 @@ def test_cells_are_chosen_by_their_words():
         report.chosen(given("--cell", "adult"), names)
 
 
-def test_seeds_are_added_to_a_cell(monkeypatch):
-    asked = []
+@pytest.mark.parametrize("stops", [1, 3, 4])
+def test_a_stopped_table_ends_with_the_file_that_it_would_have_had(stops, tmp_path, monkeypatch):
+    calls = []
 
-    def whitened(s, dataset, epsilon, delta, seeds, label):
-        asked.append(list(seeds))
-        return {"auc": [seed / 1000 for seed in seeds], "seconds": 1.0, "records": 3}
+    def honest(args, cell, seed):
+        calls.append((cell.name, seed))
+        if len(calls) == stops:
+            raise KeyboardInterrupt
+        return {"average": [seed / 1000], "seconds": 1.0}, {"iterations": 3}
 
-    monkeypatch.setattr(published.runs, "whitened", whitened)
-    monkeypatch.setattr(published.runs, "images", lambda *_, **__: None)
-    cell = published_claims.CELLS[0]
-    args = published.parser().parse_args(["--first-seed", "3", "--seeds", "4"])
-    old = {"seeds": [0, 1, 4], "auc": [0.0, 0.001, 0.004], "seconds": 2.0}
-    actual = published.run(args, cell, old)
-    assert asked == [[3, 5, 6]]
-    assert actual["seeds"] == [0, 1, 4, 3, 5, 6]
-    assert actual["auc"] == [seed / 1000 for seed in actual["seeds"]]
-    assert actual["seconds"] == 3.0
+    monkeypatch.setattr(table2, "honest", honest)
+    given = ["--readings", "honest", "--cell", "mnist linear 0.5 1e-06", "--cell", "mnist nseg 0.1",
+             "--delta", "1e-6"]
+    contents = []
+    for name in ("stopped", "whole"):
+        file = ["--json", str(tmp_path / f"{name}.json")]
+        if name == "stopped":
+            with pytest.raises(KeyboardInterrupt):
+                table2.main([*given, *file, "--seeds", "2"])
+            assert table2.main([*given, *file, "--first-seed", "1", "--seeds", "1"]) == 0
+        assert table2.main([*given, *file, "--seeds", "2"]) == 0
+        assert table2.main([*given, *file, "--seeds", "2"]) == 0
+        contents.append(json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8")))
+    stopped, whole = contents
+    assert len(calls) == 1 + 2 * 4  # no seed is run twice, but for the one that was stopped
+    assert stopped["rows"] == whole["rows"]
+    assert {row["seeds"] for row in whole["rows"]} == {2}
+    assert stopped["cells"] == whole["cells"]
+
+
+def test_seeds_are_added_to_a_cell_of_the_same_settings_only():
+    runs = {"a": {"recipe": "x", "seeds": {"0": 1, "4": 2}},
+            "b": {"recipe": "y", "seeds": {"0": 3}}}
+    found = list(report.missing(runs, {"a": "x", "b": "z", "c": None}, [0, 3]))
+    assert found == [("a", 3), ("b", 0), ("b", 3), ("c", 0), ("c", 3)]
+    assert runs["a"]["seeds"] == {"0": 1, "4": 2}
+    assert runs["b"] == {"recipe": "z", "seeds": {}}
+
+
+def test_cells_of_the_published_record_are_chosen():
     args = published.parser().parse_args(["--cell", "imbalanced Fashion-MNIST 0.5"])
-    assert published.cells(args) == [cell]
+    assert published.cells(args) == [published_claims.CELLS[0]]

@@ -84,14 +84,13 @@ def show(rows: list[dict[str, Any]]) -> str:
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.examples.methods", description=__doc__)
+    p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--only", choices=contests.CONTESTS, action="append",
                    help="run only this contest; may be repeated")
     p.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+", default=[1.0])
     p.add_argument("--data-dir", type=runs.folder,
                    help="folder of the data files (or set JAXMINIMAX_DATA)")
     p.add_argument("--quick", action="store_true", help="few records and rounds")
-    p.add_argument("--json", type=report.output(".json"), help="write the results to this file")
     return p
 
 

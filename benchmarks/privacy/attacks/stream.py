@@ -56,7 +56,7 @@ class Attack:
     data: Any
     observe: Callable[[Any], Any]
     scores: Callable[[Any, Any], dict[str, np.ndarray]]
-    added: auditor.Observe = first_release
+    added: auditor.pairs.Observe = first_release
     measured: Callable[..., auditor.Signal] = signal_of
 
 
@@ -293,7 +293,7 @@ def signal(key: jax.Array, attack: Attack, hyper: Any, *, runs: int, mechanism: 
     """
     if attack.measured is _in_one_round:  # so that noise hardly decides which group is drawn
         hyper = dataclasses.replace(hyper, weight_step=1e-3 * WEIGHT_STEP)
-    result = auditor.rounds(key, attack.algorithm, hyper, _START, attack.data, attack.problem,
+    result = auditor.pairs.rounds(key, attack.algorithm, hyper, _START, attack.data, attack.problem,
                             attack.added, runs)
     made = attack.algorithm.mechanism(hyper) if mechanism is None else mechanism
     return attack.measured(result, made, **how)

@@ -7,7 +7,6 @@ and so is the epsilon that is attained; no bound may fall below it.
 """
 
 import math
-import pathlib
 import sys
 
 import numpy as np
@@ -54,9 +53,8 @@ def attained(mu: float, delta: float, runs: jmm.mechanism.Repetitions) -> float:
 
 def main(argv: list[str] | None = None) -> int:
     """Prints the table; 1 if a bound is below the attack."""
-    parser = report.Parser(prog="python -m benchmarks.privacy.attacks.tuning", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json")
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
-    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     args = parser.parse_args(argv)
     rows = []
     for mu, expected, eta, most in CASES:
@@ -68,10 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         (f"{r['mu']:g}", f"{r['expected']:g}", f"{r['eta']:g}", str(r["most"]),
          f"{r['charged']:.4f}", f"{r['attained']:.4f}", f"{r['charged'] / r['attained']:.4f}")
         for r in rows]))
-    if args.json is not None:
-        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        report.write_json(args.json, {"environment": report.environment(), "arguments": arguments,
-                                      "rows": rows})
+    report.save(args, {"rows": rows})
     return int(any(r["charged"] < r["attained"] for r in rows))
 
 

@@ -19,8 +19,7 @@ from benchmarks.common import report
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
-from jaxminimax.audit import Observe
-from jaxminimax.audit.pairs import first_release, rounds_of_both
+from jaxminimax.audit.pairs import Observe, first_release, rounds_of_both
 from jaxminimax.audit.signals import signal_of
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.resolvent import noise_unit
@@ -154,8 +153,9 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     """An attack on grids and holes in the noise of an algorithm's first release.
 
     An adversary with all records but one has what either would have added without noise, and
-    subtracts the first one's part. Statistics of what is left, see `jaxminimax.audit.coarse`, tell
-    runs on that data set from runs on the other. The records are vectors at random.
+    subtracts the first one's part. Statistics of what is left, see
+    `jaxminimax.audit.released.coarse`, tell runs on that data set from runs on the
+    other. The records are vectors at random.
 
     Args:
       key: for all the runs.
@@ -173,7 +173,7 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     start = Saddle(w, jnp.zeros(1, dtype) if how.problem is RECORDS else ())
     result = rounds_of_both(key, how.algorithm, how.hyper, start, data, how.problem,
                                     how.observe, runs)
-    scores = auditor.coarse_scores(result, how.unit, jnp.finfo(dtype).nmant + 1)
+    scores = auditor.released.coarse_scores(result, how.unit, jnp.finfo(dtype).nmant + 1)
     value, statistic, hits, trials = auditor.lower_bound(scores[0], scores[1], _DELTA,
                                                              confidence)
     made = how.algorithm.mechanism(how.hyper)

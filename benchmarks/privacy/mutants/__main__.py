@@ -342,8 +342,7 @@ def markdown(rows: list[tuple[Mutant, Finding, Finding]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = report.Parser(prog="python -m benchmarks.privacy.mutants",
-                           description=__doc__.split("\n")[0])
+    parser = report.Parser(__file__, __doc__.split("\n")[0])
     parser.add_argument("--markdown", type=report.output(".md"), help=f"default: {RESULT.name}")
     parser.add_argument("--only", help="names of bugs with commas between them; a table is "
                         "written by --markdown alone")

@@ -377,7 +377,7 @@ def law() -> Finding:
     hyper = hyper_of(sgda, 2, query(FULL))
     data = worst_pair(hyper.query, "replace_one")
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
-    result = auditor.rounds(KEY, sgda, hyper, start, data, PLAIN, first_release,
+    result = auditor.pairs.rounds(KEY, sgda, hyper, start, data, PLAIN, first_release,
                             RUNS)
     x = np.ravel(result.noise / result.noise.std(0))
     return Finding(float(stats.kstest(x, "norm").statistic) * math.sqrt(x.size), 2.5)

@@ -28,7 +28,6 @@ from jaxminimax.tables import (
     NoteWarning,
     Schema,
     calibration,
-    curvature,
     files,
     records,
     rule,
@@ -43,7 +42,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "held-out rows": (files, "held_out"),
     "extra releases": (rule.Defaults, "extra"),
     "moments": (statistics, "release_moments"),
-    "second moments": (curvature, "release_second_moments"),
+    "second moments": (statistics, "release_second_moments"),
     "calibration": (calibration, "release_line"),
     "weight": (weights, "weight"),
 }
@@ -150,7 +149,7 @@ def _moved_by_one(release: Callable[..., Any], clip: float, *records: np.ndarray
 
 def long_rows() -> Finding:
     """As `_moved_by_one`, of second moments of rows that are 2.8 long."""
-    return _moved_by_one(curvature.release_second_moments, 1.0,
+    return _moved_by_one(statistics.release_second_moments, 1.0,
                          np.full((9, 1, 3), 2.0, np.float32), np.ones((9, 1), np.float32))
 
 

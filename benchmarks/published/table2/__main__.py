@@ -6,14 +6,15 @@ replace-one at the stated (epsilon, delta). Rows of the method "front end" put a
 the record before the scorer: another model, compared with the published MLP.
 """
 
+import argparse
 import dataclasses
+import functools
 import itertools
 import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -24,9 +25,11 @@ from benchmarks.common import report, settings
 from benchmarks.data_sets import data
 from benchmarks.published.table2 import claims, protocol
 from benchmarks.published.table2 import settings as table2_settings
+from jaxminimax import Saddle
 
 READINGS = ("honest", "printed")
 METHODS = (*table2_settings.METHODS, "front end")
+_SAME = ("split", "quick")
 _ASSUMED = (
     settings.ASSUMED,
     "Validation rows of ijcnn1 overlap with the rows that are scored for other seeds, and for the "
@@ -37,21 +40,30 @@ _ASSUMED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """What is run together: one reading of one column."""
+class Cell:
+    """One reading of one figure of the table; epsilon infinite: without noise."""
 
     reading: str
     dataset: str
     method: str
+    epsilon: float
+    delta: float
+
+    @property
+    def column(self) -> str:
+        """The label of its runs, which goes into their keys."""
+        return f"{self.reading}, {self.dataset}, {self.method}"
 
     @property
     def name(self) -> str:
         """For progress and for the results file."""
-        return f"{self.reading}, {self.dataset}, {self.method}"
+        noise = (f"epsilon {self.epsilon:g}, delta {self.delta:g}" if self.epsilon < math.inf
+                 else "no noise")
+        return f"{self.column}, {noise}"
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.published.table2", description=__doc__)
+    p = report.Parser(__file__, __doc__, "markdown", "plot")
     p.add_argument("--datasets", nargs="+", choices=table2_settings.DATASETS,
                    default=table2_settings.DATASETS)
     p.add_argument("--readings", nargs="+", choices=READINGS, default=READINGS)
@@ -68,143 +80,137 @@ def parser() -> report.Parser:
                    help="epsilon 0.1, 1 and 10, delta 1e-6, one seed, the printed reading and the "
                         "front end of ijcnn1 alone")
     p.add_argument("--json", type=report.output(".json"),
-                   help="write the results to this file after every column; columns that it holds "
-                        "already, from the same arguments and settings, are not run again")
-    p.add_argument("--markdown", type=report.output(".md"), help="write the tables to this file")
-    p.add_argument("--plot", type=report.output(".png"), help="plot AUC against epsilon")
+                   help="write the results to this file after every seed of every cell; those that "
+                        "it holds already, from the same settings, are not run again")
     return p
 
 
-def jobs(args: Any) -> list[Job]:
-    result = [Job(r, d, m) for r, d, m in itertools.product(args.readings, args.datasets,
-                                                            args.methods)
-              if r == "honest" or m != "front end"]
+def cells(args: Any) -> list[Cell]:
+    """What is run, in order."""
+    budgets = [*itertools.product(args.epsilon, args.delta), (math.inf, min(args.delta))]
+    result = [Cell(r, d, m, *budget) for r, d, m, budget in itertools.product(
+        args.readings, args.datasets, args.methods, budgets) if r == "honest" or m != "front end"]
     if args.quick:
         left_out = {("printed", "nseg")} | {
             (x, m) for x in ("mnist", "fashion_mnist") for m in ("printed", "front end")}
-        result = [j for j in result if not left_out & {
-            (j.reading, j.method), (j.dataset, j.reading), (j.dataset, j.method)}]
-    names = report.chosen(args, [j.name for j in result])
-    return [j for j in result if j.name in names]
+        result = [c for c in result if not left_out & {
+            (c.reading, c.method), (c.dataset, c.reading), (c.dataset, c.method)}]
+    names = report.chosen(args, [c.name for c in result])
+    return [c for c in result if c.name in names]
 
 
-def _load(args: Any, name: str, features: str | None, seed: int, split: str) -> data.Dataset:
+@functools.lru_cache(maxsize=2)
+def _load(data_dir: str | None, name: str, features: str | None, seed: int,
+          split: str) -> data.Dataset:
     try:
-        return data.load(name, data_dir=args.data_dir, seed=seed, split=split, features=features)
+        return data.load(name, data_dir=data_dir, seed=seed, split=split, features=features)
     except (ValueError, OSError) as error:
         raise auc_runs.Refused(str(error)) from error
 
 
-def sets(args: Any, name: str, features: str | None, together: bool) -> Iterator[tuple[Any, ...]]:
-    """Training data, test sets and seeds; ijcnn1 is split anew for every seed."""
-    fixed, first = name != "ijcnn1", None
-    for seed in [0] if fixed and together else report.seeds(args):
-        if first is None or not fixed:
-            first = _load(args, name, features, seed, args.split)
-        tests = [(first.x_test, first.y_test)]
-        if name == "ijcnn1" and args.split == "random":
-            file = _load(args, name, features, seed, "file")
-            if features == "published scaling":  # by the same extremes
-                file = dataclasses.replace(file, x_train=first.x_train)
-            tests.append((file.x_test, file.y_test))
-        yield first, tests, list(report.seeds(args)) if fixed and together else [seed]
+def rows_of(args: Any, name: str, features: str | None,
+            seed: int) -> tuple[data.Dataset, auc_runs.Tests]:
+    """Training data and test sets; ijcnn1 is split anew for every seed."""
+    own = seed if name == "ijcnn1" else 0
+    first = _load(args.data_dir, name, features, own, args.split)
+    tests = [(first.x_test, first.y_test)]
+    if name == "ijcnn1" and args.split == "random":
+        file = _load(args.data_dir, name, features, own, "file")
+        if features == "published scaling":  # by the same extremes
+            file = dataclasses.replace(file, x_train=first.x_train)
+        tests.append((file.x_test, file.y_test))
+    return first, tests
 
 
-def _summary(aucs: list[list[float]]) -> dict[str, Any]:
-    """Mean and spread in per cent, `[test][seed]`; the second test is the leak-free file."""
-    one = [100 * x for x in aucs[0]]
-    out = {"auc_mean": statistics.fmean(one),
-           "auc_std": statistics.stdev(one) if len(one) > 1 else 0.0}
-    if len(aucs) > 1:
-        out["auc_test_file"] = 100 * statistics.fmean(aucs[1])
-    return out
+def honest(args: Any, cell: Cell, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """AUCs of one seed with calibrated noise, and what is the same for all seeds."""
+    algorithm = "extragradient" if cell.method == "nseg" else "sgda"
+    scorer, s = table2_settings.choose(cell.dataset, cell.method, cell.epsilon)
+    dataset, tests = rows_of(args, cell.dataset, s.features, seed)
+    lane = auc_runs.lane(s, algorithm, scorer, dataset, cell.epsilon, cell.delta, rate=s.rate)
+    result = auc_runs.measure(algorithm, scorer, [lane], cell.column, [(dataset, tests, [seed])], 1)
+    facts = {"scorer": scorer, "features": s.features or "default",
+             "noise_multiplier": jmm.accounting.effective_noise_multiplier(lane.hyper.query),
+             "iterations": lane.hyper.iterations}
+    if cell.epsilon < math.inf:
+        facts["statement"] = jmm.statement(
+            auc_runs.ALGORITHMS[algorithm], lane.hyper, result.state[0], delta=cell.delta,
+            unit=dataset.unit, assumed=(*dataset.public, *_ASSUMED)).to_json()
+    # A private run's average is fixed beforehand as its answer; no best of two there.
+    return {"average": [float(x) for x, in result.auc[0]], "seconds": result.seconds[0]}, facts
 
 
-def honest(args: Any, job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows and statements of one column with calibrated noise."""
-    algorithm = "extragradient" if job.method == "nseg" else "sgda"
-    cells = [*itertools.product(args.epsilon, args.delta), (math.inf, min(args.delta))]
-    bundles: dict[tuple[Any, ...], list[Any]] = {}
-    for epsilon, delta in cells:
-        scorer, s = table2_settings.choose(job.dataset, job.method, epsilon)
-        bundles.setdefault((scorer, s.features, s.gain), []).append((epsilon, delta, s))
-    rows, statements = [], []
-    for (scorer, features, _), members in bundles.items():
-        together = scorer == "linear"
-        first = _load(args, job.dataset, features, 0, args.split)
-        lanes = [auc_runs.lane(s, algorithm, scorer, first, epsilon, delta, rate=s.rate)
-                 for epsilon, delta, s in members]
-        result = auc_runs.measure(algorithm, scorer, lanes, job.name,
-                                  sets(args, job.dataset, features, together), args.seeds)
-        for i, lane in enumerate(lanes):
-            # A private run's average is fixed beforehand as its answer; no best of two there.
-            rows.append({
-                "reading": job.reading, "dataset": job.dataset, "method": job.method,
-                "epsilon": lane.epsilon, "delta": lane.delta, **_summary(result.auc[i]),
-                "point": "average", "scorer": scorer, "features": features or "default",
-                "noise_multiplier": jmm.accounting.effective_noise_multiplier(lane.hyper.query),
-                "iterations": lane.hyper.iterations, "seeds": args.seeds,
-                "seconds": result.seconds[i]})
-            if lane.epsilon < math.inf:
-                statements.append(dict(jmm.statement(
-                    auc_runs.ALGORITHMS[algorithm], lane.hyper, result.state[i], delta=lane.delta,
-                    unit=first.unit, assumed=(*first.public, *_ASSUMED)).to_json(),
-                    job=job.name))
-    return rows, statements
+@functools.cache
+def _without_noise(data_dir: str | None, split: str, dataset: str, method: str, seed: int,
+                   like: protocol.Printed) -> tuple[Any, ...]:
+    """AUCs of the last and the average point without noise, and the clip norms that it shows."""
+    args = argparse.Namespace(data_dir=data_dir, split=split)
+    rows, tests = rows_of(args, dataset, protocol.FEATURES[dataset], seed)
+    state = protocol.trained(method, rows, seed, like, Saddle(1.0, 1.0))
+    return (*protocol.scores(method, state, tests),
+            protocol.clip_norms(method, rows, seed, like, state))
 
 
-def printed(args: Any, job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of one column by the paper's own protocol."""
-    features = protocol.FEATURES[job.dataset]
-    row = protocol.TABLE4[job.method, job.dataset]
+def printed(args: Any, cell: Cell, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """AUCs of one seed by the paper's own protocol, and what is the same for all seeds."""
+    features, like = protocol.FEATURES[cell.dataset], protocol.TABLE4[cell.method, cell.dataset]
     if args.quick:
-        row = dataclasses.replace(row, epochs=min(row.epochs, 15))
-    cells = list(itertools.product(args.epsilon, args.delta))
-    clock, runs, n = time.perf_counter(), [], 0
-    for dataset, tests, (seed,) in sets(args, job.dataset, features, False):
-        runs.append(protocol.train(job.method, dataset, tests, cells, seed, row))
-        n = len(dataset.y_train)
-        report.say(f"  seed {seed}: {time.perf_counter() - clock:.0f} s")
-    seconds = (time.perf_counter() - clock) / (len(cells) + 1)
-    rounds = row.private_epochs * n // protocol.BATCH
-    rows = []
-    for i, (epsilon, delta) in enumerate([*cells, (math.inf, min(args.delta))]):
-        scores = [r["original"] if epsilon == math.inf else r["cells"][i] for r in runs]
-        points = [[[s[kind][t] for s in scores] for t in range(len(scores[0][kind]))]
-                  for kind in (0, 1)]
-        # which of the two is printed is not said: the reading that favours the paper
-        best = max((0, 1), key=lambda kind: statistics.fmean(points[kind][0]))
-        result = {
-            "reading": job.reading, "dataset": job.dataset, "method": job.method,
-            "epsilon": epsilon, "delta": delta, **_summary(points[best]),
-            "point": ("last", "average")[best], "scorer": job.method, "features": features,
-            "iterations": (row.epochs if epsilon == math.inf else row.private_epochs)
-            * n // protocol.BATCH,
-            "seeds": args.seeds, "seconds": seconds,
-            "clip_w": statistics.fmean(r["clip"].w for r in runs),
-            "clip_v": statistics.fmean(r["clip"].v for r in runs)}
-        if epsilon < math.inf:
-            mechanism = protocol.described(job.method, n, rounds, epsilon, delta)
-            result["noise_multiplier"] = jmm.accounting.effective_noise_multiplier(mechanism.query)
-            result["true_epsilon_attained"] = protocol.attained(mechanism, delta)
-            bound = jmm.epsilon(mechanism, delta)
-            result["true_epsilon_bound"] = bound if math.isfinite(bound) else None
-        rows.append(result)
-    return rows, []
+        like = dataclasses.replace(like, epochs=min(like.epochs, 15))
+    clock = time.perf_counter()
+    last, average, clip = _without_noise(args.data_dir, args.split, cell.dataset, cell.method, seed,
+                                         like)
+    rows, tests = rows_of(args, cell.dataset, features, seed)
+    epochs = like.epochs if cell.epsilon == math.inf else like.private_epochs
+    rounds = epochs * len(rows.y_train) // protocol.BATCH
+    facts = {"scorer": cell.method, "features": features, "iterations": rounds}
+    if cell.epsilon < math.inf:
+        state = protocol.trained(cell.method, rows, seed, like, clip, cell.epsilon, cell.delta)
+        last, average = protocol.scores(cell.method, state, tests)
+        mechanism = protocol.described(cell.method, len(rows.y_train), rounds, cell.epsilon,
+                                       cell.delta)
+        bound = jmm.epsilon(mechanism, cell.delta)
+        facts |= {"noise_multiplier": jmm.accounting.effective_noise_multiplier(mechanism.query),
+                  "true_epsilon_attained": protocol.attained(mechanism, cell.delta),
+                  "true_epsilon_bound": bound if math.isfinite(bound) else None}
+    return {"last": last, "average": average, "clip": list(clip),
+            "seconds": time.perf_counter() - clock}, facts
 
 
-def _recipe(job: Job) -> str:
-    """What the column is made with: a kept one is run again where this has changed."""
-    if job.reading == "printed":
-        return repr(protocol.TABLE4[job.method, job.dataset])
-    return repr(table2_settings.column(job.dataset, job.method))
+def row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
+    """Mean and spread over seeds in per cent; the second test is the leak-free file.
+
+    Which of two points the paper prints it does not say: the one that favours it, over all seeds.
+    """
+    seeds = list(result["seeds"].values())
+    means = {point: statistics.fmean(one[point][0] for one in seeds)
+             for point in ("average", "last") if point in seeds[0]}
+    point = max(means, key=means.__getitem__)
+    first = [100 * one[point][0] for one in seeds]
+    made = {**dataclasses.asdict(cell), "auc_mean": statistics.fmean(first),
+            "auc_std": statistics.stdev(first) if len(first) > 1 else 0.0, "point": point,
+            **{k: x for k, x in result.items()
+               if k not in ("recipe", "cell", "row", "seeds", "statement")},
+            "seeds": len(seeds), "seconds": sum(one["seconds"] for one in seeds),
+            "published": table2_settings.published(
+                cell.dataset, "mlp" if cell.method == "front end" else cell.method, cell.epsilon,
+                cell.delta)}
+    if len(seeds[0][point]) > 1:
+        made["auc_test_file"] = 100 * statistics.fmean(one[point][1] for one in seeds)
+    if "clip" in seeds[0]:
+        made |= {f"clip_{player}": statistics.fmean(one["clip"][k] for one in seeds)
+                 for k, player in enumerate("wv")}
+    return _finite(made)
 
 
-_SAME = ("epsilon", "delta", "seeds", "first_seed", "split", "quick")
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if x == math.inf else x for k, x in values.items()}
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(x, float) and math.isinf(x) else x for k, x in row.items()}
+def _recipe(cell: Cell) -> str:
+    """What a cell is made with: a kept one is run again where this has changed."""
+    if cell.reading == "printed":
+        return repr(protocol.TABLE4[cell.method, cell.dataset])
+    return repr(table2_settings.choose(cell.dataset, cell.method, cell.epsilon))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -216,54 +222,53 @@ def main(argv: list[str] | None = None) -> int:
     args.epsilon, args.delta = sorted(set(args.epsilon)), sorted(set(args.delta))
     if args.data_dir is not None and not os.path.isdir(args.data_dir):
         p.error(f"--data-dir {args.data_dir}: no such folder; check the path")
-    arguments = {k: str(v) if hasattr(v, "suffix") else v for k, v in vars(args).items()
-                 if k != "data_dir"}
-    todo, clock = jobs(args), time.perf_counter()
-    if not todo:
-        p.error("nothing to run: a front end has no printed reading; add another method or reading")
+    arguments = {k: getattr(args, k) for k in _SAME}
     if min(args.delta) < 1e-10:
         p.error(f"--delta {min(args.delta):g}: what a pair attains is not computed below 1e-10")
+    clock = time.perf_counter()
     try:
-        done = report.kept(args.json, "jobs", arguments, _SAME) or {}
-        for number, job in enumerate(todo, 1):
-            if done.get(job.name, {}).get("recipe") != _recipe(job):
-                began = time.perf_counter()
-                report.say(f"[{number}/{len(todo)}] {job.name}, "
-                           f"{time.perf_counter() - clock:.0f} s so far")
-                rows, statements = (honest if job.reading == "honest" else printed)(args, job)
-                for row in rows:
-                    row["published"] = table2_settings.published(
-                        job.dataset, "mlp" if job.method == "front end" else job.method,
-                        row["epsilon"], row["delta"])
-                done[job.name] = {"recipe": _recipe(job), "seconds": time.perf_counter() - began,
-                                  "rows": [_finite(row) for row in rows],
-                                  "statements": statements}
+        todo = {cell.name: cell for cell in cells(args)}
+        if not todo:
+            p.error("nothing to run: a front end has no printed reading; add another method or "
+                    "reading")
+        done = report.kept(args.json, "cells", arguments, _SAME) or {}
+        column = None
+        for name, seed in report.missing(done, {n: _recipe(c) for n, c in todo.items()},
+                                         report.seeds(args)):
+            cell = todo[name]
+            if column not in (None, cell.column):
                 jax.clear_caches()  # programs of other shapes: hundreds of MiB
-            _write(args, arguments, done)
+            column = cell.column
+            report.say(f"{name}, seed {seed}, {time.perf_counter() - clock:.0f} s so far")
+            result, facts = (honest if cell.reading == "honest" else printed)(args, cell, seed)
+            done[name] |= {"cell": _finite(dataclasses.asdict(cell)), **facts}
+            done[name]["seeds"][str(seed)] = result
+            rows = rows_measured(done)
+            report.save(args, {"rows": rows, "claims": claims.claims(rows), "cells": done},
+                        arguments)
     except (auc_runs.Refused, ValueError) as error:
         p.error(str(error))
     except auc_runs.Diverged as error:
         report.say(f"{p.prog}: {error}")
         return 1
-    done = {job.name: done[job.name] for job in todo}
-    rows = [row for one in done.values() for row in one["rows"]]
-    report.say(f"{sum(one['seconds'] for one in done.values()):.0f} s in all columns")
-    text = claims.markdown(rows, _ASSUMED)
-    print(text)
-    if args.markdown is not None:
-        args.markdown.write_text(text + "\n", encoding="utf-8")
+    rows = rows_measured(done)
+    report.show(args, claims.markdown(rows, _ASSUMED) + "\n", "Table 2")
     if args.plot is not None:
         claims.plot(args.plot, rows)
     return 0
 
 
-def _write(args: Any, arguments: dict[str, Any], done: dict[str, Any]) -> None:
-    if args.json is None:
-        return
-    rows = [row for one in done.values() for row in one["rows"]]
-    report.write_json(args.json, {
-        "environment": report.environment(), "arguments": arguments, "jobs": done,
-        "claims": claims.claims(rows)})
+def rows_measured(done: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of all cells that were measured, column by column.
+
+    Where the file has no seeds, it has the "row" of a run before releases were exact.
+    """
+    rows = [row(Cell(**{**one["cell"], "epsilon": one["cell"]["epsilon"] or math.inf}), one)
+            if one["seeds"] else one["row"] for one in done.values()
+            if one["seeds"] or "row" in one]
+    return sorted(rows, key=lambda r: (
+        READINGS.index(r["reading"]), table2_settings.DATASETS.index(r["dataset"]),
+        METHODS.index(r["method"]), r["epsilon"] or math.inf, r["delta"]))
 
 
 if __name__ == "__main__":

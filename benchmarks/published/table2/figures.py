@@ -179,7 +179,7 @@ def cells(args: Any) -> list[Cell]:
 
 def parser() -> report.Parser:
     """The arguments."""
-    p = report.Parser(prog="python -m benchmarks.published.table2.figures", description=__doc__)
+    p = report.Parser(__file__, __doc__, "plot")
     p.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     p.add_argument("--datasets", nargs="+", choices=table2_settings.DATASETS,
                    default=table2_settings.DATASETS)
@@ -191,7 +191,6 @@ def parser() -> report.Parser:
     p.add_argument("--json", type=report.output(".json"),
                    help="write the results to this file after every point; points that it holds "
                         "already, from the same settings, are not run again")
-    p.add_argument("--plot", type=report.output(".png"))
     return p
 
 
@@ -237,11 +236,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _write(args: Any, arguments: dict[str, Any], rows: list[dict[str, Any]], done: dict[str, Any],
            statements: list[dict[str, Any]]) -> None:
-    if args.json is not None:
-        report.write_json(args.json, {
-            "environment": report.environment(), "arguments": arguments, "rows": rows,
-            "claims": verdicts.claims(rows), "assumed": list(_ASSUMED), "cells": done,
-            "statements": statements})
+    report.save(args, {"rows": rows, "claims": verdicts.claims(rows), "assumed": list(_ASSUMED),
+                       "cells": done, "statements": statements}, arguments)
 
 
 if __name__ == "__main__":

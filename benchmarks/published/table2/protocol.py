@@ -170,44 +170,54 @@ def initial(method: str, dim: int, seed: int, hidden: int = 256) -> Saddle:
     return auc_runs.start("mlp" if method == "mlp" else "linear", like, dim, seed)
 
 
-def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list[tuple[Any, ...]],
-          seed: int, printed: Printed) -> dict[str, Any]:
-    """One seed of the protocol: without noise, its gradient norms, and every (epsilon, delta).
+def _problem(method: str, dataset: data.Dataset, printed: Printed) -> jmm.Problem:
+    return auc_runs.problem("mlp" if method == "mlp" else "linear",
+                            float(dataset.y_train.mean()), printed.radius, "ascent")
 
-    Returns:
-        "clip", "original" and "cells"; AUCs as `[last, average][test]`.
-    """
-    algorithm = jmm.extragradient if method == "nseg" else jmm.sgda
-    scorer = "mlp" if method == "mlp" else "linear"
-    problem = auc_runs.problem(scorer, float(dataset.y_train.mean()), printed.radius, "ascent")
+
+def trained(method: str, dataset: data.Dataset, seed: int, printed: Printed, clip: Saddle,
+            *budget: float) -> Any:
+    """The last state of one run at (epsilon, delta); without a budget, of one without noise."""
+    epsilon, delta = budget or (math.inf, 0.0)
     rows = (jnp.asarray(dataset.x_train), jnp.asarray(dataset.y_train))
-    n, start = len(dataset.y_train), initial(method, rows[0].shape[1], seed)
-    label = f"printed, {method}"
-    run = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "at_once"))
-    score = jax.jit(jax.vmap(auc_runs.SCORERS[scorer], (None, 0)))
+    own = hyper(method, dataset.name, len(rows[1]), clip, epsilon, delta, printed)
+    return _RUN(auc_runs.key(seed, f"printed, {method}", *budget),
+                initial(method, rows[0].shape[1], seed), rows, own,
+                jmm.extragradient if method == "nseg" else jmm.sgda,
+                _problem(method, dataset, printed))[0]
 
-    def scores(state: Any) -> list[list[float]]:
-        result = [[score(z.w["theta"], jnp.asarray(x)) for x, _ in tests]
-                  for z in (state.z, state.average)]
-        if not all(np.isfinite(s).all() for kind in result for s in kind):
-            raise auc_runs.Diverged(f"{method}, seed {seed}: the run diverged")
-        return [[jmm.metrics.auc(s, y) for s, (_, y) in zip(kind, tests, strict=True)]
-                for kind in result]
 
-    free = hyper(method, dataset.name, n, Saddle(1.0, 1.0), math.inf, 0.0, printed)
-    together = dict(algorithm=algorithm, problem=problem, at_once=auc_runs.runs_at_once(BATCH))
-    state, _ = run(auc_runs.key(seed, label)[None, None], start, rows, jmm.stack([free]),
-                   **together)
-    state = jax.tree.map(lambda x: x[0, 0], state)
-    # at the start, where it ended and between: the run itself would show the same to some per cent
-    norms = jax.jit(gradient_norms, static_argnames="problem")
+def scores(method: str, state: Any, tests: auc_runs.Tests) -> tuple[list[float], list[float]]:
+    """AUCs of the last and of the average point, by test.
+
+    Raises:
+        Diverged: if scores are not finite.
+    """
+    result: tuple[list[float], list[float]] = ([], [])
+    for z, aucs in zip((state.z, state.average), result, strict=True):
+        for x, y in tests:
+            seen = _SCORES(z.w["theta"], jnp.asarray(x), "mlp" if method == "mlp" else "linear")
+            if not np.isfinite(seen).all():
+                raise auc_runs.Diverged(f"{method}: the run diverged")
+            aucs.append(float(jmm.metrics.auc(seen, y)))
+    return result
+
+
+def clip_norms(method: str, dataset: data.Dataset, seed: int, printed: Printed,
+               state: Any) -> Saddle:
+    """The largest norms of gradients of a run without noise that ended in `state`.
+
+    They are those at the start, at the end and at the average point: the run itself would show the
+    same to some per cent.
+    """
+    rows = (jnp.asarray(dataset.x_train), jnp.asarray(dataset.y_train))
     some = jax.tree.map(lambda x: x[:4096], rows) if method == "mlp" else rows
-    seen = [norms(problem, z, some) for z in (start, state.average, state.z)]
-    clip = Saddle(*(float(max(x)) for x in zip(*seen, strict=True)))
-    lanes = [hyper(method, dataset.name, n, clip, epsilon, delta, printed)
-             for epsilon, delta in cells]
-    keys = jnp.stack([auc_runs.key(seed, label, *cell) for cell in cells])[:, None]
-    states, _ = run(keys, start, rows, jmm.stack(lanes), **together)
-    return {"clip": clip, "original": scores(state),
-            "cells": [scores(jax.tree.map(lambda x, i=i: x[i, 0], states))
-                      for i in range(len(cells))]}
+    seen = [_NORMS(_problem(method, dataset, printed), z, some) for z in (
+        initial(method, rows[0].shape[1], seed), state.average, state.z)]
+    return Saddle(*(float(max(x)) for x in zip(*seen, strict=True)))
+
+
+_RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
+_NORMS = jax.jit(gradient_norms, static_argnames="problem")
+_SCORES = jax.jit(lambda theta, x, scorer: jax.vmap(auc_runs.SCORERS[scorer], (None, 0))(theta, x),
+                  static_argnames="scorer")

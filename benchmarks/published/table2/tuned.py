@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import pathlib
 import statistics
 import sys
 import time
@@ -169,20 +168,13 @@ def measure(args: argparse.Namespace, keep: dict[str, Any]) -> list[dict[str, An
 
 def write(args: argparse.Namespace, cells: dict[str, Any]) -> None:
     """The results file, after every cell."""
-    if args.json is not None:
-        report.write_json(args.json, {"environment": report.environment(),
-                                      "arguments": _arguments(args),
-                                      "rows": list(cells.values())})
-
-
-def _arguments(args: argparse.Namespace) -> dict[str, Any]:
-    return {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
+    report.save(args, {"rows": list(cells.values())})
 
 
 def kept(args: argparse.Namespace) -> dict[str, Any]:
     """Cells of an earlier run of the same arguments."""
     same = ("seeds", "first_seed", "delta", "quick")
-    rows = report.kept(args.json, "rows", _arguments(args), same) or []
+    rows = report.kept(args.json, "rows", report.arguments_of(args), same) or []
     return {f"{r['data']}, {r['epsilon']:g}, {r['settings']}": r for r in rows}
 
 
@@ -200,7 +192,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.published.table2.tuned", description=__doc__)
+    parser = report.Parser(__file__, __doc__)
     parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
     parser.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+",
                         default=[0.5, 1.0, 5.0, 10.0])

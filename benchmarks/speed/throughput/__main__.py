@@ -130,9 +130,7 @@ def row(case: Case, name: str, entry: Any, peak: int | None, times: dict[str, li
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.speed.throughput", description=__doc__,
-                      compiles=True,
-                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = report.Parser(__file__, __doc__, compiles=True)
     p.add_argument("--json", type=report.output(".json"), nargs="?", metavar="FILE",
                    const=pathlib.Path("throughput.json"), help="write the rows (throughput.json)")
     p.add_argument("--markdown", type=report.output(".md"), nargs="?", metavar="FILE",

@@ -87,7 +87,7 @@ QUICK = (
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.utility.fair", description=__doc__)
+    p = report.Parser(__file__, __doc__, "json", "markdown", "plot")
     report.seed_options(p, 5, ", of the split and of the noise")
     report.cell_option(p)
     p.add_argument("--rounds", type=report.count, default=100, help="of every method")
@@ -96,9 +96,6 @@ def parser() -> report.Parser:
     p.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     p.add_argument("--kept", type=report.output(".jsonl"),
                    help="keep every single run here; those that are there are not made again")
-    p.add_argument("--json", type=report.output(".json"), help="write the results to this file")
-    p.add_argument("--markdown", type=report.output(".md"), help="write the tables to this file")
-    p.add_argument("--plot", type=report.output(".png"), help="plot the fronts")
     return p
 
 
@@ -301,13 +298,9 @@ def main(argv: list[str] | None = None) -> int:
     lines = against(made, args.quick)
     text = markdown(made, lines)
     print(text)
-    if args.json:
-        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        statements = [runs[0]["statement"] for runs in result.values()]
-        distinct = {json.dumps(s, sort_keys=True): s for s in statements}
-        report.write_json(args.json, {
-            "environment": report.environment(), "arguments": arguments, "rows": made,
-            "published": lines, "statements": list(distinct.values())})
+    statements = [runs[0]["statement"] for runs in result.values()]
+    distinct = {json.dumps(s, sort_keys=True): s for s in statements}
+    report.save(args, {"rows": made, "published": lines, "statements": list(distinct.values())})
     if args.markdown:
         args.markdown.write_text(text, encoding="utf-8")
     if args.plot:

@@ -10,7 +10,6 @@ counted in the program that ran. The JSON file grows by a case at a time, and `-
 cases that it has.
 """
 
-import argparse
 import json
 import pathlib
 import sys
@@ -188,8 +187,7 @@ def table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, 
 
 def main(argv: list[str] | None = None) -> int:
     """Measures the cases of one algorithm or of all."""
-    parser = report.Parser(prog="python -m benchmarks.utility.rates",
-                           description=__doc__.split("\n\n")[2])
+    parser = report.Parser(__file__, __doc__.split("\n\n")[2], "json", "markdown", "plot")
     known = sorted({case.algorithm for case in CASES})
     parser.add_argument("--algorithm", choices=known, action="append",
                         help="default: all; may be given several times")
@@ -197,9 +195,6 @@ def main(argv: list[str] | None = None) -> int:
     report.seed_options(parser, None, f", runs of each point, default {SEEDS}")
     report.cell_option(parser)
     parser.add_argument("--resume", action="store_true", help="keep the cases of the JSON file")
-    parser.add_argument("--json", type=report.output(".json"), help="file for rows and points")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
-    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
     seeds = args.seeds or (QUICK if args.quick else SEEDS)
     if args.resume and args.json is None:
@@ -226,8 +221,8 @@ def main(argv: list[str] | None = None) -> int:
             its_points = [p for p in old_points if tuple(p[k] for k in _KEYS) == name]
         rows.append(row)
         points += its_points
-        if args.json is not None:
-            write(args.json, args, rows, points)
+        report.save(args, {"rows": rows, "points": points,
+                           "statements": sorted({r["statement"] for r in rows})})
     header, lines = table(rows)
     said = [f"{seeds} runs a point, delta {DELTA:g}, replace-one; slopes over the larger half.",
             "theory: exponent of the theorem's slower term; here: slope of the theorem's whole "
@@ -242,15 +237,6 @@ def main(argv: list[str] | None = None) -> int:
     if args.plot is not None:
         plot(args.plot, rows, points)
     return 0
-
-
-def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
-          points: list[dict[str, Any]]) -> None:
-    """The JSON file."""
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    report.write_json(path, {"environment": report.environment(), "arguments": arguments,
-                             "rows": rows, "points": points,
-                             "statements": sorted({r["statement"] for r in rows})})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ slopes are of 1000 resamplings of the runs at these settings.
 Then an ablation: AUC maximisation by an MLP on ijcnn1, Poisson samples, 100 rounds.
 """
 
-import argparse
 import dataclasses
 import functools
 import itertools
@@ -135,16 +134,12 @@ def best(algorithm: Any, name: str, n: int, runs: int, rounds: tuple[int, ...]) 
 
 def main(argv: list[str] | None = None) -> int:
     """Prints both tables."""
-    parser = report.Parser(prog="python -m benchmarks.utility.variance", description=__doc__,
-                           formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.Parser(__file__, __doc__, "json", "markdown", "plot")
     parser.add_argument("--n", type=report.count, nargs="+", default=list(SIZES), help="records")
     parser.add_argument("--runs", type=report.count, default=RUNS, help="of each setting")
     parser.add_argument("--longest", type=report.count, default=8000, help="most rounds of a run")
     report.seed_options(parser, 3, ", of the ablation")
     parser.add_argument("--only", choices=("games", "auc"), help="one half of it")
-    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
-    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
     for name, algorithm, n in itertools.product(GAMES, (sgda, spider), sorted(set(args.n))):
@@ -156,16 +151,11 @@ def main(argv: list[str] | None = None) -> int:
 
     def keep(scores: list[dict[str, Any]]) -> None:
         arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        if args.json is not None:
-            report.write_json(args.json, {"environment": report.environment(),
-                                          "arguments": arguments, "rows": rows, "auc": scores})
+        report.save(args, {"rows": rows, "auc": scores}, arguments)
 
     keep([])
     scores = [] if args.only == "games" else auc.ablation(report.seeds(args), keep)
-    page = variance_tables.page(rows, scores)
-    print(page)
-    if args.markdown is not None:
-        args.markdown.write_text(page, encoding="utf-8")
+    report.show(args, variance_tables.page(rows, scores))
     if args.plot is not None and rows:
         variance_tables.plot(args.plot, rows)
     return 0

@@ -69,7 +69,7 @@ _EMBEDDED = ("randhie-label", "cattaneo-label", "randhie")
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.utility.worst_group", description=__doc__)
+    p = report.Parser(__file__, __doc__, "markdown", "plot")
     p.add_argument("--case", choices=CASES, nargs="+", default=_EMBEDDED,
                    help="tables in groups, with the label or without; those of adult and ijcnn1 "
                         "need files (default: those that come with statsmodels)")
@@ -90,8 +90,6 @@ def parser() -> report.Parser:
                    "rows that are in it already, of the same settings, are kept")
     p.add_argument("--redraw", action="store_true",
                    help="train nothing: tables and figure of the rows that --json has")
-    p.add_argument("--markdown", type=report.output(".md"), help="write the tables to this file")
-    p.add_argument("--plot", type=report.output(".png"), help="plot the worst group's accuracy")
     return p
 
 
@@ -196,8 +194,8 @@ def compared(args: Any, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
         assert task is not None
         result = kept.get((case, name, epsilon, args.delta, len(seeds), seeds[0]))
         rows.append(result or trained(case, task, name, epsilon, args.delta, seeds))
-        if args.json and not result:
-            written(args, beside(rows, known))
+        if not result:
+            report.save(args, {"rows": beside(rows, known)})
     return rows
 
 
@@ -212,13 +210,6 @@ def beside(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict
 
     mine = set(map(what, rows))
     return sorted(rows + [row for row in known if what(row) not in mine], key=place)
-
-
-def written(args: Any, rows: list[dict[str, Any]]) -> None:
-    """The JSON file."""
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    report.write_json(args.json, {"environment": report.environment(), "arguments": arguments,
-                                  "rows": rows})
 
 
 def timed(args: Any) -> list[dict[str, Any]]:
@@ -267,8 +258,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.synthetic:
         rows = timed(args)
         print(figures.timing_table(rows))
-        if args.json:
-            written(args, rows)
+        report.save(args, {"rows": rows})
         return 0
     known = []
     if args.json and args.json.exists():
@@ -280,8 +270,8 @@ def main(argv: list[str] | None = None) -> int:
     print(figures.table(rows))
     print("\nAccuracy is of held-out records, means over the seeds; +- is the standard error of "
           "the mean.\n* is what the rule takes for these groups.")
-    if args.json and not args.redraw:
-        written(args, rows)
+    if not args.redraw:
+        report.save(args, {"rows": rows})
     if args.markdown:
         args.markdown.write_text(figures.page(rows), encoding="utf-8")
     if args.plot:

@@ -331,7 +331,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the games, prints the tables."""
-    parser = report.Parser(prog="python -m benchmarks.utility.zoo", description=__doc__)
+    parser = report.Parser(__file__, __doc__, "json", "markdown", "plot")
     parser.add_argument("--quick", action="store_true", help="few games, releases and seeds")
     parser.add_argument("--seeds", type=report.count, help="runs of each setting, default 48")
     parser.add_argument("--keep", type=pathlib.Path,
@@ -339,9 +339,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--result", type=pathlib.Path, help="tables and figures of this file")
     parser.add_argument("--only", choices=("noise", "turns", "plans"),
                         help="measure this part of --result anew")
-    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
-    parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
-    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     parser.add_argument("--noise-plot", type=report.output(".png", ".svg"),
                         help="file for the figure of correlated noise")
     args = parser.parse_args(argv)

@@ -16,7 +16,6 @@ from jaxminimax.tables import (
     Category,
     Number,
     Schema,
-    curvature,
     defaults,
     statistics,
     train,
@@ -40,7 +39,7 @@ def persons(length=1.0, seed=0):
 
 def released(x, weight, noise_multiplier=0.0, seed=0):
     described = statistics.one_release(N, 1.0, noise_multiplier)
-    return curvature.release_second_moments(jax.random.key(seed), described, x, weight)
+    return statistics.release_second_moments(jax.random.key(seed), described, x, weight)
 
 
 def test_without_noise_it_is_the_mean_over_persons_and_the_preconditioner_its_inverse():
@@ -50,13 +49,13 @@ def test_without_noise_it_is_the_mean_over_persons_and_the_preconditioner_its_in
     assert np.allclose(second, np.einsum("nr,nri,nrj->ij", weight, u, u) / N, atol=1e-6)
     full = np.eye(D + 1)
     full[:-1, :-1] = second
-    actual = curvature.preconditioner(second, 0.3, HALF)
+    actual = statistics.preconditioner(second, 0.3, HALF)
     assert np.allclose(actual @ (HALF * full + 0.3 * np.eye(D + 1)), np.eye(D + 1),
                        atol=1e-5)
 
 
 def test_a_matrix_that_noise_made_negative_gives_steps_of_at_most_one_over_the_ridge():
-    steps = np.linalg.eigvalsh(curvature.preconditioner(-5 * np.eye(D), 0.2, HALF))
+    steps = np.linalg.eigvalsh(statistics.preconditioner(-5 * np.eye(D), 0.2, HALF))
     assert steps.min() > 0
     assert steps.max() == pytest.approx(5.0)
 
@@ -67,7 +66,7 @@ def test_the_diagonal_gives_the_variances_of_features_that_are_centred():
     by = Moments(x.mean((0, 1)), np.square(x).mean((0, 1)), 0.5)
     second = released(scaled(x, by, 0.5), np.ones((N, 1), np.float32))
     described = statistics.one_release(N, 1.0, 3.0)
-    actual, noise = curvature.variances(np.diag(second), by, 0.5, described)
+    actual, noise = statistics.variances(np.diag(second), by, 0.5, described)
     assert np.allclose(actual, x.var((0, 1)), atol=1e-6)
     assert np.allclose(noise, 3 / N * D * (x.var((0, 1)) + 0.5))
 
@@ -102,7 +101,7 @@ def test_it_is_charged_and_rounds_are_few_at_equal_time():
         assert 0.9999 < jmm.epsilon(chosen.mechanism(), 1e-9) / epsilon <= 1
         without = jmm.Sequence(parts=(chosen.moments, chosen.mechanism().parts[-1]))
         assert jmm.epsilon(without, 1e-9) < 0.999 * epsilon
-        assert chosen.ridge >= curvature.least_ridge(
+        assert chosen.ridge >= statistics.least_ridge(
             SCHEMA.width, n, chosen.matrix.query.noise_multiplier.w, chosen.label.curvature)
         assert "second moments of rows" in chosen.explain()
         # noise that a flat direction gathers: T steps that add up to tau

@@ -9,8 +9,8 @@ from jaxminimax.tables import (
     Charged,
     Number,
     Schema,
-    encoding,
     files,
+    records,
     statistics,
 )
 
@@ -41,8 +41,8 @@ def pieces(tmp_path, monkeypatch):
             path.write_bytes(content)
         else:
             content.to_parquet(path)
-        by_pieces = encoding.encoded(files.Frames(path, SCHEMA.numeric, SCHEMA.names), SCHEMA)
-        return by_pieces, encoding.encoded(files.read(path, SCHEMA.numeric), SCHEMA)
+        by_pieces = records.encoded(files.Frames(path, SCHEMA.numeric, SCHEMA.names), SCHEMA)
+        return by_pieces, records.encoded(files.read(path, SCHEMA.numeric), SCHEMA)
     return of
 
 
@@ -72,9 +72,9 @@ def test_a_bar_shows_the_rows_that_were_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(files, "_ROWS", 7)
     made().to_parquet(tmp_path / "t.parquet")
     frames = files.Frames(tmp_path / "t.parquet", SCHEMA.numeric, SCHEMA.names)
-    encoding.encoded(frames, SCHEMA)
+    records.encoded(frames, SCHEMA)
     assert capsys.readouterr().err == ""
-    encoding.encoded(frames, SCHEMA, progress=True)
+    records.encoded(frames, SCHEMA, progress=True)
     assert "50/50" in capsys.readouterr().err
 
 
@@ -89,14 +89,14 @@ def test_a_line_with_a_cell_more_is_refused_in_any_piece(pieces):
 
 
 def test_charged_cells_come_into_their_places():
-    table = encoding.encoded(made(), SCHEMA)
+    table = records.encoded(made(), SCHEMA)
     assert not table.x[:, :2].any()
     released = statistics.with_ranges(SCHEMA, [Number(20, 60)])
-    x = encoding.with_charged(table, SCHEMA, released).x
+    x = records.with_charged(table, SCHEMA, released).x
     assert np.array_equal(x[:, :-1], released.features(made()))
 
 
 def test_columns_of_two_lengths_are_refused():
     table = {name: made()[name].to_numpy() for name in made()}
     with pytest.raises(ValueError, match="one length"):
-        encoding.encoded(table | {"y": np.ones(1)}, SCHEMA)
+        records.encoded(table | {"y": np.ones(1)}, SCHEMA)

@@ -12,10 +12,9 @@ from jaxminimax.tables import (
     Number,
     Schema,
     calibration,
-    encoding,
     files,
     records,
-    storage,
+    scaling,
     train,
 )
 
@@ -23,9 +22,9 @@ from jaxminimax.tables import (
 @pytest.fixture
 def in_files(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(storage, "MAPPED", 0)
+    monkeypatch.setattr(scaling, "MAPPED", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    yield storage.Store(1)
+    yield scaling.Store(1)
     assert not list((tmp_path / "temporary").iterdir()), "the files have no names"
 
 
@@ -36,7 +35,7 @@ def is_mapped(x):
 
 
 def test_a_device_takes_arrays_of_both_kinds_as_they_lie(in_files):
-    for store, mapped in ((in_files, True), (storage.MEMORY, False)):
+    for store, mapped in ((in_files, True), (scaling.MEMORY, False)):
         x = store.zeros(5, 3, 2)
         assert (x.shape, x.dtype, x.any()) == ((5, 3, 2), np.float32, False)
         assert is_mapped(x) == mapped
@@ -46,9 +45,9 @@ def test_a_device_takes_arrays_of_both_kinds_as_they_lie(in_files):
 
 @pytest.mark.parametrize("rows", [0, 1, 6, 7, 8, 20])
 def test_blocks_are_every_row_once(monkeypatch, rows):
-    monkeypatch.setattr(storage, "_BLOCK", 7)
+    monkeypatch.setattr(scaling, "_BLOCK", 7)
     x = np.arange(2.0 * rows).reshape(rows, 2)
-    assert np.array_equal(storage.in_blocks(lambda a, b: a + b[:, :1], np.empty((rows, 2)), x, x),
+    assert np.array_equal(scaling.in_blocks(lambda a, b: a + b[:, :1], np.empty((rows, 2)), x, x),
                           x + x[:, :1])
 
 
@@ -59,7 +58,7 @@ def test_persons_are_the_same_in_files(in_files, monkeypatch, labels):
     y[rng.random(50) < 0.2] = np.nan
     owners = rng.integers(0, 20, 50)
     memory = records.records(x, y, owners, 3)
-    monkeypatch.setattr(storage, "_BLOCK", 7)
+    monkeypatch.setattr(scaling, "_BLOCK", 7)
     out = in_files.zeros(*memory.x.shape)
     mapped = records.records(x, y, owners, 3, out=out, store=in_files)
     assert mapped.x is out
@@ -85,7 +84,7 @@ def test_features_in_a_file_train_the_same_scorer_bit_for_bit(tmp_path, monkeypa
     release_line = calibration.release_line
     monkeypatch.setattr(calibration, "release_line", lambda *args: (
         lines.append(args), release_line(*args))[1])
-    assert is_mapped(encoding.encoded(frames, schema).x)
+    assert is_mapped(records.encoded(frames, schema).x)
     with pytest.warns(UserWarning, match="delta"):
         mapped = train(frames, schema, epsilon=4.0, delta=1e-3, key=key)
     assert np.array_equal(mapped.weights, memory.weights)
