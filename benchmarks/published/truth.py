@@ -222,18 +222,17 @@ def privatediff(cell: Cell, data_dir: str | None, epochs: int, split: str) -> di
     low, high = bracket([(first * unit, q, rounds - rounds // PERIOD),
                          (later * unit, q, rounds // PERIOD)], cell.records, DELTA)
     # a record of any size, from one end of the clip of the mean to the other, in the first batch
-    return {**result, "low": low, "high": high, "one_release_any_size": _once(first, q)}
+    return {**result, "low": low, "high": high, "one_release_any_size": once(first, q)}
 
 
-def _once(z: float, q: float) -> float:
+def once(z: float, q: float, delta: float = DELTA) -> float:
     """Epsilon of one release of a mean that a single record carries from -1 to 1, if it is drawn.
 
     Below it lies P[x > t] - e^epsilon Q[x > t] = delta at the best threshold t.
     """
     t = np.linspace(-1, 1 + 8 * z, 4001)
-    far = np.logaddexp(np.log1p(-q) + special.log_ndtr(-t / z),
-                       math.log(q) + special.log_ndtr((1 - t) / z))
-    near = np.logaddexp(np.log1p(-q) + special.log_ndtr(-t / z),
-                        math.log(q) + special.log_ndtr((-1 - t) / z))
-    kept = far > math.log(DELTA)
-    return float(np.max(far[kept] + np.log1p(-np.exp(math.log(DELTA) - far[kept])) - near[kept]))
+    rest = math.log1p(-q) if q < 1 else -math.inf
+    far, near = (np.logaddexp(rest + special.log_ndtr(-t / z),
+                              math.log(q) + special.log_ndtr((sign - t) / z)) for sign in (1, -1))
+    kept = far > math.log(delta)
+    return float(np.max(far[kept] + np.log1p(-np.exp(math.log(delta) - far[kept])) - near[kept]))
