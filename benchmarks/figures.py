@@ -25,7 +25,6 @@ import functools
 import json
 import pathlib
 import re
-import sys
 import tomllib
 from typing import Any
 
@@ -159,4 +158,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -12,7 +12,6 @@ import importlib
 import os
 import pathlib
 import re
-import sys
 import time
 from typing import Any
 
@@ -75,4 +74,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

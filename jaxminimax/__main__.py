@@ -6,7 +6,7 @@ import sys
 import warnings
 
 from jaxminimax.base import own_files
-from jaxminimax.tables import predict
+from jaxminimax.tables import scorer
 from jaxminimax.tables.notes import NoteWarning
 
 
@@ -19,8 +19,8 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["predict"]:  # needs neither JAX nor the accountant, so loads neither
         parser = argparse.ArgumentParser(prog="python -m jaxminimax")
-        predict.add(parser.add_subparsers(dest="command"))
-        commands = {"predict": predict.predict}
+        scorer.add(parser.add_subparsers(dest="command"))
+        commands = {"predict": scorer.predict}
     else:
         from jaxminimax.commands import COMMANDS as commands
         from jaxminimax.commands import parser_of

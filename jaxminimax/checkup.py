@@ -22,8 +22,7 @@ from jaxminimax.base.identity import People, rows_each
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, Leaf, Repeat, composed, leaves
-from jaxminimax.mechanism.costs import REPLACE_ONE
+from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
 from jaxminimax.releases import record_isolation, release_keys, watch
@@ -277,7 +276,7 @@ def _lost(query: Any, each: int) -> float:
         return 0.0
     charged, needed = (
         (one if isinstance(one, Leaf) else Repeat(query=one, times=1)).effective_noise_multiplier(
-            REPLACE_ONE) for one in (query, dataclasses.replace(query, parameters=each)))
+            costs.REPLACE_ONE) for one in (query, dataclasses.replace(query, parameters=each)))
     return 1 - charged / needed if needed else 0.0
 
 

@@ -14,10 +14,8 @@ from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks
 from jaxminimax.base.types import GroupProblem, Saddle
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.mechanism.limits import check_noise
-from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.plans import plan
-from jaxminimax.tables import check, predict
+from jaxminimax.tables import check, scorer
 from jaxminimax.tables import command as tables
 
 
@@ -155,14 +153,15 @@ def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
     query: Any = main.query if isinstance(main, mechanism.Repeat) else main
     per_player = {"": query.noise_multiplier}
     if isinstance(query, mechanism.Query):
-        players = check_noise(query)._asdict()
+        players = mechanism.limits.check_noise(query)._asdict()
         per_player = {name: x for name, x in players.items() if x is not None}
     for other in others:
         per_player |= other.noise_multipliers()
     return {
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
-        "displacement": noise_unit(query) if isinstance(query, mechanism.Resolvent) else None,
+        "displacement": (mechanism.resolvent.noise_unit(query)
+                         if isinstance(query, mechanism.Resolvent) else None),
         "effective_noise_multiplier": main.multiplier(),
         "losses_noise_multiplier": losses[0].multiplier() if losses else None,
         "losses_noise": losses[0].unit if losses else None,
@@ -344,9 +343,9 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 # what a command prints with --json and without
 COMMANDS = {"explain": explain, "calibrate": _answered, "epsilon": _answered, "delta": _answered,
             "profile": profiled, "ledger": _summed, "plan": _planned, "train": tables.train,
-            "predict": predict.predict, "check": check.check}
+            "predict": scorer.predict, "check": check.check}
 
 
 def parser_of(what: str | None) -> argparse.ArgumentParser:
     """Returns the parser of all commands; `what` they are for."""
-    return options.parser(what, _add_plan, tables.add, check.add, predict.add)
+    return options.parser(what, _add_plan, tables.add, check.add, scorer.add)

@@ -12,8 +12,6 @@ from jaxminimax import mechanism
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism.factorisation import PrefixSums
-from jaxminimax.mechanism.resolvent import ASSUMES
 from jaxminimax.mechanism.sampling import choices
 
 WHOLE = ("gda", "recursive", "recursive_sgda")  # these read all records of a part by default
@@ -115,7 +113,7 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
                            help="L, of a record's operator (default: 0, constant operators)")
         point.add_argument("--diameter", type=float, default=1.0,
                            help="D, of the feasible set (default: 1)")
-        point.add_argument("--assumes", choices=ASSUMES, default="monotone",
+        point.add_argument("--assumes", choices=mechanism.resolvent.ASSUMES, default="monotone",
                            help="what is known of every record's operator (default: monotone)")
         add("--bands", type=int, metavar="P",
             help="correlated noise by P bands of the inverse square root: for disjoint batches, "
@@ -273,7 +271,7 @@ def _solution(args: argparse.Namespace, z: Any, records: int) -> mechanism.Group
                                    phases=args.iterations, parameters=args.parameters)
 
 
-def _sums(args: argparse.Namespace, z: Any, records: int) -> PrefixSums:
+def _sums(args: argparse.Namespace, z: Any, records: int) -> mechanism.factorisation.PrefixSums:
     if args.bands is not None:
         return mechanism.CorrelatedSums(clip=1.0, noise_multiplier=z, leaves=args.iterations,
                                         bands=args.bands, parameters=args.parameters)

@@ -13,8 +13,7 @@ from jaxminimax.accounting import calibrate, calibrate_noise
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments
 from jaxminimax.base.types import Algorithm, HyperT
-from jaxminimax.mechanism import Solution
-from jaxminimax.mechanism.composed import with_noise_of_all
+from jaxminimax.mechanism import Solution, composed
 
 
 def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: float,
@@ -52,7 +51,7 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
 
     def noise(hyper: Any) -> Any:
         if epsilon is None:
-            return with_noise_of_all(hyper, 0.0)
+            return composed.with_noise_of_all(hyper, 0.0)
         return calibrate(algorithm, hyper, epsilon, delta, neighbours=neighbours)
 
     target = Target(epsilon, delta, noise, functools.partial(gaussian_ratio, epsilon, delta))

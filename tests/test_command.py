@@ -301,6 +301,7 @@ def test_every_option_of_every_command_has_a_help_text(capsys):
     assert "examples:" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_the_example_of_every_algorithm_runs_as_printed(capsys, name):
     words = options.example_of(name)

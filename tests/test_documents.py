@@ -31,7 +31,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
 PAGES = (*RUN, "CHANGELOG.md")
 # whose programs take longest: they run every night
-LONG = {f"docs/{name}.md" for name in ("cookbook", "your_own_problem", "variational_inequalities")}
+LONG = {f"docs/{name}.md" for name in (
+    "accounting", "choosing", "cookbook", "fairness", "scale", "several_runs", "tables", "tuning",
+    "variational_inequalities", "worst_group", "your_own_problem")}
 DATA = {"text", "bibtex", "json", "yaml"}  # languages of what is no program
 REASON = re.compile(r"<!-- not run: \S.* -->")
 PRINTED = "<!-- printed -->"

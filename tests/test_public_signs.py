@@ -27,6 +27,7 @@ def coupled(sign):
     return GAME._replace(public=lambda z: (lambda g: Saddle(g.w, sign * g.v))(jax.grad(terms)(z)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "words"), [
     (GAME, []), (regularised(0.1, 0.2), []), (coupled(-1.0), []),
     (regularised(0.0, -0.2), ["drives v away"]),

@@ -159,9 +159,9 @@ def foreign(lstat, name):
 def test_programs_are_kept_where_nobody_else_reads_or_writes(kept, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     monkeypatch.setattr(report, "_is_command", lambda: True)
-    report.Parser(compiles=True).parse_args([])
+    report.Parser(report.__file__, None, compiles=True).parse_args([])
     assert jax.config.jax_compilation_cache_dir is None  # what times a compiler loads nothing
-    report.Parser().parse_args([])
+    report.Parser(report.__file__, None).parse_args([])
     folder = tmp_path / "own" / "jaxminimax" / "programs"
     assert jax.config.jax_compilation_cache_dir == str(folder)
     for one in (folder, folder.parent):
@@ -187,5 +187,5 @@ def test_programs_are_kept_where_nobody_else_reads_or_writes(kept, tmp_path, mon
 
 
 def test_an_import_and_a_call_keep_no_programs(kept):
-    report.Parser().parse_args([])  # here pytest is the command
+    report.Parser(report.__file__, None).parse_args([])  # here pytest is the command
     assert jax.config.jax_compilation_cache_dir is None

@@ -198,10 +198,10 @@ def main(argv: list[str] | None = None) -> int:
     rows = [record(args, first.name, one, result.auc[i][0], nonprivate, result.seconds[i])
             for i, one in enumerate(lanes[:-1])]
     chosen = settings.ASSUMED_CSV if args.csv else settings.ASSUMED
+    assumed = (*first.public, chosen, *_ASSUMED)
     statements = [
         jmm.statement(ALGORITHMS[args.algorithm], one.hyper, result.state[i], delta=args.delta,
-                      neighbours=args.neighbours, unit=first.unit,
-                      assumed=(*first.public, chosen, *_ASSUMED))
+                      neighbours=args.neighbours, unit=first.unit, assumed=assumed)
         for i, one in enumerate(lanes[:-1])]
 
     print(f"{first.name}: {len(first.y_train)} training and {len(first.y_test)} test rows, "
@@ -214,7 +214,8 @@ def main(argv: list[str] | None = None) -> int:
              f"of a person: epsilon for any {args.people} records, should one person have as many "
              "as that.\n"))
     print(report.paragraphs([str(s) for s in statements]))
-    report.save(args, {"rows": rows, "statements": [s.to_json() for s in statements]})
+    report.save(args, {"rows": rows, "statements": [
+        report.stated(s, assumed) for s in statements]})
     if args.plot:
         report.plot_auc(args.plot, rows, f"{first.name}, {args.scorer} scorer, {args.algorithm}, "
                                          f"delta {args.delta:g}")

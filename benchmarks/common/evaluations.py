@@ -2,7 +2,8 @@
 
 The operator, or a loss with its gradient, is marked as a function of its own; the traced program is
 searched for the mark, and every place counts as many evaluations as it has batch entries, times the
-lengths of the loops around it. Rows that only pad a sample count too: they are computed.
+lengths of the loops around it. A run takes one branch of a conditional, so the branch with the most
+evaluations counts. Rows that only pad a sample count too: they are computed.
 """
 
 import math
@@ -25,7 +26,12 @@ def marked(problem: Any) -> Any:
         return problem.operator(z, x), one
 
     call = jax.jit(operator_evaluation)
-    return problem._replace(operator=lambda z, x: call(z, x)[0])
+    return problem._replace(operator=lambda z, x: _kept(*call(z, x)))
+
+
+def _kept(made: Any, one: jax.Array) -> Any:
+    """What was made, as long as `one` is an output too: a program drops outputs without a use."""
+    return jax.tree.map(lambda a: a + (0 * one).astype(a.dtype), made)
 
 
 def marked_loss(problem: GroupProblem) -> GroupProblem:
@@ -38,8 +44,8 @@ def marked_loss(problem: GroupProblem) -> GroupProblem:
         return jax.value_and_grad(problem.loss)(w, x), one
 
     call = jax.jit(operator_evaluation)
-    made = jax.custom_vjp(lambda w, x: call(w, x)[0][0])
-    made.defvjp(lambda w, x: call(w, x)[0],
+    made = jax.custom_vjp(lambda w, x: _kept(*call(w, x))[0])
+    made.defvjp(lambda w, x: _kept(*call(w, x)),
                 lambda g, back: (jax.tree.map(lambda a: back * a, g), None))
     return problem._replace(loss=made)
 
@@ -60,7 +66,8 @@ def _of(jaxpr: Any) -> int:
         if equation.params.get("name") == _MARK:
             total += math.prod(equation.outvars[-1].aval.shape)
             continue
-        inner = sum(_of(sub) for sub in _inside(equation))
+        programs = [_of(sub) for sub in _inside(equation)]
+        inner = max(programs) if equation.primitive.name == "cond" else sum(programs)
         if equation.primitive.name == "scan":
             inner *= equation.params["length"]
         elif equation.primitive.name == "while" and inner:

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 ROOT = pathlib.Path(__file__).parents[2]
 _FILES = {"json": ((".json",), "results"), "markdown": ((".md",), "tables"),
           "plot": ((".png", ".svg", ".pdf"), "figure")}
+# what a statement says in words
+_WORDS = ("accountant", "answers", "assumed", "enforced", "law", "realisation", "score")
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax", "dp-accounting", "jaxminimax")
 
 
@@ -223,6 +225,15 @@ def save(args: argparse.Namespace, record: dict[str, Any],
             arguments_of(args) if arguments is None else arguments), **record})
 
 
+def stated(statement: Any, assumed: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the numbers and choices of a privacy statement, and what a command assumes besides.
+
+    The library's own sentences are left out: a change of their wording needs no run again.
+    """
+    numbers = {name: x for name, x in statement.to_json().items() if name not in _WORDS}
+    return numbers | {"assumed": list(assumed)}
+
+
 def show(args: argparse.Namespace, text: str, title: str = "") -> None:
     """Prints tables, and writes them to `--markdown`, if that is asked for, below a title."""
     print(text)
@@ -317,8 +328,6 @@ def paragraphs(texts: Sequence[str]) -> str:
 
 def plot_auc(path: pathlib.Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     """AUC against epsilon with its standard error, and the AUC without privacy as a line."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     rows = sorted(rows, key=lambda row: row["epsilon"])

@@ -9,16 +9,8 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.data_sets import data
-from benchmarks.examples import demo_adversarial
-from benchmarks.examples.runs import (
-    Outcome,
-    Task,
-    Trained,
-    against_epsilon,
-    epsilon_label,
-    row,
-    train,
-)
+from benchmarks.examples import demo_adversarial, runs
+from benchmarks.examples.runs import Outcome, Task, Trained
 from jaxminimax import Query, Saddle
 from jaxminimax.base import checks
 
@@ -79,14 +71,14 @@ def run(args: Any) -> Outcome:
     pairs, test, unit, public = load(args)
     r = _SETTINGS[args.dataset][0]
     result = [one for task in tasks(args, pairs, unit, public)
-              for one in train(task, args.epsilon, args.delta, args.seeds)]
+              for one in runs.train(task, args.epsilon, args.delta, args.seeds)]
     test = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), test)
     radii = np.linspace(0, 2 * r, 21)
     measure = jax.jit(jax.vmap(jax.vmap(demo_adversarial.robust_accuracy, (None, None, 0)),
                                (0, None, None)))
     curves = [np.asarray(measure(one.average.w, test, jnp.asarray(radii, jnp.float32)))
               for one in result]
-    rows = [row(one, args.delta, accuracy=c[:, 0], robust_accuracy=c[:, 10])
+    rows = [runs.row(one, args.delta, accuracy=c[:, 0], robust_accuracy=c[:, 10])
             for one, c in zip(result, curves, strict=True)]
     title = (f"{args.dataset}: {len(pairs[1])} training records; robust accuracy: on test records "
              f"moved by at most {r:g}")
@@ -105,10 +97,10 @@ def draw(figure: Any, args: Any, rows: list[dict[str, Any]], found: list[Trained
         for one, curve in zip(found, curves, strict=True):
             if one.task.name == name and one.epsilon in (near, math.inf):
                 left.plot(radii, curve.mean(0), "-" if one.epsilon == near else "--",
-                          color=f"C{i}", label=f"{name}, {epsilon_label(one.epsilon)}")
+                          color=f"C{i}", label=f"{name}, {runs.epsilon_label(one.epsilon)}")
                 if one.epsilon == near:
                     left.fill_between(radii, curve.min(0), curve.max(0), color=f"C{i}", alpha=0.2)
-        against_epsilon(right, [r for r in rows if r["method"] == name], "robust_accuracy",
+        runs.against_epsilon(right, [r for r in rows if r["method"] == name], "robust_accuracy",
                         f"C{i}", name)
     left.axvline(radii[10], color="0.6", linestyle=":")
     left.set(xlabel="norm of the worst shift [feature units]", ylabel="accuracy on test records",

@@ -8,15 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks.examples.runs import (
-    Outcome,
-    Task,
-    Trained,
-    against_epsilon,
-    epsilon_label,
-    row,
-    train,
-)
+from benchmarks.examples import runs
+from benchmarks.examples.runs import Outcome, Task, Trained
 from jaxminimax import Query, Saddle
 from jaxminimax.base import checks
 
@@ -87,7 +80,7 @@ def run(args: Any) -> Outcome:
     data = two_populations(jax.random.key(0), records, dim=_DIM, minority=_MINORITY)
     g, test = two_populations(jax.random.key(1), 20_000, dim=_DIM, minority=_MINORITY)
     result = [one for task in tasks(records, 150 if args.quick else 1000, data)
-              for one in train(task, args.epsilon, args.delta, args.seeds)]
+              for one in runs.train(task, args.epsilon, args.delta, args.seeds)]
     rows, seen = [], []
     for one in result:
         w = one.average.w
@@ -95,7 +88,7 @@ def run(args: Any) -> Outcome:
         seen.append(each)
         tail = [float(jmm.problems.reweighted_risk(jnp.asarray(x), divergence="cvar",
                                                    level=_LEVEL)) for x in each]
-        rows.append(row(one, args.delta, mean=each.mean(1), worst_tenth=tail,
+        rows.append(runs.row(one, args.delta, mean=each.mean(1), worst_tenth=tail,
                         minority=each[:, np.asarray(g) == 1].mean(1)))
     title = (f"{records} records of two populations, a tenth in the smaller; squared error / 2 on "
              "fresh records")
@@ -117,10 +110,11 @@ def draw(figure: Any, rows: list[dict[str, Any]], found: list[Trained], seen: li
                 curves = np.quantile(each, levels, axis=1)
                 left.plot(levels, curves.mean(1), color=f"C{i}", label=name)
                 left.fill_between(levels, curves.min(1), curves.max(1), color=f"C{i}", alpha=0.2)
-        against_epsilon(right, [r for r in rows if r["method"] == name], "minority", f"C{i}", name)
+        runs.against_epsilon(right, [r for r in rows if r["method"] == name], "minority",
+                             f"C{i}", name)
     left.set(xlabel="share of fresh records", ylabel="loss at most (squared error / 2)",
              yscale="log", ylim=(1e-4, None),
-             title=f"{epsilon_label(near)}, delta = {delta:g}, replace-one; band: runs")
+             title=f"{runs.epsilon_label(near)}, delta = {delta:g}, replace-one; band: runs")
     right.set(ylabel="mean loss of the minority", ylim=(0, None),
               title="mean, standard deviation; broken: without noise")
     for axes in (left, right):

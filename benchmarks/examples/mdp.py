@@ -6,16 +6,8 @@ from typing import Any
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks.examples import demo_mdp
-from benchmarks.examples.runs import (
-    Outcome,
-    Task,
-    Trained,
-    against_epsilon,
-    epsilon_label,
-    row,
-    train,
-)
+from benchmarks.examples import demo_mdp, runs
+from benchmarks.examples.runs import Outcome, Task, Trained
 from jaxminimax import Query, Saddle
 
 DATASETS = ("grid",)
@@ -47,8 +39,8 @@ def run(args: Any) -> Outcome:
     process = demo_mdp.grid_world(2 if args.quick else _SIDE)
     made = task(process, records=20_000 if args.quick else 100_000,
                 rounds=300 if args.quick else 1500)
-    result = train(made, args.epsilon, args.delta, args.seeds)
-    rows = [row(one, args.delta, average_reward=[reward(process, mu) for mu in one.average.v],
+    result = runs.train(made, args.epsilon, args.delta, args.seeds)
+    rows = [runs.row(one, args.delta, average_reward=[reward(process, mu) for mu in one.average.v],
                 gap=[demo_mdp.mdp_gap(Saddle(h, mu), *process, _BIAS)
                      for h, mu in zip(*one.average, strict=True)]) for one in result]
     _, best, _ = demo_mdp.optimal_policy(*process)
@@ -73,7 +65,7 @@ def draw(figure: Any, process: tuple[np.ndarray, np.ndarray], rows: list[dict[st
                key=lambda x: abs(math.log(x.epsilon)))
     figure.set_size_inches(11, 3.6)
     left, *maps = figure.subplots(1, 3)
-    against_epsilon(left, rows, "average_reward", "C0", "private policy")
+    runs.against_epsilon(left, rows, "average_reward", "C0", "private policy")
     left.axhline(best, color="k", linewidth=1, label="best policy")
     left.axhline(reward(process, np.ones_like(process[1])), color="0.6", linestyle=":",
                  label="uniform policy")
@@ -81,7 +73,8 @@ def draw(figure: Any, process: tuple[np.ndarray, np.ndarray], rows: list[dict[st
     left.legend(fontsize="x-small")
     own = np.asarray(near.average.w[0], np.float64)
     for axes, name, values, shown in (
-            (maps[0], f"private, {epsilon_label(near.epsilon)}", own - (own.max() + own.min()) / 2,
+            (maps[0], f"private, {runs.epsilon_label(near.epsilon)}",
+             own - (own.max() + own.min()) / 2,
              np.asarray(demo_mdp.mdp_policy(near.average.v[0]))),
             (maps[1], "best", h, policy)):
         side = math.isqrt(len(h))

@@ -12,7 +12,6 @@ With `--quick` every algorithm, with fewer ways of sampling, epsilon = 4 alone a
 
 import dataclasses
 import math
-import sys
 import time
 from typing import Any
 
@@ -229,8 +228,8 @@ def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[
 
     def keep(module: Any, one: dict[str, Any], used: Any) -> None:
         rows.append(one)
-        statements.append(jmm.statement(module, used, delta=DELTA,
-                                        neighbours=one["neighbours"]).to_json())
+        statements.append(report.stated(jmm.statement(module, used, delta=DELTA,
+                                                      neighbours=one["neighbours"])))
         report.say(f"{one['algorithm']}, {one['mechanism']}, {one['neighbours']}, {one['pair']}: "
                    f"{one['epsilon_lower']:.3f} of {one['epsilon_claimed']:.3f} "
                    f"({one['seconds']:.1f} s)")
@@ -321,4 +320,4 @@ def markdown(tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]]) -> str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

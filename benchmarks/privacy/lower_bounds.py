@@ -29,7 +29,7 @@ import jaxminimax as jmm
 from benchmarks.common import report
 from benchmarks.privacy import selection_bounds
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, pairs, subsampling
+from jaxminimax.accounting import curve, gaussian, pairs
 from jaxminimax.mechanism.factorisation import coefficients
 
 SAMPLERS = ("poisson", "fixed", "replacement")
@@ -168,7 +168,7 @@ def claimed(sampler: str, n: int, m: int, z: float, alpha: float) -> float:
     epsilon = np.array([math.log(alpha)])
     if sampler == "poisson":
         return float(pairs._Mixtures(1, 1, m / n, z)(epsilon)[0])
-    return float(subsampling.profile(epsilon, n, m, z / 2, sampler == "replacement")[0])
+    return float(gaussian.profile(epsilon, n, m, z / 2, sampler == "replacement")[0])
 
 
 def described(sampler: str, n: int, m: int, z: float, times: int) -> jmm.Repeat:

@@ -8,7 +8,6 @@ of the worst group.
 
 import dataclasses
 import pathlib
-import sys
 import tempfile
 import warnings
 from typing import Any
@@ -173,4 +172,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

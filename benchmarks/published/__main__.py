@@ -15,7 +15,6 @@ seeds of one cell are added to it by
 """
 
 import os
-import sys
 import time
 from typing import Any
 
@@ -116,15 +115,11 @@ def write(args: Any, arguments: dict[str, Any], done: dict[str, Any], complete: 
     if args.json is None:
         return
     rows, details = results(args, done)
-    statements = [{**result["statement"], "cell": name}
-                  for name, result in done.items() if "statement" in result]
-    report.write_json(args.json, {
-        "environment": report.environment(), "arguments": arguments,
+    report.save(args, {
         "complete": complete and len(details) == len(claims.CELLS),
-        "rows": rows, "reruns": details, "cells": done, "statements": statements,
-        "assumed": list(claims.ASSUMED),
+        "rows": rows, "reruns": details, "cells": done, "assumed": list(claims.ASSUMED),
         "read": {paper: file.relative_to(ROOT).as_posix() for paper, file in READ.items()
-                 if paper in args.papers and file.exists()}})
+                 if paper in args.papers and file.exists()}}, arguments)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -168,4 +163,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

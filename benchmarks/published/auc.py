@@ -30,7 +30,7 @@ import optax
 
 import jaxminimax as jmm
 from benchmarks.auc import runs as auc_runs
-from benchmarks.common import settings
+from benchmarks.common import report, settings
 from benchmarks.data_sets import data, features
 from jaxminimax import Saddle
 
@@ -168,9 +168,9 @@ def mlp(s: settings.Settings, dataset: data.Dataset, epsilon: float, delta: floa
 def _result(score: float, hyper: Any, state: Any, dataset: data.Dataset, delta: float,
             alongside: tuple[Any, ...], seconds: float, more: tuple[str, ...]) -> dict[str, Any]:
     full = jmm.Sequence(parts=(*alongside, jmm.sgda.mechanism(hyper)))
-    stated = jmm.statement(
-        jmm.sgda, hyper, state, delta=delta, alongside=alongside, unit=dataset.unit,
-        assumed=(*dataset.public, *more, settings.ASSUMED))
+    stated = jmm.statement(jmm.sgda, hyper, state, delta=delta, alongside=alongside,
+                           unit=dataset.unit)
     return {"auc": score, "ours_epsilon": float(jmm.epsilon(full, delta)), "seconds": seconds,
             "records": len(dataset.y_train), "iterations": int(hyper.iterations),
-            "statement": stated.to_json()}
+            "statement": report.stated(
+                stated, (*dataset.public, *more, settings.ASSUMED))}

@@ -171,8 +171,6 @@ def markdown(rows: Sequence[Row], details: Sequence[dict[str, Any]], assumed: Se
 
 def plot(path: pathlib.Path, rows: Sequence[Row]) -> None:
     """Left: AUC against the claimed epsilon, theirs and ours. Right: the true epsilon of theirs."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     mine = [r for r in rows if r["paper"] == _PRIVATEDIFF]

@@ -20,7 +20,6 @@ import functools
 import pathlib
 import re
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterable
 from typing import Any
@@ -208,4 +207,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

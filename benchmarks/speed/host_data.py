@@ -7,7 +7,6 @@ drawing, gathering and sending cost beside the rounds themselves.
 
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 from typing import Any
@@ -85,4 +84,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

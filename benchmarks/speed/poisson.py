@@ -5,7 +5,6 @@ two sources are compared in one file.
 """
 
 import argparse
-import sys
 from typing import Any
 
 import jax
@@ -78,4 +77,4 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     pin(1, "benchmarks.speed.poisson")
-    sys.exit(main())
+    raise SystemExit(main())

@@ -11,7 +11,6 @@ projection. Temporaries are those of the program, by the compiler, over the byte
 
 import dataclasses
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -149,4 +148,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

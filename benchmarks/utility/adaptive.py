@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import sys
 import warnings
 from typing import Any
 
@@ -158,4 +157,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

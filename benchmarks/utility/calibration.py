@@ -9,7 +9,6 @@ intercept and slope that `tables.train` makes. With --json a stopped command goe
 
 import dataclasses
 import statistics
-import sys
 import warnings
 from typing import Any
 
@@ -23,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.common import report
 from benchmarks.utility import table_sets
 from benchmarks.utility.table_sets import Table
-from jaxminimax.tables import calibration, defaults, files, records, rule, training
+from jaxminimax.tables import defaults, files, labels, records, rule, training
 from jaxminimax.tables.scaling import scaled
 
 EPSILONS = (0.5, 1.0, 4.0)
@@ -62,7 +61,7 @@ def measure(table: Table, seed: int) -> dict[str, Any]:
         scores = held @ scorer.weights
         spread = rule.GATHERED**2 * np.sum(held**2, 1)
         assert chosen.line is not None
-        shift, slope = calibration.release_line(last, chosen.line, own @ scorer.weights, rows.y,
+        shift, slope = labels.release_line(last, chosen.line, own @ scorer.weights, rows.y,
                                                 rows.weight, float(scorer.moments.prior))
         probabilities = {"sigmoid": scores, "shrunk": scores / np.sqrt(1 + np.pi * spread / 8),
                          "calibrated": shift + slope * scores}
@@ -128,4 +127,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -149,7 +148,7 @@ def row(entry: Entry, epsilon: float, seeds: Sequence[int]) -> dict[str, Any]:
         "evaluations": evaluations.count(lambda k, d: program(k, d, marked), jax.random.key(0),
                                          entry.data(seeds[0])),
         "seeds": len(seeds),
-        "statement": str(jmm.statement(entry.algorithm, entry.hyper, delta=delta)),
+        "statement": report.stated(jmm.statement(entry.algorithm, entry.hyper, delta=delta)),
     }
 
 
@@ -207,8 +206,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     """Value against evaluations, a panel a problem and epsilon."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     panels = sorted({(r["problem"], r["target_epsilon"]) for r in rows})
@@ -227,12 +224,9 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
           old: dict[str, Any] | None = None) -> None:
     """The JSON file; of `old`, what made the rows that are kept."""
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    made = {"environment": report.environment(), "arguments": arguments}
-    report.write_json(path, {
-        **(made if old is None else {**old, "noise": made}), "rows": rows,
-        "statements": [r["statement"] for r in rows]})
+    made = {"environment": report.environment(), "arguments": report.arguments_of(args)}
+    report.write_json(path, {**(made if old is None else {**old, "noise": made}), "rows": rows})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

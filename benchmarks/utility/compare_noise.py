@@ -16,7 +16,7 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks.auc import __main__ as auc
 from benchmarks.auc import runs as auc_runs
-from benchmarks.common import evaluations
+from benchmarks.common import evaluations, report
 from benchmarks.utility.rates import cases as rate_cases
 from jaxminimax import Disjoint, Poisson, Saddle
 
@@ -82,5 +82,5 @@ def rows(epsilons: Sequence[float], data_dir: str | None, seeds: int = SEEDS
                 "error": float(mine.std(ddof=1) / seeds**0.5) if seeds > 1 else 0.0,
                 "releases": jmm.mechanism.releases(described), "evaluations": count,
                 "seeds": seeds, "step": STEPS[best],
-                "statement": str(jmm.statement(jmm.sgda, hyper, delta=delta))})
+                "statement": report.stated(jmm.statement(jmm.sgda, hyper, delta=delta))})
     return made

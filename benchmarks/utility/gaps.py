@@ -10,11 +10,9 @@ game on balls: gaps and operator evaluations, over n; the plot shows who wins wh
 Sources: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Proposition 13 and Theorem 15.
 """
 
-import argparse
 import json
 import math
 import pathlib
-import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -167,7 +165,7 @@ def measured(name: str, n: int, epsilon: float, sets: int) -> dict[str, Any]:
         "error": float(strong.std(ddof=1) / math.sqrt(len(strong))),
         "weak": float(jnp.mean(weak)), "empirical": float(jnp.mean(empirical)),
         "evaluations": rates.counted(job), "runs": len(strong),
-        "statement": jmm.statement(algorithm, hyper, delta=NUMBERS["delta"]).paragraph(),
+        "statement": report.stated(jmm.statement(algorithm, hyper, delta=NUMBERS["delta"])),
     }
 
 
@@ -186,8 +184,6 @@ def crossings(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     """Strong gaps against n, and against operator evaluations."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.2), layout="constrained")
@@ -253,7 +249,7 @@ def main(argv: list[str] | None = None) -> int:
             old = [r for r in kept if (r["algorithm"], r["n"]) == (name, n)]
             rows.append(old[0] if old else measured(name, n, args.epsilon, sets))
             report.say(f"n = {n}: {name}, strong gap {rows[-1]['strong']:.4f}")
-            save(args, {"weak_gaps": zero, "stability": trade, "rows": rows})
+            report.save(args, {"weak_gaps": zero, "stability": trade, "rows": rows})
     header = ("algorithm", "n", "strong", "+-", "weak", "empirical", "evaluations")
     lines = [(r["algorithm"], str(r["n"]), f"{r['strong']:.4f}", f"{r['error']:.4f}",
               f"{r['weak']:.4f}", f"{r['empirical']:.4f}", str(r["evaluations"])) for r in rows]
@@ -270,7 +266,8 @@ def main(argv: list[str] | None = None) -> int:
         at = r["recursive_wins_from"]
         print(f"    recursive has the smaller strong gap than {r['algorithm']} "
               + (f"from n = {at} on." if at else "at none of these n."))
-    save(args, {"weak_gaps": zero, "stability": trade, "rows": rows, "crossings": result})
+    report.save(args, {"weak_gaps": zero, "stability": trade, "rows": rows,
+                       "crossings": result})
     if args.markdown is not None:
         args.markdown.write_text("# Gaps on a bilinear game on balls\n\n" + report.markdown(
             header, lines) + f"\n{caption}\n", encoding="utf-8")
@@ -279,10 +276,5 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def save(args: argparse.Namespace, made: dict[str, Any]) -> None:
-    """The JSON file, with the statements of all rows."""
-    report.save(args, made | {"statements": sorted({r["statement"] for r in made["rows"]})})
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -7,7 +7,6 @@ goes on.
 """
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -159,4 +158,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -8,7 +8,6 @@ the cases that the file holds are not made again, so that a stopped command goes
 
 import functools
 import math
-import sys
 from typing import Any
 
 import jax
@@ -122,17 +121,17 @@ def tables(result: dict[str, Any]) -> str:
     for name, cases in result["tables"].items():
         for case, counts in cases["cases"].items():
             rows.setdefault((name, kind_of(case)), []).append(counts)
-    lines = ["| table | n | d | mistake | columns | noted | fewest in a column | a note on another "
-             "column |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    lines = []
     for (name, kind), counts in rows.items():
         table, total = result["tables"][name], sum(x["seeds"] for x in counts)
         right = kind == "right data"
-        lines.append("| " + " | ".join((
+        lines.append((
             name, f"{table['records']:,}", f"{table['width']}", kind, "" if right else
             f"{len(counts)}", "" if right else f"{sum(x['noted'] for x in counts)} of {total}",
             "" if right else f"{min(x['noted'] / x['seeds'] for x in counts):.2f}",
-            f"{sum(x['others'] for x in counts)} of {total}")) + " |")
-    return "\n".join(lines) + "\n"
+            f"{sum(x['others'] for x in counts)} of {total}"))
+    return report.markdown(("table", "n", "d", "mistake", "columns", "noted", "fewest in a column",
+                            "a note on another column"), lines)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -172,4 +171,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,7 +13,6 @@ on with those that it lacks.
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -268,7 +267,7 @@ def measured(entry: Entry, n: int, seeds: int) -> list[dict[str, Any]]:
         except ValueError as error:
             row["left_out"] = str(error)
             continue
-        row["statement"] = jmm.statement(plan.algorithm, plan.hyper, delta=DELTA).paragraph()
+        row["statement"] = report.stated(jmm.statement(plan.algorithm, plan.hyper, delta=DELTA))
         own = {"": plan, **{name: make(n, epsilon) for name, make in entry.others.items()}}
         if entry.copied:
             own = {name: few(job) for name, job in own.items()}
@@ -343,4 +342,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

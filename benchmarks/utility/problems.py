@@ -18,7 +18,6 @@ import itertools
 import json
 import math
 import statistics
-import sys
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -334,4 +333,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

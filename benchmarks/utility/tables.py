@@ -10,7 +10,6 @@ holds are not made again, so that a stopped command goes on.
 import json
 import pathlib
 import statistics
-import sys
 import time
 import warnings
 from typing import Any
@@ -180,4 +179,4 @@ def held_runs(path: pathlib.Path | None, delta: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -8,7 +8,6 @@ are best on the test rows, which nobody can know. Clip norm and step are searche
 import argparse
 import itertools
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -115,7 +114,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     assert noise is not None
     ratio = said.noise_multiplier[0][0]["w"] / float(noise.w)
     return {"rows": rows, "winners": winners, "scores": scores, "noise_ratio": ratio,
-            "statement": said.to_json(), "words": str(said)}
+            "statement": said}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -134,10 +133,10 @@ def main(argv: list[str] | None = None) -> int:
         for r in result["rows"]]))
     print(f"\nEvery line at epsilon {args.epsilon:g}, delta {args.delta:g}; {args.seeds} seed(s). "
           f"Noise of a tuned run over that of a single one: {result['noise_ratio']:.3f}.\n\n"
-          f"{result['words']}\n\n{time.perf_counter() - began:.0f} s.")
-    report.save(args, result)
+          f"{result['statement']}\n\n{time.perf_counter() - began:.0f} s.")
+    report.save(args, result | {"statement": report.stated(result["statement"])})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -18,7 +18,6 @@ import dataclasses
 import json
 import math
 import statistics
-import sys
 import warnings
 from typing import Any
 
@@ -182,4 +181,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

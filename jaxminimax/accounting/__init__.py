@@ -13,25 +13,10 @@ from jaxminimax.accounting.statements import LedgerStatement, Statement, TuningS
 from jaxminimax.accounting.stating import statement
 from jaxminimax.accounting.tuning import tuned_delta, tuned_epsilon
 
-__all__ = [
-    "Ledger",
-    "LedgerStatement",
-    "Profile",
-    "Statement",
-    "TuningStatement",
-    "calibrate",
-    "calibrate_iterations",
-    "calibrate_noise",
-    "calibrate_parts",
-    "calibrate_shares",
-    "delta",
-    "effective_noise_multiplier",
-    "epsilon",
-    "profile",
-    "statement",
-    "tuned_delta",
-    "tuned_epsilon",
-]
+__all__ = ["Ledger", "LedgerStatement", "Profile", "Statement", "TuningStatement", "calibrate",
+           "calibrate_iterations", "calibrate_noise", "calibrate_parts",
+           "calibrate_shares", "delta", "effective_noise_multiplier", "epsilon",
+           "profile", "statement", "tuned_delta", "tuned_epsilon"]
 
 
 def __dir__() -> list[str]:

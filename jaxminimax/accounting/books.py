@@ -17,12 +17,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from jaxminimax.accounting import stating
-from jaxminimax.accounting.answers import check_delta, check_epsilon
+from jaxminimax.accounting import answers, statements, stating
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
-from jaxminimax.accounting.statements import LedgerStatement
-from jaxminimax.base import checks, own_files
-from jaxminimax.base.identity import unit_of
+from jaxminimax.base import checks, identity, own_files
 from jaxminimax.mechanism import NEIGHBOURS, Description
 from jaxminimax.mechanism.composed import check
 from jaxminimax.mechanism.costs import concrete
@@ -120,8 +117,8 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
     epsilon, delta = settings["epsilon"], settings["delta"]
     if epsilon is None or delta is None:
         raise ValueError("There is no ledger at this path: state epsilon and delta to open one.")
-    check_epsilon(epsilon)
-    check_delta(delta)
+    answers.check_epsilon(epsilon)
+    answers.check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
     neighbours = settings["neighbours"] or "replace_one"
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
@@ -146,7 +143,7 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
     else:
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
-            "unit": settings["unit"] or unit_of(people), "opened": now(),
+            "unit": settings["unit"] or identity.unit_of(people), "opened": now(),
             "filter": {"kind": kind, "limits": rule.limits, "details": rule.details},
             "entries": []}
 
@@ -328,11 +325,11 @@ _ASSUMED = (
 
 
 def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
-                 ) -> LedgerStatement:
+                 ) -> statements.LedgerStatement:
     """Returns the statement of a ledger's content, by its filter and the sums of its charges."""
     entries, (theorem, odometer) = content["entries"], rule.summary()
     shown = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
-    return LedgerStatement(
+    return statements.LedgerStatement(
         epsilon=content["epsilon"],
         epsilon_if_stopped_by_looking=rule.odometer(spent),
         delta=content["delta"],

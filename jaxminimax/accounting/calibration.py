@@ -13,8 +13,7 @@ from jaxminimax.accounting.answers import check_target, limits, refuse, warn_of
 from jaxminimax.accounting.curve import charges, dearest, extras, of_run, together
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, HyperT
-from jaxminimax.mechanism import Leaf, Sequence, composed, leaves, with_noise
-from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism import Leaf, Sequence, composed, costs, leaves, with_noise
 from jaxminimax.mechanism.description import Mechanism
 
 _CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
@@ -43,7 +42,7 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     # grids of players with other multipliers may be the same at these two factors, and not there
     if question in _CACHE and value(_CACHE[question]) <= epsilon:
         return _CACHE[question]
-    if any(map(silent, alone)):
+    if any(map(costs.silent, alone)):
         raise ValueError("noise_multiplier contains a 0, so no common factor makes the run "
                          "private: state the ratio between the players, or leave it None.")
     if not any(cost.losses or cost.gaussian for cost in alone):

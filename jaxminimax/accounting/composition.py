@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import tilt
-from jaxminimax.accounting.pairs import Pair
+from jaxminimax.accounting import pairs, tilt
 
-Direction = Sequence[tuple[Pair, int]]
+Direction = Sequence[tuple[pairs.Pair, int]]
 _TRUNCATED = 1e-4  # of delta, by all releases together
 _FEW_CELLS, _MOST_CELLS = 2**17, 2**19  # of one release on either side
 _ROUNDS = 4

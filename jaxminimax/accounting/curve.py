@@ -44,10 +44,8 @@ import numpy as np
 
 from jaxminimax import mechanism as described
 from jaxminimax.accounting import composition, gaussian, pairs
-from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
-from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.composed import as_description
+from jaxminimax.mechanism import NEIGHBOURS, Description, composed
 from jaxminimax.mechanism.costs import Charge, silent
 
 
@@ -71,7 +69,7 @@ def of_run(algorithm: Any, hyper: Any) -> Description:
     """
     arguments.algorithm(algorithm)
     arguments.settings(hyper, algorithm)
-    return as_description(algorithm.mechanism(hyper))
+    return composed.as_description(algorithm.mechanism(hyper))
 
 
 def extras(mechanisms: Any) -> tuple[Description, ...]:
@@ -84,7 +82,7 @@ def extras(mechanisms: Any) -> tuple[Description, ...]:
     if not isinstance(mechanisms, tuple | list):
         raise TypeError("alongside must be a tuple of mechanisms, got "
                         f"{checks.describe(mechanisms)}: write one alone as (mechanism,).")
-    return tuple(map(as_description, mechanisms))
+    return tuple(map(composed.as_description, mechanisms))
 
 
 def shift(neighbours: str) -> float:
@@ -97,7 +95,7 @@ def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
     return people * shift(neighbours) * math.sqrt(cost.gaussian)
 
 
-def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
+def _directions(cost: Charge, neighbours: str, people: int) -> list[composition.Direction]:
     """Returns the releases to compose, for each direction of the pair."""
     parts = [part for loss, times in cost.losses
              for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]

@@ -271,7 +271,7 @@ class Renyi(Filter):
                              "person: open the ledger with filter='basic'.")
         for cost in costs:
             rho, failure = renyi.divergence(cost, self.details["order"], neighbours,
-                                                   1e-3 * self.limits["failure"], people)
+                                            1e-3 * self.limits["failure"], people)
             amounts = {"divergence": rho, "failure": failure + cost.failures(people),
                    "law": people * cost.departure(people), "ratio": people * cost.ratio}
             most = {name: max(most[name], amounts[name]) for name in most}
@@ -335,7 +335,7 @@ def best_order(epsilon: float, delta: float, neighbours: str,
         except ValueError:
             continue
         cost = order if typical is None else opened.charge(typical, "", delta, neighbours,
-                                                        people)[opened.main]
+                                                           people)[opened.main]
         share = cost / opened.limits[opened.main]
         if share < least:
             best, least = float(order), share

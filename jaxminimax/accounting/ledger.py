@@ -9,13 +9,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from jaxminimax.accounting import books, calibration
-from jaxminimax.accounting.answers import check_delta, warn_of
+from jaxminimax.accounting import answers, books, calibration, filters, statements, stating
 from jaxminimax.accounting.books import Books, Entry, Remaining
 from jaxminimax.accounting.curve import charges
-from jaxminimax.accounting.filters import Amounts, Basic, Plan
-from jaxminimax.accounting.statements import LedgerStatement, Statement
-from jaxminimax.accounting.stating import assumed_by, enforced_by
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, releases, with_noise
 from jaxminimax.mechanism.composed import check
@@ -132,7 +128,7 @@ class Ledger:
         mechanism = described if hyper is None else described.mechanism(hyper)
         check(mechanism)
         cost = repr(charges(mechanism, self.neighbours))
-        warn_of(self.delta, mechanism)
+        answers.warn_of(self.delta, mechanism)
         if run is not None:
             with self._changed() as content:
                 if (begun := books.known_run(content, run, cost)) is not None:
@@ -142,7 +138,7 @@ class Ledger:
         entry = {
             "words": mechanism.summary(), "charges": cost, "charge": charge,
             "releases": releases(mechanism), "spent": None, "unit": self.unit,
-            "enforced": enforced_by(mechanism), "assumed": assumed_by(mechanism),
+            "enforced": stating.enforced_by(mechanism), "assumed": stating.assumed_by(mechanism),
             "run": None if run is None else {**run._asdict(), "of": None}}
         with self._changed() as content:
             # once more, as another process may have begun it in the meantime
@@ -151,7 +147,7 @@ class Ledger:
             name = books.add_entry(content, self._rule, name, entry)
         return Entry(self, name, mechanism, fresh=True)
 
-    def add(self, statement: Statement | Any, *, name: str | None = None) -> None:
+    def add(self, statement: statements.Statement | Any, *, name: str | None = None) -> None:
         """Counts releases that were made without this ledger, by their statement.
 
         It counts the epsilon of all their releases and their delta, as of any (epsilon,
@@ -220,15 +216,15 @@ class Ledger:
         """
         checks.number("share", share, low=0.0, high=1.0 + 1e-12)
         left = self._left()
-        if isinstance(self._rule, Plan):
+        if isinstance(self._rule, filters.Plan):
             raise ValueError("A plan's noise is fixed when the ledger is opened: use calibrate("
                              "..., alongside=...) before that.")
         aim = share * left[self._rule.main]
         if not aim > 0:
             raise ValueError("The budget of this ledger is spent: open another one.")
-        if isinstance(self._rule, Basic):
+        if isinstance(self._rule, filters.Basic):
             return calibration.calibrate(algorithm, hyper, aim, self._delta(delta),
-                                        neighbours=self.neighbours, people=self.people)
+                                         neighbours=self.neighbours, people=self.people)
         losses = getattr(hyper, "losses", None)
         if losses is not None and losses.noise_multiplier is None:
             raise ValueError("The noise of the groups' losses is not set: use dataclasses.replace("
@@ -249,9 +245,9 @@ class Ledger:
         """Returns the budget that is left."""
         left = self._left()
         limits = self._rule.limits
-        planned = tuple(left) if isinstance(self._rule, Plan) else ()
+        planned = tuple(left) if isinstance(self._rule, filters.Plan) else ()
         planned = tuple(name for name in planned if left[name] > 0)
-        share = (len(planned) / len(limits) if isinstance(self._rule, Plan)
+        share = (len(planned) / len(limits) if isinstance(self._rule, filters.Plan)
                  else left[self._rule.main] / limits[self._rule.main])
         return Remaining(share, *self._rule.statement_that_fits(left), planned)
 
@@ -260,7 +256,7 @@ class Ledger:
         """The epsilon of all runs so far, if no more are reserved; see `statement`."""
         return self._rule.odometer(books.spent_of(self._read(), self._rule))
 
-    def statement(self) -> LedgerStatement:
+    def statement(self) -> statements.LedgerStatement:
         """Returns the privacy statement of everything in this ledger."""
         content = self._read()
         return books.statement_of(content, self._rule, books.spent_of(content, self._rule))
@@ -290,13 +286,13 @@ class Ledger:
                              "again.")
         return content
 
-    def _left(self) -> Amounts:
+    def _left(self) -> filters.Amounts:
         spent = books.spent_of(self._read(), self._rule)
         return {name: max(limit - spent[name], 0.0) * (1 - 1e-15)
                 for name, limit in self._rule.limits.items()}
 
     def _delta(self, delta: float | None) -> float:
-        if not isinstance(self._rule, Basic):
+        if not isinstance(self._rule, filters.Basic):
             if delta is not None:
                 raise ValueError(f"Only filter='basic' takes delta={delta!r}; this ledger has one "
                                  "delta for all runs: leave it out.")
@@ -306,7 +302,7 @@ class Ledger:
         if not left > 0:
             raise ValueError(f"The runs have used all of delta = {self.delta:g}: state a smaller "
                              "delta for each run.")
-        check_delta(delta)
+        answers.check_delta(delta)
         return float(delta)
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ grows with the covariances inside A and inside B and falls with those across, fo
 one line, the two data sets' in opposite directions. Any dimension and any adaptive choice is
 covered, and it is attained. Only |v_S| <= |S| is used, so a solution may take the place of a sum.
 
-Samples of a fixed size are in `subsampling`. Laplace noise on a number that k people move k times
+Samples of a fixed size are in `gaussian`. Laplace noise on a number that k people move k times
 as far has losses within k / z. One number that all of them move is the worst case: for two that are
 moved by t' <= t of their scale, and c = eps - t >= -t', eps >= 0,
 
@@ -36,7 +36,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import selection, subsampling
+from jaxminimax.accounting import gaussian, selection
 from jaxminimax.mechanism.costs import PrivacyLoss
 
 Profile: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -198,8 +198,8 @@ def _fixed(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charg
 
 
 def _replacement(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
-    profile = subsampling.Profile(loss.population, loss.batch, loss.z / 2,
-                                  loss.kind == "replacement", people, loss.rate)
+    profile = gaussian.Profile(loss.population, loss.batch, loss.z / 2,
+                               loss.kind == "replacement", people, loss.rate)
     return [(symmetric(profile), times)]
 
 

@@ -37,10 +37,9 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import curve, gaussian, renyi
+from jaxminimax.accounting import curve, gaussian, renyi, sections
 from jaxminimax.accounting.answers import Asked, ask, curves
 from jaxminimax.accounting.curve import charges
-from jaxminimax.accounting.sections import NO_GUARANTEE
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description
 from jaxminimax.mechanism.costs import Charge, concrete
@@ -116,7 +115,7 @@ class Profile:
         return {
             "advantage": self.advantage,
             "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
-            "closest_gaussian": {"mu": self.mu if math.isfinite(self.mu) else NO_GUARANTEE,
+            "closest_gaussian": {"mu": self.mu if math.isfinite(self.mu) else sections.NO_GUARANTEE,
                                  "epsilon_up_to": self.epsilons[-1]},
         }
 
@@ -305,5 +304,5 @@ def _renyi_of(asked: Asked) -> tuple[Any, Any]:
     largest = np.max(np.asarray(each, np.float64), axis=0)
     finite = np.isfinite(largest)
     return (renyi.Concentrated(max(one.rho for one in rhos if one is not None),
-                                min(one.up_to for one in rhos if one is not None)),
+                               min(one.up_to for one in rhos if one is not None)),
             (tuple(map(float, renyi.ORDERS[finite])), tuple(map(float, largest[finite]))))

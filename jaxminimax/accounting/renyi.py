@@ -173,7 +173,7 @@ def _over_centre(x: np.ndarray, rate: float, z: float, records: int) -> np.ndarr
     y = (2 * np.outer(x, j) - j**2) / (2 * z * z)
     none = (1 - rate) ** records
     large = scipy.special.logsumexp(np.column_stack([np.zeros_like(x), y]), axis=1,
-                              b=np.append(none, weights)) if none > 0 else (
+                                    b=np.append(none, weights)) if none > 0 else (
         scipy.special.logsumexp(y, axis=1, b=weights))
     # ln(1 + sum_j w_j (e^y_j - 1)), where all y_j are small
     small = np.log1p(np.maximum(np.sum(weights * np.expm1(np.minimum(y, 1.0)), axis=1), -1.0)

@@ -5,19 +5,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax.accounting import curve, tuning
+from jaxminimax.accounting import curve, profiles, statements, tuning
 from jaxminimax.accounting.answers import LARGE, check_delta, odometer, proven_up_to, warn_of
 from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run
-from jaxminimax.accounting.profiles import STATED, briefly
 from jaxminimax.accounting.sections import LARGE_DELTA, quote_one
-from jaxminimax.accounting.statements import Statement, TuningStatement
 from jaxminimax.accounting.tuning import Target, one_run
-from jaxminimax.base import VERSION, checks
-from jaxminimax.base.identity import unit_of
-from jaxminimax.mechanism import Repeat, Sequence, leaves, releases
+from jaxminimax.base import VERSION, checks, identity
+from jaxminimax.mechanism import Repeat, Sequence, leaves, releases, repetitions
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.mechanism.repetitions import BITS
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
 
 ENFORCED = (
@@ -107,7 +103,7 @@ def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
-              answers: bool = False, rows_each: int | None = None) -> Statement:
+              answers: bool = False, rows_each: int | None = None) -> statements.Statement:
     """Makes the privacy statement of a run.
 
     Its epsilon is that of all releases that are allowed, however few were made, and holds for any
@@ -162,7 +158,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
              spent: int, allowed: int, neighbours: str = "replace_one", unit: str | None = None,
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
-             extra: Callable[[int], int] = lambda _: 0) -> Statement:
+             extra: Callable[[int], int] = lambda _: 0) -> statements.Statement:
     """Makes the privacy statement of a description, for `statement` and the command line.
 
     Args:
@@ -182,7 +178,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     check_delta(delta)
     if rows_each is not None:
         checks.count("rows_each", rows_each)
-    unit = unit or unit_of(people, rows_each)
+    unit = unit or identity.unit_of(people, rows_each)
     worst = dearest(everything, float(delta), neighbours, people)
     warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
@@ -193,7 +189,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
         milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
-    return Statement(
+    return statements.Statement(
         epsilon=worst.epsilon,
         epsilon_if_stopped_by_looking=looking,
         milestone=milestone,
@@ -218,8 +214,8 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
                  *large_delta(float(delta), everything.records()), *early,
                  *assumed_by(everything), *assumed),
         people=people,
-        answers=(briefly(everything, float(delta), neighbours=neighbours, people=people)
-                 .answers(STATED) if answers else None),
+        answers=(profiles.briefly(everything, float(delta), neighbours=neighbours, people=people)
+                 .answers(profiles.STATED) if answers else None),
         proven_up_to=(proven_up_to(everything, float(delta), neighbours, people)
                       if math.isinf(worst.epsilon) else None),
         records=everything.records(),
@@ -252,7 +248,7 @@ _APART = ("User: The training and the score read different records. Which record
 
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
                      score_range: tuple[float, float], target: Target, *, unit: str, padded: bool,
-                     apart: bool, assumed: tuple[str, ...] = ()) -> TuningStatement:
+                     apart: bool, assumed: tuple[str, ...] = ()) -> statements.TuningStatement:
     """Returns the statement of a search.
 
     Args:
@@ -275,7 +271,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
     exact = all(one.is_exact() for one in mechanisms)
     guaranteed = dict.fromkeys(x for one in mechanisms for x in one.enforced())
     taken = dict.fromkeys(x for one in mechanisms for x in one.assumed())
-    return TuningStatement(
+    return statements.TuningStatement(
         epsilon=tuning.epsilon_of_best(costs, delta, runs, neighbours),
         delta=delta,
         neighbours=neighbours,
@@ -285,7 +281,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         most_runs=len(runs.weights),
         eta=float(runs.eta),
         gamma=runs.gamma,
-        chance_of_one_run=runs.weights[0] / 2**BITS,
+        chance_of_one_run=runs.weights[0] / 2**repetitions.BITS,
         chance_of_trying=runs.chance_of_trying(len(mechanisms)),
         epsilon_of_one_run=max(epsilon_of(cost, delta, neighbours) for cost in costs),
         padded=padded,

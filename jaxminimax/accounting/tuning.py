@@ -22,13 +22,11 @@ from typing import Any, NamedTuple
 
 import scipy
 
-from jaxminimax.accounting import calibration, gaussian
-from jaxminimax.accounting.answers import check_delta, check_epsilon
+from jaxminimax.accounting import answers, calibration, gaussian
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
-from jaxminimax.mechanism import NEIGHBOURS, Parallel, Repeat, leaves, with_noise
+from jaxminimax.mechanism import NEIGHBOURS, Parallel, Repeat, composed, leaves, with_noise
 from jaxminimax.mechanism import Sequence as InSequence
-from jaxminimax.mechanism.composed import disjoint_parts
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, silent
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import Repetitions
@@ -60,7 +58,7 @@ def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
         >>> search > jmm.epsilon(one, 1e-6)  # a search costs more than a run
         True
     """
-    check_delta(delta)
+    answers.check_delta(delta)
     runs.check()
     return epsilon_of_best(_costs(mechanisms, neighbours), float(delta), runs, neighbours)
 
@@ -86,7 +84,7 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
         >>> jmm.accounting.tuned_delta(one, 2.0) < 1e-6
         True
     """
-    check_epsilon(epsilon)
+    answers.check_epsilon(epsilon)
     runs.check()
     costs = _costs(mechanisms, neighbours)
     left = float(epsilon) - price_of_choice(costs, runs, neighbours)
@@ -232,8 +230,8 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     Raises:
       ValueError: for numbers out of range, or a target that no noise reaches, or none closely.
     """
-    check_epsilon(target.epsilon)
-    check_delta(target.delta)
+    answers.check_epsilon(target.epsilon)
+    answers.check_delta(target.delta)
     checks.one_of("neighbours", target.neighbours, NEIGHBOURS)
     checks.number("share", share, low=0.0, high=1.0)
     small = target._replace(epsilon=share * target.epsilon)
@@ -268,7 +266,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
         cost for hyper in calibrated
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
     calibration.check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
-              target.epsilon * (1 + 1e-9))
+                          target.epsilon * (1 + 1e-9))
     return calibrated, score
 
 
@@ -286,9 +284,9 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
         (leaf,) = (x for x in leaves(algorithm.mechanism(hyper)) if type(x) is type(losses))
         scale = least(lambda scale: with_noise(leaf, scale), small)
         hyper = dataclasses.replace(hyper, losses=with_noise(losses, scale))
-    if parts := disjoint_parts(hyper.query):  # a record is in one of them
+    if parts := composed.disjoint_parts(hyper.query):  # a record is in one of them
         noisy = tuple(with_noise(part, noise(functools.partial(with_noise, part)))
-                                 for part in parts)
+                      for part in parts)
         return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=noisy))
 
     def described(scale: float) -> Any:
@@ -301,7 +299,7 @@ def least(run: Describe, target: Target) -> float:
     """Finds the scale of the noise at which a search of such runs meets the target."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same total
         total = epsilon_of_best(target.cost(run(scale)), target.delta, target.runs,
-                                        target.neighbours)
+                                target.neighbours)
         if not total < 1e3:
             return 1e3
         mu = [gaussian_of_total(max(x, 1e-6), target.delta, target.runs)

@@ -30,9 +30,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, descent, planning
+from jaxminimax.algorithms import averaging, descent, group_sgd, planning
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.group_sgd import check_same_groups, gradient_step
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (
@@ -45,8 +44,7 @@ from jaxminimax.mechanism import (
     Selection,
     Sequence,
 )
-from jaxminimax.releases.groups import release_group_gradient
-from jaxminimax.releases.losses import release_group_index
+from jaxminimax.releases.groups import release_group_gradient, release_group_index
 
 
 @pytree_dataclass
@@ -96,7 +94,7 @@ def mechanism(hyper: Hyper) -> Sequence:
       ValueError: if the two parts are described for different groups, or all losses would be
         released.
     """
-    check_same_groups(hyper)
+    group_sgd.check_same_groups(hyper)
     if not hyper.losses.only_argmax:
         raise ValueError("losses must be a Selection, or GroupLosses with only_argmax=True: only "
                          "the index of the largest loss is released.")
@@ -203,5 +201,5 @@ def rounds(*, sizes: tuple[int, ...], epsilon: float, delta: float, diameter: fl
 
 def scheduled(hyper: Hyper, *, dim: int, diameter: float) -> Hyper:
     """Returns the calibrated `hyper` with the constant step of `group_sgd.gradient_step`."""
-    step = gradient_step(hyper.query, hyper.iterations, dim=dim, diameter=diameter)
+    step = group_sgd.gradient_step(hyper.query, hyper.iterations, dim=dim, diameter=diameter)
     return dataclasses.replace(hyper, step=step)

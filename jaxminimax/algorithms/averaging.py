@@ -5,9 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, tree
 from jaxminimax.base import public_names as _public_names
-from jaxminimax.base.tree import at_least_float32, float_dtype, lerp
 from jaxminimax.base.types import Saddle, pytree_dataclass
 
 __all__ = ["TAIL", "UNIFORM", "WEIGHTED", "Averaging"]
@@ -74,8 +73,8 @@ def check(averaging: Averaging) -> None:
 
 def start(z: Saddle) -> Mean:
     """Returns the mean of no points: weight 0, with z as its value."""
-    value = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), z)
-    return Mean(value, jnp.zeros((), float_dtype(z)))
+    value = jax.tree.map(lambda x: x.astype(tree.at_least_float32(x.dtype)), z)
+    return Mean(value, jnp.zeros((), tree.float_dtype(z)))
 
 
 def include(mean: Mean, z: Saddle, averaging: Averaging, t: jax.Array, rounds: int) -> Mean:
@@ -88,4 +87,4 @@ def weigh(mean: Mean, z: Saddle, weight: jax.Array) -> Mean:
     new = weight.astype(mean.weight.dtype)
     total = mean.weight + new
     share = jnp.where(total > 0, new / jnp.where(total > 0, total, 1), 1)
-    return Mean(lerp(mean.value, z, share), total)
+    return Mean(tree.lerp(mean.value, z, share), total)

@@ -45,8 +45,7 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.releases.groups import release_weighted_gradient
-from jaxminimax.releases.losses import release_group_losses
+from jaxminimax.releases.groups import release_group_losses, release_weighted_gradient
 
 
 @pytree_dataclass

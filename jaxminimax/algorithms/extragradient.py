@@ -27,7 +27,6 @@ Examples:
     100
 """
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -38,9 +37,7 @@ from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size
-from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -128,16 +125,16 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one") -> planning.Plan[Hyper]:
-    """Plans one pass by Corollary 1, single records by Theorem 4, or full batches.
+    """Plans one pass by its smallest bound, single records by Theorem 4, or full batches.
 
-    See `single_pass`, whose step is then that of the calibrated noise (`calibrated_step`),
-    `sampled` for "many" and `full_batch` for "full".
+    See `single_pass`, `sampled` for "many" and `full_batch` for "full".
 
     Args:
       target: the privacy target.
       population: n, the number of records.
       dim: d, the number of coordinates of both players together.
-      bound: M, the largest norm of a record's operator, players together: the joint clip.
+      bound: M, the largest norm of a record's operator, players together: the joint clip. The
+        guarantee of one pass is for an M that includes the public terms.
       smooth: L, the operator's Lipschitz constant.
       diameter: D, the diameter of W.
       passes: "one", "many" or "full".
@@ -146,55 +143,77 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       ValueError: for numbers out of range.
     """
     checks.one_of("passes", passes, ("one", "many", "full"))
-    constants: dict[str, Any] = dict(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
-    privacy: dict[str, Any] = dict(epsilon=target.epsilon, delta=target.delta)
+    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
     schedule, kind, why = {
         "one": (single_pass, Disjoint,
-                "The strong gap by Corollary 1 of Boob and Guzman (2023), a rate."),
+                "The strong gap, for independent records of which nothing is clipped, by the bound "
+                "of `extragradient.single_pass`; the batch is not that of Corollary 1."),
         "many": (sampled, FixedSize,
                  "The weak gap by Theorem 4 of Boob and Guzman (2023), a rate."),
         "full": (full_batch, None,
                  "Boob and Guzman (2023) analyse the stability of full batches only; the step "
-                 "balances it with the optimisation error.")}[passes]
-    batch, rounds, step = schedule(population=population, **constants, **privacy)
-    query = planning.joint_query(bound, population, kind(batch=batch) if kind else Full())
-    hyper = target.noise(Hyper(query=query, step=Saddle(step, step), iterations=rounds))
-    if passes == "one":
-        step = calibrated_step(iterations=rounds, query=hyper.query, **constants)
-        hyper = dataclasses.replace(hyper, step=Saddle(step, step))
-    return planning.Plan(hyper, None, False, (
-        why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) L)."))
+                 "balances it with the errors of optimisation and noise.")}[passes]
+    chosen = schedule(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
+                      epsilon=epsilon, delta=target.delta)
+    query = planning.joint_query(bound, population,
+                                 kind(batch=chosen.batch) if kind else Full())
+    hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
+                               iterations=chosen.iterations))
+    reasons = (why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) "
+                    "L).")
+    if math.isinf(chosen.gap_bound):
+        return planning.Plan(hyper, None, False, reasons)
+    trivial = bound * diameter
+    return planning.Plan(hyper, chosen.gap_bound, chosen.gap_bound >= trivial, (
+        *reasons, planning.with_trivial(chosen.gap_bound, trivial)), trivial)
 
 
 class Schedule(NamedTuple):
-    """The parameters that a corollary or a theorem prescribes.
+    """The parameters of a run.
 
     Attributes:
       batch: B, the number of records of a release.
       iterations: T, the number of rounds.
       step: the step of both players.
+      gap_bound: a bound on the strong gap; infinite for a rate.
     """
 
     batch: int
     iterations: int
     step: float
+    gap_bound: float = math.inf
 
 
-def _checked_term(**numbers: Any) -> float:
-    """Checks the ranges of the numbers and returns sqrt(d ln(1/delta)) / epsilon."""
+def _checked_ratio(**numbers: Any) -> float:
+    """Checks the ranges of the numbers and returns the Gaussian's ratio of noise to sensitivity."""
     planning.check_numbers(**numbers)
-    return planning.privacy_term(numbers["dim"], numbers["epsilon"], numbers["delta"])
+    return schedules.gaussian_multiplier(numbers["epsilon"], numbers["delta"])
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
                 epsilon: float, delta: float) -> Schedule:
-    """Sets one pass over disjoint batches by Corollary 1: a strong gap of optimal order.
+    """Sets one pass over disjoint batches, with the step and the batch of the smallest bound.
 
-        B = min{sqrt(d ln(1/delta)) / epsilon, n / 2},      T = n / (2 B),
-        step = min{1 / (sqrt(3) L), D / (M (7 T (1 + 8 d ln(1/delta) / (B epsilon)^2))^(1/2))}.
+    Let records be independent, and V = (M^2 / B) (1 + 4 d r^2 / B), r the Gaussian's ratio of noise
+    to sensitivity. For step <= 1 / (sqrt(3) L) the expected strong gap is at most
 
-    B and T are integers, at least 1, and the cap is a condition of the convergence theorem: the
-    corollary leaves both out, and allows B = n, which is half a round.
+        D^2 / (2 step T) + (5/4) step V + D (V / T)^(1/2),           T = n / (2 B),
+
+    so step = min{1 / (sqrt(3) L), D / (5 T V / 2)^(1/2)}. B is the best of a geometric grid.
+
+    *Proof.* Write g = F(z) + x and h = F(w) + y for the releases of a round: x and y have mean 0
+    given what came before them, and E||x||^2, E||y||^2 <= V. The inequalities of the two
+    projections, at u for z' = P(z - step h) and at z' for w = P(z - step g), give
+
+        2 step <h, w - u> <= ||z - u||^2 - ||z' - u||^2 - ||w - z||^2 + step^2 ||h - g||^2,
+
+    and E||h - g||^2 <= 3 L^2 E||w - z||^2 + (3/2) V + V, of which the first term cancels. Summed,
+    2 step E sup_u sum_t <F(w_t), w_t - u> <= D^2 + (5/2) step^2 T V + 2 step E sup_u sum_t <y_t,
+    u - z_1>, whose last term is at most 2 step D (T V)^(1/2). As F is monotone, dividing by
+    2 step T bounds the gap of the average. QED.
+
+    Corollary 1 has B = sqrt(d ln(1/delta)) / epsilon and a bound by M^2 + d sigma^2 in place of V,
+    which has larger constants: this B is larger, and the rate is the same.
 
     Args:
       population: n, the number of records.
@@ -205,36 +224,20 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       epsilon: epsilon of the privacy target.
       delta: delta of the privacy target.
     """
-    spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
+    ratio = _checked_ratio(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter, epsilon=epsilon, delta=delta)
-    batch = max(1, min(round(spread), population // 2))
-    rounds = max(1, population // (2 * batch))
-    step = diameter / (bound * math.sqrt(7 * rounds * (1 + 8 * (spread / batch) ** 2)))
-    return Schedule(batch, rounds, min(step, 1 / (math.sqrt(3) * smooth)))
 
+    def of(batch: int) -> Schedule:
+        rounds = max(1, population // (2 * batch))
+        variance = bound**2 / batch * (1 + 4 * dim * ratio**2 / batch)
+        step = min(1 / (math.sqrt(3) * smooth), diameter / math.sqrt(2.5 * rounds * variance))
+        gap = diameter**2 / (2 * step * rounds) + 1.25 * step * variance + diameter * math.sqrt(
+            variance / rounds)
+        return Schedule(batch, rounds, step, gap)
 
-def calibrated_step(*, dim: int, bound: float, smooth: float, diameter: float, iterations: int,
-                    query: Query) -> float:
-    """The step of Corollary 1 for the calibrated noise.
-
-    It is min{1 / (sqrt(3) L), D / (7 T (M^2 + d sigma^2))^(1/2)}, with sigma the standard deviation
-    on the mean operator, the larger of the players'.
-
-    Args:
-      dim: d, the number of coordinates of both players together.
-      bound: M, the largest norm of a record's operator, players together.
-      smooth: L, the operator's Lipschitz constant.
-      diameter: D, the diameter of W.
-      iterations: T, the number of rounds.
-      query: a calibrated query.
-    """
-    planning.check_numbers(dim=dim, bound=bound, smooth=smooth, diameter=diameter,
-                           iterations=iterations)
-    noise = max(concrete(c) * concrete(z) for c, z in zip(query.clip, check_noise(query),
-                                                          strict=True) if c is not None)
-    variance = (noise / batch_size(query)) ** 2
-    step = diameter / math.sqrt(7 * iterations * (bound**2 + dim * variance))
-    return min(step, 1 / (math.sqrt(3) * smooth))
+    most = max(1, population // 2)
+    grid = {min(most, round(2 ** (k / 8))) for k in range(8 * most.bit_length() + 1)}
+    return min(map(of, sorted(grid)), key=lambda chosen: chosen.gap_bound)
 
 
 def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
@@ -247,8 +250,9 @@ def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter:
     `FixedSize(batch=1)`; 2 n^2 operators are evaluated, and as many releases are charged. The
     arguments are those of `single_pass`.
     """
-    spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
+    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter, epsilon=epsilon, delta=delta)
+    spread = planning.privacy_term(dim, epsilon, delta)
     if 2 * population**2 >= 2**31:
         raise ValueError(f"population must be at most {math.isqrt(2**30 - 1)} for n^2 rounds, got "
                          f"{population}: the counter of their 2 n^2 releases has 32 bits. Take "
@@ -259,18 +263,20 @@ def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter:
 
 def full_batch(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
                epsilon: float, delta: float) -> Schedule:
-    """Sets n^(3/2) rounds on all records; the paper analyses only their stability.
+    """Sets the rounds on all records; the paper analyses only their stability.
 
-        step T = (D / M) min{sqrt n, n epsilon / sqrt(d ln(1/delta))} min{1, M / (L D)},
+        step T = S = min{min{D / M, 1 / L} sqrt n, D n / (M r (20 d)^(1/2))},
 
-    which balances the optimisation error with the stability terms of Theorem 4, as derived here.
-    T is at most max{100,000, (L step T)^2}. The noise of all rounds together does not depend on T,
-    and from (L step T)^2 on, L^2 step^2 T <= 1, so that a run stretches the distance of two points
-    by a constant at most. The arguments are those of `single_pass`.
+    which balances D^2 / (2 S), the optimisation error, with the stability term of Theorem 4 and
+    with that of noise: (5/4) step V of `single_pass`, V = 8 T d (M r / n)^2 for 2T releases. None
+    of the three depends on T. It is (L S)^2 rounds, from which on L^2 step^2 T <= 1, so that a run
+    stretches the distance of two points by a constant at most; no fewer than sqrt(3) L S, and no
+    more than 100,000. The arguments are those of `single_pass`.
     """
-    spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
+    ratio = _checked_ratio(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter, epsilon=epsilon, delta=delta)
-    length = min(diameter / bound, 1 / smooth) * min(math.sqrt(population), population / spread)
-    rounds = min(math.ceil(population**1.5),
-                 max(planning.MOST_ROUNDS, math.ceil((smooth * length) ** 2)))
+    length = min(min(diameter / bound, 1 / smooth) * math.sqrt(population),
+                 diameter * population / (bound * ratio * math.sqrt(20 * dim)))
+    steep = smooth * length
+    rounds = min(planning.MOST_ROUNDS, math.ceil(max(steep**2, math.sqrt(3) * steep)))
     return Schedule(population, rounds, min(length / rounds, 1 / (math.sqrt(3) * smooth)))

@@ -35,12 +35,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.algorithms import averaging, descent, planning
-from jaxminimax.algorithms.averaging import UNIFORM
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import TreeSums, sums_for
-from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.factorisation import PrefixSums
+from jaxminimax.mechanism import TreeSums, costs, factorisation, sums_for
 from jaxminimax.releases.stream import release_leaf
 
 
@@ -53,7 +50,7 @@ class Hyper:
       step: [parameter units / gradient units]; see `theorem_step`.
     """
 
-    query: PrefixSums
+    query: factorisation.PrefixSums
     step: float | jax.Array
 
     @property
@@ -85,7 +82,7 @@ class State(NamedTuple):
         return tree.cast_like(self.mean.value, self.z)
 
 
-def mechanism(hyper: Hyper) -> PrefixSums:
+def mechanism(hyper: Hyper) -> factorisation.PrefixSums:
     """Describes a run: one leaf a round. The accountant reads nothing else."""
     return hyper.query
 
@@ -147,7 +144,7 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
     more = release_leaf(key, mechanism(hyper), state.spent, problem, state.z, data, place, present)
     total = jax.tree.map(jnp.add, state.total, more)  # G_t
     z = descent.stepped(state.origin, total, hyper.step, t, problem)  # z_{t+1}
-    mean = averaging.include(state.mean, state.z, UNIFORM, t, hyper.iterations)
+    mean = averaging.include(state.mean, state.z, averaging.UNIFORM, t, hyper.iterations)
     return State(z, state.origin, total, mean, t)
 
 
@@ -178,7 +175,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
         "The noise is that of a replaced record, twice the published sensitivity."), trivial)
 
 
-def theorem_step(query: PrefixSums, *, dim: int, diameter: float,
+def theorem_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
                  noise_multiplier: Any = None) -> float:
     """The step that minimises the bound on the regret; see `regret_bound`.
 
@@ -198,17 +195,17 @@ def theorem_step(query: PrefixSums, *, dim: int, diameter: float,
     planning.check_numbers(dim=dim, diameter=diameter)
     z = query.noise_multiplier if noise_multiplier is None else noise_multiplier
     checks.number("noise_multiplier", z, low=0.0, closed=True)
-    noise = concrete(z) * math.sqrt(dim) * query.spread()
-    return diameter / (concrete(query.clip) * math.sqrt(query.leaves * (1 + 2 * noise)))
+    noise = costs.concrete(z) * math.sqrt(dim) * query.spread()
+    return diameter / (costs.concrete(query.clip) * math.sqrt(query.leaves * (1 + 2 * noise)))
 
 
-def regret_bound(query: PrefixSums, *, dim: int, diameter: float) -> float:
+def regret_bound(query: factorisation.PrefixSums, *, dim: int, diameter: float) -> float:
     """The bound on the average regret of `theorem_step`, for convex losses with gradients up to C.
 
     It is M C ((1 + 2 z (d h)^(1/2)) / T)^(1/2), z the noise multiplier: follow-the-leader without
     noise pays M^2 / (2 step) + step T C^2 / 2, and the noise of a prefix, of expected norm at most
     sigma (d h)^(1/2), moves a point by step times it and the regret by C times that.
     """
-    z = concrete(query.noise_multiplier)
+    z = costs.concrete(query.noise_multiplier)
     noise = z * math.sqrt(dim) * query.spread()
-    return diameter * concrete(query.clip) * math.sqrt((1 + 2 * noise) / query.leaves)
+    return diameter * costs.concrete(query.clip) * math.sqrt((1 + 2 * noise) / query.leaves)

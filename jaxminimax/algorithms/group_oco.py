@@ -41,10 +41,8 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import averaging, ftrl, planning, schedules
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, sums_for
-from jaxminimax.mechanism.factorisation import PrefixSums
-from jaxminimax.mechanism.limits import check_noise
-from jaxminimax.releases.losses import release_loss
+from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, limits, sums_for
+from jaxminimax.releases.groups import release_loss
 from jaxminimax.releases.stream import next_pair
 
 _DRAW = 0x647261  # what a run's key is folded with for the draws of groups
@@ -111,7 +109,7 @@ def mechanism(hyper: Hyper) -> Parallel:
 
 
 def releases(*, clip: float, bound: float, iterations: int,
-             sums: PrefixSums | None = None) -> Parallel:
+             sums: factorisation.PrefixSums | None = None) -> Parallel:
     """Makes the description of a run: prefix sums of clipped gradients, and single losses.
 
     Args:
@@ -208,7 +206,7 @@ def _alone(problem: GroupProblem) -> Problem:
 
 def offset(losses: RecordLosses) -> Any:
     """U = B + 2 b ln T, above all noisy losses except with probability of order 1 / T."""
-    return losses.bound * (1 + 2 * check_noise(losses) * math.log(losses.times))
+    return losses.bound * (1 + 2 * limits.check_noise(losses) * math.log(losses.times))
 
 
 def weight_step(losses: RecordLosses, groups: int) -> float:

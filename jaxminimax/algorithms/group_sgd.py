@@ -44,12 +44,11 @@ from jaxminimax.mechanism import (
     Poisson,
     Repeat,
     Sequence,
+    costs,
     group_batch_sizes,
+    limits,
 )
-from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
-from jaxminimax.releases.groups import release_group_gradient
-from jaxminimax.releases.losses import release_group_losses
+from jaxminimax.releases.groups import release_group_gradient, release_group_losses
 
 State = descent.State  # z: the model w and the logarithms of the weights v, `[p]`; no memory
 # what the run's key is folded with for the draw of a group, which no guarantee rests on
@@ -240,8 +239,8 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
       ValueError: for numbers that are not positive, or a noise multiplier that was not set.
     """
     planning.check_numbers(dim=dim, diameter=diameter)
-    clip = concrete(query.clip)
-    z = concrete(check_noise(query))
+    clip = costs.concrete(query.clip)
+    z = costs.concrete(limits.check_noise(query))
     noise = clip * z / min(group_batch_sizes(query))
     return diameter / math.sqrt(iterations * (clip**2 + dim * noise**2))
 
@@ -256,8 +255,8 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
       ValueError: for a noise multiplier that was not set.
     """
     p, n = len(losses.sizes), min(losses.sizes)
-    bound = concrete(losses.bound)
-    scale = bound * concrete(check_noise(losses)) / n
+    bound = costs.concrete(losses.bound)
+    scale = bound * costs.concrete(limits.check_noise(losses)) / n
     reach = math.log(p * n * iterations)
     most = bound + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most

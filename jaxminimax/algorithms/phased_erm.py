@@ -211,7 +211,7 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
       ValueError: for numbers out of range.
     """
     constants: dict[str, Any] = dict(sizes=sizes, lipschitz=problem.lipschitz, bound=problem.bound,
-                                 diameter=problem.diameter)
+                                     diameter=problem.diameter)
     if eta is None:
         eta = calibrated_eta(**constants, dim=dim, slack=slack, delta=target.delta,
                              epsilon=target.epsilon)  # type: ignore[arg-type]  # checked there

@@ -43,7 +43,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.algorithms import averaging, descent, planning
-from jaxminimax.algorithms.averaging import UNIFORM
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
@@ -145,7 +144,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     t = state.spent + 1
     z = release_resolvent(key, mechanism(hyper), state.spent, problem, state.z, data)
     z = tree.cast_like(z, state.z)  # z_{t+1}
-    mean = averaging.include(state.mean, z, UNIFORM, t, hyper.iterations)
+    mean = averaging.include(state.mean, z, averaging.UNIFORM, t, hyper.iterations)
     average = descent.projected(mean.value, z, problem)  # the output
     return State(z, mean, average, t)
 

@@ -131,11 +131,16 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
-         iterations: int = 300, step: float | None = None, anchors: float = 0.5,
+         iterations: int | None = None, step: float | None = None, anchors: float = 0.5,
          sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans by the rule above, from public numbers: q = 1 / rho, half of the budget for anchors.
 
     rho = step L V^(1/2) / C_1, with V the variance of a release of `sgda` in as many rounds.
+
+    The average of T rounds is off by about (C_1 / L)^2 / (step T) without noise, and by step V for
+    it, V = C_1^2 T / Q with Q = (n / (2 r))^2 / d, r the Gaussian's ratio of noise to sensitivity.
+    The two are equal at T = Q^(1/2) / (step L), which is Q by the default step. From T = n on the
+    first is below the error of the sample, of order n^(-1/2), by the default step.
 
     Args:
       target: the privacy target.
@@ -143,7 +148,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       dim: d, the number of coordinates of both players together.
       bound: C_1, the largest norm of a record's operator, players together: the joint clip.
       smooth: L, the Lipschitz constant of a record's operator.
-      iterations: T, the number of rounds.
+      iterations: T, the number of rounds; None for that T, at most n and at most 100,000. They take
+        n T evaluations of the operator: give a smaller number where that is too long.
       step: the step, at most 1 / L; None for 1 / (L T^(1/2)). By that, T rounds without noise on a
         bilinear game move no point further from the solution than e^(1/2) times the start.
       anchors: the share of the budget for anchors, in (0, 1).
@@ -154,9 +160,16 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     """
     planning.check_numbers(bound=bound, smooth=smooth)
     checks.number("anchors", anchors, low=0.0, high=1.0)
+    planning.check_numbers(population=population, dim=dim)
+    if step is not None:
+        checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
+    if iterations is None:
+        noise = 2 * target.gaussian() * math.sqrt(dim) / population  # Q^(-1/2)
+        most = min(population, planning.MOST_ROUNDS)
+        scaled = noise**2 if step is None else noise * step * smooth  # 1 / T
+        iterations = most if scaled * most <= 1 else math.ceil(1 / scaled)
     checks.count("iterations", iterations)
     step = 1 / (smooth * math.sqrt(iterations)) if step is None else step
-    checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
     query = planning.joint_query(bound, population, sampling)
     difference = Difference(lipschitz=smooth, population=population, sampling=sampling)
     plain = Hyper(query=Windows(anchor=query, difference=difference, length=1),
@@ -174,8 +187,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     # mu^2 is 4 times the sum of 1 / z^2
     ratio = math.sqrt(opening / anchors), math.sqrt((iterations - opening) / (1 - anchors))
     windows = Windows(anchor=dataclasses.replace(query, noise_multiplier=Saddle(*ratio[:1] * 2)),
-                   difference=dataclasses.replace(difference, noise_multiplier=ratio[1] or 1.0),
-                   length=length)
+                      difference=dataclasses.replace(difference, noise_multiplier=ratio[1] or 1.0),
+                      length=length)
     hyper = target.noise(dataclasses.replace(plain, query=windows))
     return planning.Plan(hyper, None, False, (
         "No theorem covers these settings: they rest on measurement (docs/choosing.md).",

@@ -19,11 +19,7 @@ import numpy as np
 from jaxminimax.algorithms.descent import EUCLIDEAN
 from jaxminimax.base import types
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Resolvent
-from jaxminimax.mechanism.composed import with_noise_of_all
-from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
-from jaxminimax.mechanism.sampling import WorstCase
+from jaxminimax.mechanism import Query, Resolvent, composed, costs, limits, sampling
 from jaxminimax.releases.watch import update_and_releases
 
 PAIRS = ("worst", "random")
@@ -41,7 +37,7 @@ PROBLEM = Problem(types.saddle_operator(_loss))
 PLAIN = Problem(types.saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v)))
 
 
-def worst_case(query: Query | Resolvent) -> WorstCase:
+def worst_case(query: Query | Resolvent) -> sampling.WorstCase:
     """Describes how a release reads the worst pair.
 
     Raises:
@@ -78,20 +74,20 @@ def share_of(query: Query | Resolvent) -> tuple[float, float]:
         return math.sqrt(0.5), math.sqrt(0.5)
     if not query.joint:
         return 1.0, 1.0
-    w, v = (concrete(z) for z in check_noise(query))
+    w, v = (costs.concrete(z) for z in limits.check_noise(query))
     if w == v:
         return math.sqrt(0.5), math.sqrt(0.5)
     return float(w < v), float(v < w)
 
 
-def worst_pair(query: Query | Resolvent, neighbours: str, record: int = 0) -> Saddle:
+def worst_pair(query: Query | Resolvent, neighbours: str) -> Saddle:
     """Makes two data sets of operators, leaves `[2, n, 1]`, that differ in one record."""
     n, away = query.population, -1.0 if neighbours == "replace_one" else math.nan
     sign = np.full((2, n, 1), rest_of(query))
-    sign[:, record, 0] = (1.0, away)
+    sign[:, 0, 0] = (1.0, away)
 
     def leaf(clip: Any, towards: float, share: float) -> jax.Array:
-        size = 0.0 if clip is None else GIANT * concrete(clip)
+        size = 0.0 if clip is None else GIANT * costs.concrete(clip)
         return jnp.asarray(towards * size * share * sign, jnp.float32)
 
     (w, v), clip = share_of(query), clip_norms(query)
@@ -105,7 +101,7 @@ def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
     record = int(rng.integers(getattr(query.sampling, "batch", n)))
 
     def leaf(clip: Any) -> jax.Array:
-        size = 0.0 if clip is None else concrete(clip)
+        size = 0.0 if clip is None else costs.concrete(clip)
         one = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1, (n, 1))
         other = one.copy()
         other[record] = rng.normal(size=2) if neighbours == "replace_one" else math.nan
@@ -252,7 +248,7 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z
            data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """Simulates the runs of `rounds`, with a key for each data set."""
     numbers, structure = jax.tree.flatten(hyper)
-    silent = jax.tree.leaves(with_noise_of_all(hyper, 0.0))
+    silent = jax.tree.leaves(composed.with_noise_of_all(hyper, 0.0))
     # only what differs is mapped over: every other number stays the one that is described
     varied = [i for i, (a, b) in enumerate(zip(numbers, silent, strict=True)) if a is not b]
     noise = [jnp.stack([jnp.asarray(x) for x in (numbers[i], silent[i])]) for i in varied]

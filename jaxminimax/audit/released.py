@@ -56,7 +56,7 @@ def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
 
 
 def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle, runs: int,
-             problem: Problem = PROBLEM, together: int = 1024) -> np.ndarray:
+             problem: Problem = PROBLEM) -> np.ndarray:
     """Computes the releases of runs on each of several data sets from the iterates.
 
     Iterates move by a step times the release; the steps are measured on a run without noise.
@@ -69,14 +69,13 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
       data: leaves `[sets, n, dim]`.
       runs: the number of runs on each data set.
       problem: a problem whose operator is the record.
-      together: the number of runs at a time.
 
     Returns:
       Noisy sums over clip norms (proximal points: over displacements), sign of the first release
       undone: `[sets, runs, releases, players, dim]`, the players that have a clip norm.
     """
     players = [p for p, clip in enumerate(clip_norms(hyper.query)) if clip is not None]
-    together = min(together, runs)
+    together = min(1024, runs)
 
     @jax.jit
     def programme(keys: jax.Array, data: Saddle) -> Saddle:

@@ -21,9 +21,7 @@ from jaxminimax.audit.bounds import clopper_pearson, gaussian_signal, laplace_si
 from jaxminimax.audit.pairs import Observe, Rounds, first_release, rounds
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
-from jaxminimax.mechanism import Full, TreeSums
-from jaxminimax.mechanism.factorisation import coefficients
-from jaxminimax.mechanism.repeat import OneRelease
+from jaxminimax.mechanism import Full, TreeSums, factorisation, repeat
 
 LAWS = ("gaussian", "laplace")
 
@@ -79,7 +77,7 @@ class Signal:
 
 def _always_read(query: Any) -> Any:
     """Returns a query whose samples hold the record whenever they may, no secrets."""
-    secret = isinstance(query, OneRelease) and query.sampling.secret
+    secret = isinstance(query, repeat.OneRelease) and query.sampling.secret
     return query.sampled_by(query.sampling.always() or Full()) if secret else query
 
 
@@ -102,7 +100,8 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
     """
     kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
     most = 0.0
-    unsampled = jax.tree.map(_always_read, mechanism, is_leaf=lambda x: isinstance(x, OneRelease))
+    unsampled = jax.tree.map(_always_read, mechanism,
+                             is_leaf=lambda x: isinstance(x, repeat.OneRelease))
     for charge in curve.charges(unsampled, neighbours):
         if law == "gaussian":
             most = max(most, curve.shift(neighbours) * math.sqrt(charge.gaussian))
@@ -161,7 +160,7 @@ def _innovations(steps: np.ndarray, bands: int, restart: int | None) -> np.ndarr
     """Returns the innovations of correlated noise, `[runs, rounds, k]`, and a record's moves."""
     if bands == 1:
         return steps
-    a, rounds = coefficients(bands), steps.shape[1]
+    a, rounds = factorisation.coefficients(bands), steps.shape[1]
     # noise that begins anew has innovations of its own from there on
     return np.concatenate([
         scipy.signal.lfilter([1.0], a / a[0], steps[:, start:start + (restart or rounds)], axis=1)

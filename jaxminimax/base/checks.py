@@ -54,6 +54,12 @@ def number(name: str, value: Any, *, low: float, high: float = math.inf, closed:
         raise ValueError(f"{name} must lie in {span}, got {value!r}.")
 
 
+def positive(**values: Any) -> None:
+    """Refuses numbers, or arrays of them, that are not positive and finite; see `number`."""
+    for name, value in values.items():
+        number(name, value, low=0.0)
+
+
 def count(name: str, value: Any, *, low: int = 1) -> None:
     """Refuses `value` unless it is an integer, at least `low`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:

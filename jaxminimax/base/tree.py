@@ -192,10 +192,10 @@ def _roots(jaxpr: "Jaxpr") -> list[tuple[Any, tuple[int, ...]]]:
         return x.aval.shape
 
     source = {eqn.outvars[0]: eqn.invars[0] for eqn in jaxpr.eqns
-            if eqn.primitive.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
+              if eqn.primitive.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
             # a reshape in another order permutes, too
-            and (eqn.primitive.name != "reshape" or eqn.params["dimensions"] is None)
-            and math.prod(shape(eqn.outvars[0])) == math.prod(shape(eqn.invars[0]))}
+              and (eqn.primitive.name != "reshape" or eqn.params["dimensions"] is None)
+              and math.prod(shape(eqn.outvars[0])) == math.prod(shape(eqn.invars[0]))}
     roots = []
     for i, x in enumerate(jaxpr.outvars):
         while isinstance(x, Var) and x in source:

@@ -302,21 +302,21 @@ def _program(own: bytes, function: Callable[..., Any], *arguments: Any) -> str:
 # hold.
 
 
-def in_words(x: Any) -> str:
-    """A static value in words."""
-    return _spelled(x, set())
-
-
 def plain(text: str) -> str:
     """Removes addresses, colours and line breaks, which are other ones in every process."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
 
 
-def _spelled(x: Any, seen: set[int]) -> str:
-    """A static value in words: functions by their code, and by what they close over."""
+def in_words(x: Any, seen: frozenset[int] = frozenset()) -> str:
+    """A static value in words: functions by their code, and by what they close over.
+
+    Args:
+      x: the value.
+      seen: identities of the functions and objects that it is a part of.
+    """
     def spelled(*parts: Any) -> str:
-        return "(" + ", ".join(_spelled(part, seen) for part in parts) + ")"
+        return "(" + ", ".join(in_words(part, seen) for part in parts) + ")"
 
     if isinstance(x, np.ndarray | np.generic | jax.Array):
         if isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -336,7 +336,7 @@ def _spelled(x: Any, seen: set[int]) -> str:
         case types.FunctionType():
             cells = tuple(cell.cell_contents for cell in x.__closure__ or ())
             return name + spelled(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
-                               *_globals_of(x))
+                                  *_globals_of(x))
         case types.MethodType():
             return name + spelled(x.__func__, x.__self__)
         case types.CodeType():
@@ -346,17 +346,17 @@ def _spelled(x: Any, seen: set[int]) -> str:
         case dict():
             return "dict" + spelled(*x.items())
         case frozenset() | set():
-            return "set" + str(sorted(_spelled(one, seen) for one in x))
+            return "set" + str(sorted(in_words(one, seen) for one in x))
         case tuple() | list():
             return type(x).__qualname__ + spelled(*x)
     if callable(getattr(x, "__wrapped__", None)):  # jitted, or decorated otherwise
         return name + spelled(x.__wrapped__)
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return name + spelled(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
-                           *_own_methods(type(x)))
+                              *_own_methods(type(x)))
     if bare or (callable(x) and hasattr(x, "__dict__") and not isinstance(x, type)):
         return name + spelled(plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
-                           *_own_methods(type(x)))
+                              *_own_methods(type(x)))
     return plain(repr(x))
 
 

@@ -13,15 +13,9 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base import arguments, checks, identity, programs, types
 from jaxminimax.base.types import Algorithm, HyperT, PyTree, Saddle, StateT
-from jaxminimax.drivers import fingerprint, runs, saved_runs
-from jaxminimax.drivers.prefetch import Supply
-from jaxminimax.mechanism import releases
-from jaxminimax.mechanism.composed import check
-from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.placement import sharding
-from jaxminimax.placement.agreement import agree
-from jaxminimax.placement.host_data import HostData
-from jaxminimax.placement.host_shards import HostShards, on_mesh
+from jaxminimax.drivers import fingerprint, prefetch, runs, saved_runs
+from jaxminimax.mechanism import composed, description, releases
+from jaxminimax.placement import agreement, host_data, host_shards, sharding
 from jaxminimax.releases.watch import update
 
 
@@ -43,7 +37,7 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
 
 def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem, *, delta: float,
-        neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+        neighbours: str = "replace_one", alongside: tuple[description.Mechanism, ...] = (),
         unit: str | None = None, checkpoint: str | os.PathLike[str] | None = None,
         every: int | None = None, callback: Callable[[StateT], None] | None = None,
         progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
@@ -138,7 +132,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     if checkpoint is not None:
         saved_runs.check_folder(checkpoint, key)
     described = algorithm.mechanism(hyper)
-    check(described)
+    composed.check(described)
     total = hyper.iterations
     every = max(1, total // 100) if every is None else every
     checks.count("every", every)
@@ -153,16 +147,17 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     promise = saved_runs.promise_of(key if stored else None, described, hyper, algorithm) | (
         {} if shards is None else {saved_runs.SHARDS: int(shards)})
     with saved_runs.Booking(ledger, key, described, promise, name, checkpoint is not None,
-                          delta=delta, neighbours=neighbours, people=people,
-                          unit=unit or identity.unit_of(people, identity.rows_each(data))
+                            delta=delta, neighbours=neighbours, people=people,
+                            unit=unit or identity.unit_of(people, identity.rows_each(data))
                           ) as booking:
         sharding.check_records(data)  # what is refused here is not charged
-        placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, types.GroupProblem))
-        if not isinstance(placed, HostData | HostShards):
+        placed = host_shards.on_mesh(data, mesh, shards,
+                                     grouped=isinstance(problem, types.GroupProblem))
+        if not isinstance(placed, host_data.HostData | host_shards.HostShards):
             placed = sharding.arrays(placed)
         mesh, places = getattr(placed, "mesh", None), None
         if mesh is not None:
-            agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
+            agreement.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
                 [promise, every, checkpoint is not None]).encode())
             state = sharding.replicated(state, mesh)
             places = tuple(x.sharding for x in jax.tree.leaves(state))
@@ -171,19 +166,19 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
             booking.bind(z, marks, problem, mesh)
             promise |= marks
             if mesh is not None:
-                agree(mesh, problem=json.dumps(promise).encode())
+                agreement.agree(mesh, problem=json.dumps(promise).encode())
         per_round = releases(described) // total
         with saved_runs.Folder(checkpoint, promise) as folder:
             state = folder.latest(state)
             if mesh is not None:
-                agree(mesh, **{"the saved state": state})
+                agreement.agree(mesh, **{"the saved state": state})
             # of rounds that do not all make as many releases, the state counts itself
             done = int(getattr(state, "rounds", int(state.spent) // per_round))
             if checkpoint is not None:
                 booking.bind_place(done, problem, mesh)
             pieces = [min(every, total - start) for start in range(done, total, every)]
             with (runs.bar(total, done, progress and jax.process_index() == 0) as bar,
-                  Supply(key, described, placed, pieces, done, total) as supply):
+                  prefetch.Supply(key, described, placed, pieces, done, total) as supply):
                 for rounds in pieces:
                     for share, count in supply.piece(rounds):
                         supply.wait(state)
@@ -197,5 +192,5 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                     if callback is not None:
                         callback(sharding.on_host(state))
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
-                                       neighbours=neighbours, alongside=alongside, people=people,
-                                       rows_each=identity.rows_each(data)))
+                                            neighbours=neighbours, alongside=alongside,
+                                            people=people, rows_each=identity.rows_each(data)))

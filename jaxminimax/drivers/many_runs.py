@@ -16,9 +16,7 @@ from jaxminimax.base import arguments, checks, identity
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
-from jaxminimax.mechanism import Full, Repeat
-from jaxminimax.mechanism.composed import check
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Full, Repeat, composed, description
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 
@@ -179,7 +177,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
                                     progress=progress, folder=folder, booking=booking))
 
 
-def _draws(described: Mechanism) -> bool:
+def _draws(described: description.Mechanism) -> bool:
     """Returns whether every release reads a random sample of its own."""
     queries = [getattr(part, "query", part) for part in described.answered()]
     return all(getattr(query, "sampling", Full()).secret for query in queries)
@@ -326,12 +324,12 @@ def lengths_of(hypers: Any, budgets: int,
     """
     lengths = hypers.iterations
     if not isinstance(lengths, tuple):
-        check(algorithm.mechanism(hypers))
+        composed.check(algorithm.mechanism(hypers))
         return hypers, (lengths,) * budgets
     described = []
     for length in sorted(set(lengths)):
         described.append(algorithm.mechanism(dataclasses.replace(hypers, iterations=length)))
-        check(described[-1])
+        composed.check(described[-1])
     alike = {jax.tree.structure(dataclasses.replace(m, times=1)) if isinstance(m, Repeat) else None
              for m in described}
     if len(lengths) != budgets or len(alike) != 1 or None in alike:

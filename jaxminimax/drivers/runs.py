@@ -124,7 +124,7 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
 
 
 def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
-           problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
+              problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     """Runs all rounds, as a program of its own or as a part of the traced one."""
     if is_traced(key, z, data, hyper):
         return _rounds(key, z, data, hyper, algorithm, problem, observe)

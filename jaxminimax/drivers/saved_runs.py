@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Ledger
-from jaxminimax.accounting.books import Entry, RunMark
+from jaxminimax.accounting import Ledger, books
 from jaxminimax.base import checks, own_files, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, PyTree
 from jaxminimax.drivers import fingerprint
@@ -26,7 +25,7 @@ SHARDS = "number of shards"
 
 
 def promise_of(key: jax.Array | None, described: Mechanism, hyper: Any,
-             algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
+               algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
     """Returns the settings that a resumed run must share; they never suffice to recover the key.
 
     Args:
@@ -160,7 +159,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
     def __init__(self, ledger: Ledger | None, key: jax.Array, described: Mechanism,
                  promise: dict[str, Any], name: str | None, resumable: bool,
                  delta: float, **stated: Any) -> None:
-        self._entry: Entry | None = None
+        self._entry: books.Entry | None = None
         self._own, self._begun = fingerprint.secret(key), False
         if ledger is None:
             if name is not None:
@@ -172,7 +171,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
             raise ValueError("Several processes would each charge the run: reserve it in one of "
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
                              "leave out ledger=... here.")
-        marks = RunMark(
+        marks = books.RunMark(
             key=fingerprint.mark(self._own, fingerprint.KEY),
             run=fingerprint.mark(self._own, fingerprint.RUN, json.dumps(promise).encode()),
             resumable=resumable)

@@ -15,17 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import TuningStatement
-from jaxminimax.accounting.stating import tuning_statement
-from jaxminimax.accounting.tuning import Target, calibrate_search
+from jaxminimax.accounting import TuningStatement, stating, tuning
 from jaxminimax.base import arguments, checks, identity
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.drivers.runs import Functions
-from jaxminimax.mechanism import Full, Query, Repeat
-from jaxminimax.mechanism.composed import check, with_noise_of_all
-from jaxminimax.mechanism.repetitions import BITS, Repetitions
+from jaxminimax.mechanism import Full, Query, Repeat, composed, repetitions
 from jaxminimax.placement.sharding import Sharded, arrays
 from jaxminimax.releases.sums import release
 
@@ -144,7 +140,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     if most is None and hide_time:
         checks.number("expected (number of runs)", expected, low=1.0, high=1e4)
         most = math.ceil(_PADDING * expected)
-    runs = Repetitions(expected=expected, eta=eta, most=most)
+    runs = repetitions.Repetitions(expected=expected, eta=eta, most=most)
     runs.check()
     apart = held_out is not None
     rows = _read_by_score(data, held_out)
@@ -154,11 +150,12 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
         _check_apart(data, held_out)
     else:
         _check_flat(candidates, algorithm, data)
-    target = Target(epsilon, delta, runs, neighbours)
-    paid, scored = calibrate_search(algorithm, candidates, scored, target, apart=apart, share=share)
-    promised = tuning_statement(algorithm, paid, scored, score_range, target, padded=hide_time,
-                                unit=unit or identity.unit_of(rows=identity.rows_each(data)),
-                                apart=apart, assumed=assumed)
+    target = tuning.Target(epsilon, delta, runs, neighbours)
+    paid, scored = tuning.calibrate_search(algorithm, candidates, scored, target, apart=apart,
+                                           share=share)
+    promised = stating.tuning_statement(
+        algorithm, paid, scored, score_range, target, padded=hide_time, apart=apart,
+        unit=unit or identity.unit_of(rows=identity.rows_each(data)), assumed=assumed)
     arguments.records(data)
     arguments.records(held_out, "held_out")
     low, high = score_range
@@ -186,8 +183,8 @@ def _listed(candidates: Any) -> list[Any]:
 def _check(candidates: list[Any], algorithm: Algorithm[Any, Any]) -> None:
     """Refuses candidates that are none, or differ in more than numbers and iterations."""
     for hyper in candidates:
-        check(algorithm.mechanism(hyper))
-    alike = [with_noise_of_all(h, 1.0) for h in candidates]
+        composed.check(algorithm.mechanism(hyper))
+    alike = [composed.with_noise_of_all(h, 1.0) for h in candidates]
     many_runs.lengths_of(many_runs.stack(alike), len(alike), algorithm)
 
 
@@ -244,7 +241,7 @@ def _check_apart(data: PyTree, held_out: PyTree) -> None:
 # k; the key of a run with 0 for its candidate, 1 for its training, 2 for the release of its score.
 
 
-def cumulative(runs: Repetitions) -> tuple[np.ndarray, np.ndarray]:
+def cumulative(runs: repetitions.Repetitions) -> tuple[np.ndarray, np.ndarray]:
     """Returns 2^62 P[K <= k] for k = 1 ... most - 1, in words of 30 and 32 bits."""
     steps = list(itertools.accumulate(runs.weights))[:-1]
     return (np.asarray([x >> _LOW for x in steps], np.uint32),
@@ -270,7 +267,7 @@ def score_problem(score: Callable[[PyTree, PyTree], jax.Array], low: float,
 def number_of_runs(key: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Draws K, int32 `[]`: one more than the numbers of `cumulative` that a 62-bit word reaches."""
     words = random_words(key, (2,))
-    high, low = words[0] >> (2 * _LOW - BITS), words[1]
+    high, low = words[0] >> (2 * _LOW - repetitions.BITS), words[1]
     reached = (table[0] < high) | ((table[0] == high) & (table[1] <= low))
     return 1 + jnp.sum(reached, dtype=jnp.int32)
 

@@ -11,10 +11,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import notes, records, rule, statistics, training
+from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
-from jaxminimax.tables.scorer import Scorer
 
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
@@ -100,7 +99,7 @@ class PrivateEstimator(BaseEstimator):
             schema = statistics.with_ranges(schema, statistics.release_ranges(
                 jax.random.fold_in(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)
-        self.scorer_: Scorer = self._trained(
+        self.scorer_: scorer.Scorer = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None and self.people == 1 else "one person" + (
                 "" if owners is None else f", {most} rows of whom are read"),
@@ -228,6 +227,6 @@ class PrivateEstimator(BaseEstimator):
         return rule.defaults(population, schema, **how, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, **stated: Any) -> Scorer:
+                 chosen: Any, **stated: Any) -> scorer.Scorer:
         """Returns what was trained."""
         return training.train_records(key, rows, schema, chosen, groups=kept, **stated)

@@ -9,10 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base.identity import exact
 from jaxminimax.estimators.models import PrivateScorer
-from jaxminimax.tables import fair, records
-from jaxminimax.tables.columns import as_words, places, word
+from jaxminimax.tables import columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -80,7 +78,7 @@ class PrivateWorstGroupClassifier(PrivateScorer):
             names, number = np.unique(exact(groups).astype(str), return_inverse=True)
             values = tuple(map(str, names))
         else:
-            number = places(groups, values)
+            number = columns.places(groups, values)
         if number.shape != target.shape:
             raise ValueError(f"groups has shape {number.shape} and y {target.shape}: one for "
                              "every row.")
@@ -154,7 +152,7 @@ class PrivateFairClassifier(PrivateScorer):
                                   kind=self.kind, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> scorer.Scorer:
         which = ": these are those that occur." if self._as_they_occur else "."
         return fair.train_fair(key, rows, kept, schema, chosen, **stated, assumed=(
             *assumed, "Which groups there are is public" + which))
@@ -180,13 +178,13 @@ def _found(model: Any, groups: Any, table: Any) -> tuple[Any, tuple[str, ...] | 
 
 def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns every row's group by number, -1 for a row in none of them, and the groups."""
-    words = as_words(groups)
+    words = columns.as_words(groups)
     if words.shape != (rows,):
         raise ValueError(f"groups must be one for every row, got shape {words.shape} for {rows} "
                          "rows.")
     names = tuple(np.unique(words.astype(str)) if values is None else dict.fromkeys(
-        map(word, values)))
+        map(columns.word, values)))
     if len(names) < 2:
         raise ValueError(f"groups must be two at least, got {list(names)}.")
-    number = places(words, names)
+    number = columns.places(words, names)
     return np.where(number < len(names), number, -1).astype(np.int32), names

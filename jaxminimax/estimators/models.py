@@ -13,8 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base import checks
 from jaxminimax.estimators.base import PrivateEstimator
-from jaxminimax.tables import records
-from jaxminimax.tables.columns import Category, Number
+from jaxminimax.tables import columns, records
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 
@@ -215,7 +214,7 @@ class PrivateClassifier(PrivateScorer):
     def _label(self) -> dict[str, Any]:
         if len(self.classes_) == 2:
             return super()._label()
-        return {"target": Category(tuple(map(str, range(len(self.classes_)))))}
+        return {"target": columns.Category(tuple(map(str, range(len(self.classes_)))))}
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -278,14 +277,14 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         return float(super().intercept_[0])
 
     def _target(self, y: Any) -> np.ndarray:
-        label = Schema({"x": Number(0, 1)}, "y", **self._label())  # refuses a wrong range
+        label = Schema({"x": columns.Number(0, 1)}, "y", **self._label())  # refuses a wrong range
         return label.labels({"y": np.asarray(y, np.float64)})
 
     def _label(self) -> dict[str, Any]:
         if self.label_range is not None:
             low, high = self.label_range
-            return {"target": Number(float(low), float(high))}
-        if isinstance(self.schema, Schema) and isinstance(self.schema.target, Number):
+            return {"target": columns.Number(float(low), float(high))}
+        if isinstance(self.schema, Schema) and isinstance(self.schema.target, columns.Number):
             return {"target": self.schema.target}
         raise ValueError("the label's range must be public: label_range=(low, high), from a "
                          "codebook or a law of nature.")

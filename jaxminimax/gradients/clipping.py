@@ -12,9 +12,9 @@ min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the sam
                  for parameters whose use is not understood
 
 and "auto" picks one of them by the shapes and by what the loss does with its parameters. "auto" and
-"ghost" hold as many examples at a time as a budget of bytes allows, see `gradients.budget`. By
-ghost, terms of an example that cancel by more than 256 (8 in a table that is looked up and
-multiplied) make it clipped to less than the clip norm (`ghost.factors`, `ghost.tables`).
+"ghost" hold as many examples at a time as a budget of bytes allows, see `ghost.planning`. By ghost,
+terms of an example that cancel by more than 256 (8 in a table that is looked up and multiplied)
+make it clipped to less than the clip norm (`ghost.factors`, `ghost.tables`).
 """
 
 import dataclasses
@@ -27,7 +27,6 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.tree import refuse_complex
 from jaxminimax.base.types import OwnOperator, PyTree, Saddle, SaddleOperator
-from jaxminimax.gradients import budget
 from jaxminimax.gradients.ghost import planning
 from jaxminimax.gradients.ghost.sums import by_factors
 from jaxminimax.gradients.summation import Part, Rounding, Summation, Sums, at_once, by_slices
@@ -177,8 +176,8 @@ class ClippedSum:
         (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
         strategy, plan, rows, _ = self._chosen(z, examples, size)
         if strategy == "ghost" and plan is not None:
-            return rows * budget.kept(plan)
-        return rows * budget.bytes_of(self._wanted(z))
+            return rows * planning.kept(plan)
+        return rows * planning.bytes_of(self._wanted(z))
 
     def _explained(self, chosen: "_Choice", size: int) -> str:
         lines = [f"strategy {chosen.strategy}" + ", chosen by auto" * (self.strategy == "auto")]
@@ -192,7 +191,7 @@ class ClippedSum:
 
     @property
     def _budget(self) -> int:
-        return budget.BUDGET if self.memory is None else self.memory
+        return planning.BUDGET if self.memory is None else self.memory
 
     def _wanted(self, z: Saddle) -> list[PyTree]:
         return [x for clip, x in zip(self.clip, z, strict=True) if clip is not None]
@@ -206,12 +205,12 @@ class ClippedSum:
         one = jax.eval_shape(lambda x: jax.tree.map(lambda a: a[0], x), examples)
         plan, wanted = None, self._wanted(z)
 
-        def rows(need: budget.Need) -> int:
+        def rows(need: planning.Need) -> int:
             return need.rows(size, self._budget)
 
         if type(self.operator) is SaddleOperator:
             plan = planning.plan(self.operator.loss, z, one,
-                              Saddle(*(clip is not None for clip in self.clip)))
+                                 Saddle(*(clip is not None for clip in self.clip)))
             if plan is None and self.strategy == "ghost":
                 raise ValueError("strategy 'ghost' traces the loss and runs it afterwards, but a "
                                  "custom derivative rule in it closes over traced values: hand "
@@ -219,11 +218,11 @@ class ClippedSum:
 
         needs, settled = {}, self.strategy == "ghost"
         if plan is not None and (settled or (plan.gains and size > 1)):
-            needs["ghost"] = budget.of_plan(plan, wanted, one)
+            needs["ghost"] = planning.of_plan(plan, wanted, one)
             # no need to compare: all rows fit, or gradients one by one would be slow
             settled |= rows(needs["ghost"]) >= (1 if plan.convolves else size)
         if not settled:
-            needs["vmap"] = budget.of_gradients(self.operator, z, wanted, one, plan)
+            needs["vmap"] = planning.of_gradients(self.operator, z, wanted, one, plan)
         # the fewest bytes that go through memory
         best = min(needs, key=lambda name: needs[name].moved(size, rows(needs[name])))
         held = rows(needs[best])
@@ -246,7 +245,7 @@ class _Choice(NamedTuple):
     strategy: str
     plan: planning.Plan | None
     rows: int
-    need: budget.Need | None
+    need: planning.Need | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +287,7 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
         32.
       memory: bytes that the sum may take by strategies "auto" and "ghost", on each device and in
         each run of a sweep: so many examples are held at a time as fit, by the bound of
-        `gradients.budget`, and fewer if that is faster. "vmap" and "microbatch" hold all of theirs.
+        `ghost.planning`, and fewer if that is faster. "vmap" and "microbatch" hold all of theirs.
         None for the operator's own, or 2^30.
       joint: one clip for both players together, in units of their clip norms.
       explain: whether it prints `ClippedSum.explain` when traced.

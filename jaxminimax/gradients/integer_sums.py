@@ -129,10 +129,11 @@ def _added(blocks: jax.Array, wide: bool) -> Words:
     high, low = blocks >> _LOW, blocks & (2**_LOW - 1)
     while low.shape[0] > 1:
         # 1024 words below 2^20 add up to less than 2^30
-        groups = -(-low.shape[0] // _GROUP)
+        size = min(_GROUP, low.shape[0])
+        groups = -(-low.shape[0] // size)
         # [n, ...] -> [groups, 1024, ...], the last group filled with zeros
-        room = [(0, groups * _GROUP - low.shape[0])] + [(0, 0)] * (low.ndim - 1)
-        high, low = (jnp.sum(jnp.pad(x, room).reshape(groups, _GROUP, *x.shape[1:]), 1,
+        room = [(0, groups * size - low.shape[0])] + [(0, 0)] * (low.ndim - 1)
+        high, low = (jnp.sum(jnp.pad(x, room).reshape(groups, size, *x.shape[1:]), 1,
                              dtype=jnp.int32) for x in (high, low))
         high, low = high + (low >> _LOW), low & (2**_LOW - 1)
     return Words(high[0], low[0])

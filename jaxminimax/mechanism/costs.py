@@ -71,15 +71,7 @@ import numpy as np
 from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import size_law
-from jaxminimax.mechanism.grid import (
-    DITHER_FAILURE,
-    ETA,
-    MOST_BITS,
-    PARAMETERS,
-    charged_multiplier,
-    grid_bits,
-)
+from jaxminimax.mechanism import grid, size_law
 
 __all__ = ["NEIGHBOURS", "budget_split"]
 
@@ -196,7 +188,7 @@ class Charge(NamedTuple):
 
         Samples of a fixed size need no more than a chain: their bound compares the sum of one set
         of hit slots with that of the same slots on the other data set, and with their substitutes
-        (`accounting.subsampling`), in as many steps each as there are hits, k at most. So does a
+        (`accounting.gaussian`), in as many steps each as there are hits, k at most. So does a
         rate of 1. On a mesh that set and its counterpart have the same rows in the same shards; its
         substitutes are others of the n - k records, which may lie in fewer shards, so that a shard
         is full more often than it is for one record. That matters only by P[no hit]; without
@@ -216,7 +208,7 @@ class Charge(NamedTuple):
 def _bad_sets(people: int, rate: float) -> float:
     """The term (1) of `Charge.failures`."""
     law = size_law.binomial(people, *float(rate).as_integer_ratio())
-    each = (min(1.0, 2 * DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
+    each = (min(1.0, 2 * grid.DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
             for j in range(law.first, law.first + len(law.upper)))
     # sum_j P[j] min{1, 2 (2^j - 1) d}, masses rounded up, those not listed in full
     return (math.fsum(p * bad for p, bad in zip(law.upper, each, strict=True))
@@ -286,7 +278,7 @@ def count_multiplier(players: Saddle, joint: bool, counts: int, share: Any) -> j
     return jnp.where(smallest == 0, 0.0, together * jnp.sqrt(counts * (1 - share) / share))
 
 
-def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool = False,
+def charged(z: float, unit: Unit, parameters: int = grid.PARAMETERS, *, absent: bool = False,
             smallest: float | None = None, slack: Any = None) -> float:
     """The multiplier of a real mechanism that is no more private than what runs.
 
@@ -309,18 +301,18 @@ def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool 
         return z
     if unit.law == "gumbel":
         # a score moves by 2^22 / z units, the rounding of the product, and one unit more
-        return z / (1 + 2.0**-18 + z * 2.0**-MOST_BITS)
+        return z / (1 + 2.0**-18 + z * 2.0**-grid.MOST_BITS)
     if unit.law == "laplace":
         # a loss moves by 2^L / z units, and by one more as it is rounded
-        return z / (1 + z * 2.0**-grid_bits(z, PARAMETERS))
+        return z / (1 + z * 2.0**-grid.grid_bits(z, grid.PARAMETERS))
     halves = 2 / unit.moves  # the grid's argument is over half of the sensitivity
-    eta = ETA  # what floating-point sums inside a block lose
+    eta = grid.ETA  # what floating-point sums inside a block lose
     if slack is not None:
         slack = concrete(slack)
         # rounding is a part slack / 64 of the sensitivity, and the length has 1 + slack of these
         eta = slack / (64 * (1 + slack))
-    return charged_multiplier(halves * z, halves * (z if smallest is None else smallest),
-                              parameters, absent=absent, eta=eta) / halves
+    return grid.charged_multiplier(halves * z, halves * (z if smallest is None else smallest),
+                                   parameters, absent=absent, eta=eta) / halves
 
 
 def sampler_cost(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0) -> Charge:
@@ -334,11 +326,11 @@ def sampler_cost(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0)
       laplaces: the same of Laplace numbers.
     """
     # each pair is farther apart than it is charged with that probability, at most
-    failure = near * DITHER_FAILURE
+    failure = near * grid.DITHER_FAILURE
     if not exact:
         return Charge(failure=failure)
     # each number is off by a factor, on both data sets, and has a tail outside of which that holds
-    ratio = normals * noise.normal_ratio(MOST_BITS) + laplaces * noise.LAPLACE_RATIO
+    ratio = normals * noise.normal_ratio(grid.MOST_BITS) + laplaces * noise.LAPLACE_RATIO
     tail = normals * noise.NORMAL_TAIL + laplaces * noise.LAPLACE_TAIL
     return Charge(failure=failure, law_error=tail, ratio=2 * ratio)
 

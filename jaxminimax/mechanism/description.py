@@ -19,10 +19,8 @@ from typing import Any, NamedTuple, Self
 import jax
 
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, limits, sentences
+from jaxminimax.mechanism import costs, grid, limits, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, Unit, concrete
-from jaxminimax.mechanism.grid import PARAMETERS
-from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["Description", "Leaf"]
 
@@ -70,7 +68,7 @@ class Facts(NamedTuple):
     repeats: bool = False
     records: int = 0
     noise: Any = None
-    parameters: int = PARAMETERS
+    parameters: int = grid.PARAMETERS
     exact: bool | None = False
     rounded: Unit | None = None
     slack: Any = None
@@ -233,7 +231,7 @@ class Leaf(Answered):
         """The numbers that the charge and the releases follow from."""
 
     @abc.abstractmethod
-    def words(self) -> Words:
+    def words(self) -> sentences.Words:
         """Sentences of statements on it; for concrete numbers, as they are on the host."""
 
     def flattened(self) -> "tuple[Leaf, ...]":

@@ -39,16 +39,14 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import limits, sentences
+from jaxminimax.mechanism import grid, limits, sentences
 from jaxminimax.mechanism.composed import Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Answered, Kind, Leaf
 from jaxminimax.mechanism.fixed_size import Full
-from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
-from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampled, sampled_words
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
-from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["Difference", "Windows"]
 
@@ -79,7 +77,7 @@ class Difference(OneRelease):
     noise_multiplier: float | jax.Array | None = None
     sampling: Sampling = Full()
     population: int = jax.tree.static()
-    parameters: int = jax.tree.static(default=PARAMETERS)
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
     @property
@@ -91,11 +89,6 @@ class Difference(OneRelease):
         return Query(clip=Saddle(1.0, 1.0), noise_multiplier=None if z is None else Saddle(z, z),
                      sampling=self.sampling, population=self.population, joint=True,
                      parameters=self.parameters, exact=self.exact)
-
-    def check(self, repeat: Repeat) -> None:
-        """The sampling, L and the noise."""
-        check_sampled(self, repeat)
-        self.check_own()
 
     def check_own(self) -> None:
         """Refuses numbers that no release should start from, and samples that are not drawn."""
@@ -109,9 +102,9 @@ class Difference(OneRelease):
         """The answer for quotients."""
         return True
 
-    def words(self, repeat: Repeat) -> Words:
+    def words(self, repeat: Repeat) -> sentences.Words:
         """States the number of releases and their clip norm; L is a matter of utility."""
-        return Words(
+        return sentences.Words(
             sampled_words(repeat, " of differences of operators at two released points, clipped "
                           f"at {concrete(self.lipschitz):.6g} times the points' distance, one clip "
                           "for both players together,") + ".",

@@ -69,10 +69,8 @@ import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import limits, sentences
-from jaxminimax.mechanism.costs import CLIP_NORM
+from jaxminimax.mechanism import costs, grid, limits, sentences
 from jaxminimax.mechanism.description import Facts, Kind, Once
-from jaxminimax.mechanism.grid import PARAMETERS, grid_bits
 from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["CorrelatedSums", "TreeSums", "planned_bands", "sums_for"]
@@ -166,7 +164,7 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
         return real
     norm = norms(releases, bands, apart)
     # lengths below are in units of the grid, of which noise has 2^L a deviation
-    unit = 2.0 ** grid_bits(z if smallest is None else smallest, parameters)
+    unit = 2.0 ** grid.grid_bits(z if smallest is None else smallest, parameters)
     moved = norm.column * (1 if absent else 2) * unit / real  # H
     deviation = norm.total * math.sqrt(2 * _U) / 2  # n
     spread = math.sqrt(parameters * norm.trace) / 2 + deviation  # m + n
@@ -242,7 +240,7 @@ class TreeSums(Once):
     clip: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
     leaves: int = jax.tree.static()
-    parameters: int = jax.tree.static(default=PARAMETERS)
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
     kind = Kind.LEAF
@@ -264,7 +262,7 @@ class TreeSums(Once):
     def facts(self) -> Facts:
         """A record is rounded once, in its leaf, and noised in each of its nodes."""
         nodes = self.leaves.bit_length()
-        return Facts(CLIP_NORM, self.leaves, nodes, numbers=nodes * self.parameters, near=1,
+        return Facts(costs.CLIP_NORM, self.leaves, nodes, numbers=nodes * self.parameters, near=1,
                      noise=self.noise_multiplier, parameters=self.parameters, exact=self.exact,
                      clip=Saddle(self.clip, self.clip), joint=True)
 
@@ -303,7 +301,7 @@ class CorrelatedSums(Once):
     noise_multiplier: float | jax.Array | None = None
     leaves: int = jax.tree.static()
     bands: int = jax.tree.static(default=128)
-    parameters: int = jax.tree.static(default=PARAMETERS)
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
     kind = Kind.LEAF
@@ -331,7 +329,7 @@ class CorrelatedSums(Once):
 
     def facts(self) -> Facts:
         """A record is rounded once, combinations in two bounds; it moves all later numbers."""
-        return Facts(CLIP_NORM, self.leaves, 1, numbers=self.leaves * self.parameters, near=3,
+        return Facts(costs.CLIP_NORM, self.leaves, 1, numbers=self.leaves * self.parameters, near=3,
                      length=self.moves(), noise=self.noise_multiplier,
                      parameters=self.parameters, exact=self.exact,
                      clip=Saddle(self.clip, self.clip), joint=True)
@@ -367,17 +365,8 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int = 1) -> Prefi
     banded = CorrelatedSums(clip=clip, leaves=leaves,
                             bands=planned_bands(leaves, None, parameters))
     norm = norms(leaves, banded.bands)
-    # of a tree's sums, the mean over t of the number of bits of t
-    if norm.column * norm.mean_prefix >= tree.moves() * math.sqrt(_mean_bits(leaves)):
+    # of a tree's sums, the mean over t = 1, ..., Q of the number of bits that are set in t
+    bits = float(np.mean(np.bitwise_count(np.arange(1, leaves + 1))))
+    if norm.column * norm.mean_prefix >= tree.moves() * math.sqrt(bits):
         return tree
     return banded
-
-
-def _mean_bits(leaves: int) -> float:
-    """The mean number of bits that are set in 1, ..., Q."""
-    total = 0
-    for bit in range(leaves.bit_length()):
-        # in 0, ..., Q: of 2^(bit + 1) numbers in a row the upper half has the bit
-        full, rest = divmod(leaves + 1, 2 ** (bit + 1))
-        total += full * 2**bit + max(0, rest - 2**bit)
-    return total / leaves

@@ -5,7 +5,7 @@ replacement are products of 96 random bits, and are charged as they are drawn, b
 rate:
 
 **With replacement** every draw is record i with probability p_i <= p = (1 + n 2^-96) / n,
-independently. The bound of `accounting.subsampling` draws a substitute for every slot from the law
+independently. The bound of `accounting.gaussian` draws a substitute for every slot from the law
 without i, and hits; it uses only that k hits move a release by at most k slots. Keeping a hit with
 probability p_i / p makes them fewer, so it holds with hits of probability p. A single draw is the
 same without replacement, by the argument on smaller rates in `size_law`.
@@ -29,15 +29,7 @@ from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import correlated, sampling, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, REPLACE_ONE, Charge, PrivacyLoss, gaussian
 from jaxminimax.mechanism.distinct import CROWDED, arrangement, lost, room_for, scaled, tied
-from jaxminimax.mechanism.sampling import (
-    Choice,
-    InGroups,
-    Sample,
-    SampleKeys,
-    Sampling,
-    WorstCase,
-    check_batch,
-)
+from jaxminimax.mechanism.sampling import Sample, SampleKeys, Sampling, WorstCase
 
 __all__ = ["Disjoint", "FixedSize", "Full"]
 
@@ -52,7 +44,7 @@ class Full(Sampling):
         1000.0
     """
 
-    choices = {"full": Choice(lambda batch, records: Full(), batch=None)}  # noqa: RUF012
+    choices = {"full": sampling.Choice(lambda batch, records: Full(), batch=None)}  # noqa: RUF012
     ordered = True
     secret = False
     compares_absent = False
@@ -90,13 +82,13 @@ class Full(Sampling):
         """Returns no assumption."""
         return ()
 
-    def in_groups(self) -> InGroups:
+    def in_groups(self) -> sampling.InGroups:
         """All records of the group, among as many rows as the largest has."""
         def one(keys: SampleKeys, sizes: tuple[int, ...], group: jax.Array) -> Sample:
             size = jnp.asarray(sizes, jnp.int32)[group]
             return Sample(None, jnp.arange(max(sizes)) < size, True)
 
-        return InGroups("all of its records", lambda size, largest: size, one)
+        return sampling.InGroups("all of its records", lambda size, largest: size, one)
 
     def spread(self) -> float | None:
         """The spread of draws that are independent from release to release."""
@@ -127,7 +119,7 @@ class Disjoint(Sampling):
     batch: int = jax.tree.static()
 
     choices = {  # noqa: RUF012
-        "disjoint": Choice(lambda batch, records: Disjoint(batch=batch))}
+        "disjoint": sampling.Choice(lambda batch, records: Disjoint(batch=batch))}
     ordered = True
     secret = False
     compares_absent = False
@@ -141,7 +133,7 @@ class Disjoint(Sampling):
 
     def check(self, population: int) -> None:
         """Refuses a batch that the data have not."""
-        check_batch(self.batch, population)
+        sampling.check_batch(self.batch, population)
 
     def batch_size(self, population: int) -> float:
         """The number of records, b."""
@@ -187,7 +179,7 @@ class Disjoint(Sampling):
         """The assumption that the order of the rows is public."""
         return (sentences.PLACES,)
 
-    def in_groups(self) -> InGroups:
+    def in_groups(self) -> sampling.InGroups:
         """Refuses to sample groups."""
         raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
                          "which group is read next is not known in advance, so there are no "
@@ -218,9 +210,9 @@ class FixedSize(Sampling):
     replacement: bool = jax.tree.static(default=False)
 
     choices = {  # noqa: RUF012
-        "fixed": Choice(lambda batch, records: FixedSize(batch=batch)),
-        "with_replacement": Choice(lambda batch, records: FixedSize(batch=batch,
-                                                                    replacement=True))}
+        "fixed": sampling.Choice(lambda batch, records: FixedSize(batch=batch)),
+        "with_replacement": sampling.Choice(lambda batch, records: FixedSize(batch=batch,
+                                                                             replacement=True))}
     ordered = False
     secret = True
     compares_absent = False
@@ -250,7 +242,7 @@ class FixedSize(Sampling):
         """Refuses a batch that the data have not."""
         if not isinstance(self.replacement, bool):
             raise ValueError(f"replacement must be True or False, got {self.replacement!r}.")
-        check_batch(self.batch, math.inf if self.replacement else population)
+        sampling.check_batch(self.batch, math.inf if self.replacement else population)
 
     def batch_size(self, population: int) -> float:
         """The number of records, m."""
@@ -305,7 +297,7 @@ class FixedSize(Sampling):
         """Returns no assumption."""
         return ()
 
-    def in_groups(self) -> InGroups:
+    def in_groups(self) -> sampling.InGroups:
         """Draws among the group's own rows, and charges as for the group where it costs most."""
         def of_size(n: int) -> Any:
             def one(keys: SampleKeys) -> Sample:
@@ -321,8 +313,8 @@ class FixedSize(Sampling):
             number = jnp.asarray([distinct.index(n) for n in sizes])[group]
             return jax.lax.switch(number, [of_size(n) for n in distinct], keys)
 
-        return InGroups(f"samples of exactly {self.batch} of its records, {self._how()}",
-                        lambda size, largest: size, draw)
+        return sampling.InGroups(f"samples of exactly {self.batch} of its records, {self._how()}",
+                                 lambda size, largest: size, draw)
 
     def spread(self) -> float | None:
         """The spread of draws that are independent from release to release."""

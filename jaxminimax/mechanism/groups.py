@@ -9,11 +9,10 @@ import jax
 from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, limits, sentences
+from jaxminimax.mechanism import costs, grid, limits, sentences
 from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
 from jaxminimax.mechanism.fixed_size import FixedSize, Full
-from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampling
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
@@ -70,7 +69,7 @@ class GroupGradients(OneRelease):
     noise_multiplier: float | jax.Array | None = None
     sampling: Sampling = Full()
     sizes: tuple[int, ...] = jax.tree.static()
-    parameters: int = jax.tree.static(default=PARAMETERS)
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
     groups: str = jax.tree.static(default="one")
 
@@ -110,7 +109,7 @@ class GroupGradients(OneRelease):
         stochastically at most that of k records in the smallest group: hit by hit, the chance of
         another one, (j - h) / (n_i - s) after s slots and h hits, grows with j and falls with n_i.
         So the hits may be drawn as a part of J ones of that law, chosen by further coins, and the
-        release then moves by at most J slots: all that the bound of `accounting.subsampling` asks
+        release then moves by at most J slots: all that the bound of `accounting.gaussian` asks
         of J hits. With all hit for sure in the smallest group, nothing is more. So each release,
         whichever group it reads, is dominated by one on the smallest group with all k in it. That
         is one of the places, and the largest epsilon of these is charged.

@@ -23,17 +23,9 @@ import scipy
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in, word_pairs
 from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.mechanism import distinct
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
-from jaxminimax.mechanism.distinct import (
-    CROWDED,
-    Room,
-    least,
-    lost,
-    room,
-    room_for,
-    rows_of_slots,
-    tied,
-)
+from jaxminimax.mechanism.distinct import CROWDED, Room, least, rows_of_slots, tied
 from jaxminimax.mechanism.sampling import Choice, InGroups, Sample, SampleKeys, Sampling, WorstCase
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
 
@@ -184,24 +176,24 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
         return Room(population, True), population
     if capacity is not None:
         most = min(capacity, population)
-        return room_for(most, population), most
+        return distinct.room_for(most, population), most
     mean = rate * population
     sizes = np.arange(1, int(mean + 20 * math.sqrt(mean)) + 40)
     # P[Binomial(n - 1, q) >= size]: the others leave a record no room
     seldom = scipy.special.bdtrc(sizes - 1, population - 1, rate) <= _AGAIN_AT_MOST
     most = min(population, int(sizes[np.argmax(seldom)]))
-    room_of = room(most, population, lambda slots: _short(
-        rate, population, slots, lost(slots, population), slots), _AGAIN_AT_MOST)
-    return room_of, room_of.slots
+    room = distinct.room(most, population, lambda slots: _short(
+        rate, population, slots, distinct.lost(slots, population), slots), _AGAIN_AT_MOST)
+    return room, room.slots
 
 
 @functools.lru_cache(maxsize=256)
 def _seldom(rate: float, population: int, capacity: int | None) -> float:
     """The probability that a sample with a given record does not fit, at least any sample's."""
     # with the record among them: one more than the others must fit
-    slots, most = _slots(rate, population, capacity)
-    return _short(rate, population, most, 0.0 if slots.shuffled else lost(slots.slots, population),
-                  slots.slots)
+    room, most = _slots(rate, population, capacity)
+    mean = 0.0 if room.shuffled else distinct.lost(room.slots, population)
+    return _short(rate, population, most, mean, room.slots)
 
 
 def _short(rate: float, population: int, most: int, mean: float, slots: int) -> float:

@@ -52,14 +52,10 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import limits, sentences
-from jaxminimax.mechanism.correlated import Bands
-from jaxminimax.mechanism.description import Facts, by_player
+from jaxminimax.mechanism import correlated, description, grid, limits, sentences
 from jaxminimax.mechanism.fixed_size import Full
-from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
-from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampled, sampled_words
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
 from jaxminimax.mechanism.sampling import Sampling
-from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["AdaptiveClip", "Query"]
 
@@ -134,7 +130,7 @@ def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
     """
     most = min(_UNITS, _SUM - int(rows).bit_length())  # a <= 2^most
     # 2^L / z_b in (2^(most - 1), 2^most], but at least 1
-    bits = jnp.clip(jnp.frexp(z)[1].astype(jnp.int32) - 1 + max(most, 1), 0, MOST_BITS)
+    bits = jnp.clip(jnp.frexp(z)[1].astype(jnp.int32) - 1 + max(most, 1), 0, grid.MOST_BITS)
     # a <= 2^L / z_b, rounded down: a record moves a count by less, at the same noise
     units = jnp.floor((1 << bits).astype(jnp.float32) / (jnp.where(z == 0, 1.0, z) * _MARGIN))
     units = jnp.clip(units, 0, 2.0**most).astype(jnp.int32)
@@ -183,18 +179,13 @@ class Query(OneRelease):
     sampling: Sampling = Full()
     population: int = jax.tree.static()
     joint: bool = jax.tree.static(default=False)
-    parameters: int = jax.tree.static(default=PARAMETERS)
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
     bands: int = jax.tree.static(default=1)
     adaptive: AdaptiveClip | None = None
 
     wide = True
     sum_of_sample = True
-
-    def check(self, repeat: Repeat) -> None:
-        """The sampling, clip norms and noise."""
-        check_sampled(self, repeat)
-        repeat.check_own()
 
     def check_own(self) -> None:
         """Refuses clip norms and noise that no release should start from."""
@@ -215,7 +206,10 @@ class Query(OneRelease):
                 checks.number(f"clip.{name}", clip, low=1e-28, high=1e28, closed=True,
                               infinite=True)
         if self.adaptive is not None:
-            _adaptive_clip(self.adaptive).check(self)
+            if not isinstance(self.adaptive, AdaptiveClip):
+                raise ValueError("adaptive must be an AdaptiveClip(quantile=..., rate=..., "
+                                 f"share=...) or None, got {self.adaptive!r}.")
+            self.adaptive.check(self)
         if self.noise_multiplier is None:
             return
         for name, clip in self.clip._asdict().items():
@@ -230,7 +224,7 @@ class Query(OneRelease):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
 
-    def facts(self, repeat: Repeat) -> Facts:
+    def facts(self, repeat: Repeat) -> description.Facts:
         """States the facts of the clipped sums of both players."""
         facts = super().facts(repeat)._replace(clip=self.clip, joint=self.joint)
         if self.adaptive is None:
@@ -253,12 +247,12 @@ class Query(OneRelease):
         scaled = jax.tree.map(lambda x: float(x) * scale, ratio)
         return dataclasses.replace(self, noise_multiplier=scaled)
 
-    def words(self, repeat: Repeat) -> Words:
+    def words(self, repeat: Repeat) -> sentences.Words:
         """States the number of sums, their samples, and the clip norms of operators."""
         clip = ", one clip for both players together" if self.joint else ""
         correlation, restart = self.correlation(), self.restart()
         if correlation is not None:
-            moves = correlation.column(Bands(self.bands, repeat.times, self.parameters))
+            moves = correlation.column(correlated.Bands(self.bands, repeat.times, self.parameters))
             anew = "" if restart is None else f", which begins anew every {restart} releases"
             clip += (f", with correlated noise by {self.bands} bands of the inverse square root"
                      f"{anew}; a record moves what the noise is made of by {moves:.6g} times "
@@ -269,12 +263,5 @@ class Query(OneRelease):
         enforced = (sentences.CLIPPED, *(sentences.FOLLOWED,) * (self.adaptive is not None),
                     *(sentences.REGENERATED,) * (self.bands > 1))
         # nothing is assumed: whatever a record contains, what it adds is clipped
-        return Words(f"{sampled_words(repeat)}{clip}.", enforced,
-                     clips=by_player(self.clip))
-
-
-def _adaptive_clip(adaptive: AdaptiveClip) -> AdaptiveClip:
-    if not isinstance(adaptive, AdaptiveClip):
-        raise ValueError("adaptive must be an AdaptiveClip(quantile=..., rate=..., share=...) or "
-                         f"None, got {adaptive!r}.")
-    return adaptive
+        return sentences.Words(f"{sampled_words(repeat)}{clip}.", enforced,
+                               clips=description.by_player(self.clip))

@@ -13,10 +13,8 @@ import jax
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import correlated, costs, description, limits, sentences
-from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
-from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["Repeat", "batch_size", "rows_read"]
 
@@ -43,12 +41,13 @@ class OneRelease(abc.ABC):
     exact: bool
     noise_multiplier: Any
 
-    @abc.abstractmethod
     def check(self, repeat: "Repeat") -> None:
         """Refuses what no run or charge should start from; `repeat` is the one that it is in."""
+        check_sampled(self, repeat)
+        repeat.check_own()
 
     @abc.abstractmethod
-    def words(self, repeat: "Repeat") -> Words:
+    def words(self, repeat: "Repeat") -> sentences.Words:
         """Sentences of statements on `repeat`, with the assumptions of its sampling."""
 
     def check_own(self) -> None:  # noqa: B027  # there need be none
@@ -182,7 +181,7 @@ class Repeat(Leaf):
         """Returns the facts of all releases."""
         return self._query.facts(self)
 
-    def words(self) -> Words:
+    def words(self) -> sentences.Words:
         """Returns the words of the release, with the assumptions of its sampling and parts."""
         words = self._query.words(self)
         order = (sentences.PLACES,) * (self.parts > 1)
@@ -192,7 +191,7 @@ class Repeat(Leaf):
         """The release with other noise."""
         return dataclasses.replace(self, query=self._query.with_noise(scale))
 
-    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+    def charges(self, neighbours: str) -> tuple[costs.Charge, ...]:
         """One charge for each place where the record may be, if costs differ.
 
         Raises:
@@ -214,19 +213,19 @@ class Repeat(Leaf):
         """The release's answer; records may be in several parts of the data."""
         return self.parts == 1 and self._query.supports_group_privacy(self)
 
-    def cost(self, z: float) -> Charge:
+    def cost(self, z: float) -> costs.Charge:
         """`times` releases on one part of the data, by the sampling unless noise is correlated."""
         # a record is in one part of the data: releases on the others do not read it
         query = self._query
 
-        def sampled(z: float) -> Charge:
+        def sampled(z: float) -> costs.Charge:
             return query.sampling.charge(self.times, z, self.query.population)
 
         correlation = query.correlation()
         if correlation is None or z == 0:
             return sampled(z)
         # the coarsest player's grid is counted for both
-        smallest = min(map(concrete, jax.tree.leaves(query.noise_multiplier)))
+        smallest = min(map(costs.concrete, jax.tree.leaves(query.noise_multiplier)))
         return correlation.cost(correlated.Bands(query.bands, self.times, query.parameters),
                                 correlated.Noise(self.multiplier(), z, smallest), sampled)
 

@@ -8,10 +8,9 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import description, limits, sentences
+from jaxminimax.mechanism import description, grid, limits, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, concrete
 from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
-from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.repeat import (
     OneRelease,
     Repeat,
@@ -21,7 +20,6 @@ from jaxminimax.mechanism.repeat import (
     sampled_words,
 )
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
-from jaxminimax.mechanism.sentences import Words
 from jaxminimax.solvers import certifying_steps
 
 __all__ = ["Resolvent"]
@@ -107,7 +105,7 @@ class Resolvent(OneRelease):
     sampling: Sampling = Full()
     population: int = jax.tree.static()
     assumes: str = jax.tree.static()
-    parameters: int = jax.tree.static(default=PARAMETERS)
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
     def check(self, repeat: Repeat) -> None:
@@ -168,12 +166,12 @@ class Resolvent(OneRelease):
         """Returns it with this sampling and no steps, since these depend on the batch size."""
         return dataclasses.replace(self, sampling=sampling, steps=None)
 
-    def words(self, repeat: Repeat) -> Words:
+    def words(self, repeat: Repeat) -> sentences.Words:
         """States the number of points, their problems, certificates and clip norms."""
         growing = " on the first part, 2^t - 1 times that on part t" if self.doubling else ""
         points, clipped = sampled_words(repeat, " of certified proximal points"), (
             self.assumes == "lipschitz")
-        return Words(
+        return sentences.Words(
             f"{points}: prox weight {concrete(self.prox):.6g}{growing}, modulus "
             f"{concrete(modulus(self)):.6g}, residual at most {concrete(self.slack):g} of the "
             f"bound {concrete(self.bound):.6g} over the batch size, operators "

@@ -20,9 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, tree
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.base.tree import in_float64
 from jaxminimax.mechanism.costs import Charge
 
 if TYPE_CHECKING:
@@ -357,7 +356,7 @@ def wide_scaled(words: jax.Array, population: int) -> tuple[jax.Array, jax.Array
       words: uint32 `[3, c]`.
       population: n <= 2^62.
     """
-    @in_float64
+    @tree.in_float64
     def multiply(words: jax.Array) -> tuple[jax.Array, jax.Array]:
         low, high = jnp.uint64(population & (2**32 - 1)), jnp.uint64(population >> 32)
         carry = jnp.zeros(words.shape[1:], jnp.uint64)
@@ -377,7 +376,7 @@ def consecutive_rows(number: jax.Array, batch: int) -> tuple[jax.Array, jax.Arra
       number: k, int32 `[]`.
       batch: b.
     """
-    @in_float64
+    @tree.in_float64
     def rows(number: jax.Array) -> tuple[jax.Array, jax.Array]:
         # k and b are below 2^31, their product below 2^62
         first = number.astype(jnp.uint64) * np.uint64(batch)

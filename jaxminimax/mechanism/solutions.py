@@ -7,10 +7,8 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import description, limits, sentences
+from jaxminimax.mechanism import description, grid, limits, sentences
 from jaxminimax.mechanism.costs import SENSITIVITY, concrete
-from jaxminimax.mechanism.description import Facts, Kind, Once
-from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.sentences import Words
 from jaxminimax.solvers import groups
 
@@ -18,7 +16,7 @@ __all__ = ["GroupSolution", "Solution", "phase_sizes"]
 
 
 @pytree_dataclass
-class Solution(Once):
+class Solution(description.Once):
     """One release of a solver's certified solution plus Gaussian noise (output perturbation).
 
     Attributes:
@@ -40,7 +38,7 @@ class Solution(Once):
     noise_multiplier: float | jax.Array | None = None
     because: str = jax.tree.static()
 
-    kind = Kind.SOLUTION
+    kind = description.Kind.SOLUTION
 
     def check(self) -> None:
         """The sensitivity, what is left of it uncertified, and its assumptions."""
@@ -50,10 +48,10 @@ class Solution(Once):
         if not self.because:
             raise ValueError("because must name the assumptions that the sensitivity rests on.")
 
-    def facts(self) -> Facts:
+    def facts(self) -> description.Facts:
         """Returns the facts of one Gaussian; the caller adds the noise."""
-        return Facts(SENSITIVITY, 1, 1, numbers=0, near=0, noise=self.noise_multiplier,
-                     exact=None)
+        return description.Facts(SENSITIVITY, 1, 1, numbers=0, near=0, noise=self.noise_multiplier,
+                                 exact=None)
 
     def words(self) -> Words:
         """The sensitivity, what is left of it uncertified, and what it rests on."""
@@ -63,7 +61,7 @@ class Solution(Once):
 
 
 @pytree_dataclass
-class GroupSolution(Once):
+class GroupSolution(description.Once):
     """`phases` releases of certified solutions of the regularised worst-group problem.
 
     Phase t = 1, ..., T reads n_t = floor(n_i / T) records of every group i that no other phase
@@ -113,10 +111,10 @@ class GroupSolution(Once):
     noise_multiplier: float | jax.Array | None = None
     sizes: tuple[int, ...] = jax.tree.static()
     phases: int = jax.tree.static()
-    parameters: int = jax.tree.static(default=PARAMETERS)
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
-    kind = Kind.GROUP_SOLUTION
+    kind = description.Kind.GROUP_SOLUTION
 
     def check(self) -> None:
         """The phases, the constants of the loss, and whether solutions can be certified."""
@@ -136,8 +134,8 @@ class GroupSolution(Once):
         checks.number("slack", self.slack, low=0.0, high=1e6)
         limits.check_multiplier("noise_multiplier", self.noise_multiplier)
         if not limits.are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w,
-                                     self.reg_lam, self.slack,
-                                     0.0 if self.smooth is None else self.smooth):
+                                self.reg_lam, self.slack,
+                                0.0 if self.smooth is None else self.smooth):
             return  # checked on the host, where the description is charged
         enough = solution_steps(self)
         if self.steps is not None:
@@ -147,13 +145,13 @@ class GroupSolution(Once):
                                  "fail to certify a solution, and a failure shows. "
                                  "phased_erm.certified(query) sets them.")
 
-    def facts(self) -> Facts:
+    def facts(self) -> description.Facts:
         """A record is in one phase; a solution is rounded once more, where it is scaled."""
         # phases read disjoint records: the whole run costs what one of them does
-        return Facts(SENSITIVITY, self.phases, 1, numbers=self.parameters, near=1,
-                     records=sum(self.sizes), noise=self.noise_multiplier,
-                     parameters=self.parameters, exact=self.exact, slack=self.slack,
-                     sizes=self.sizes)
+        return description.Facts(SENSITIVITY, self.phases, 1, numbers=self.parameters, near=1,
+                                 records=sum(self.sizes), noise=self.noise_multiplier,
+                                 parameters=self.parameters, exact=self.exact, slack=self.slack,
+                                 sizes=self.sizes)
 
     def words(self) -> Words:
         """States the number of solutions, their records and their sensitivity."""

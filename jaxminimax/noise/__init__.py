@@ -23,7 +23,6 @@ integers, whose word is final. So the numbers are the same on all machines and i
 """
 
 from jaxminimax.base import public_names as _public_names
-from jaxminimax.noise._chosen import *
 from jaxminimax.noise._sampler import *
 from jaxminimax.noise.floats import *
 

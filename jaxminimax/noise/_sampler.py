@@ -1,4 +1,4 @@
-"""Integers of known law: floor(2^bits G) and floor(2^22 E), and how far they are from it."""
+"""Integers of known law: floor(2^bits G), floor(2^22 E), an index; and how far they are from it."""
 
 import functools
 import math
@@ -7,25 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.random_bits import random_words
-from jaxminimax.base.tree import in_any_lane, materialise
-from jaxminimax.noise._tables import (
-    BITS,
-    FIRST_CELLS,
-    FIRST_OCTAVES,
-    WORDS,
-    fine_key,
-    last,
-    middle,
-    tables,
-    words_of,
-)
+from jaxminimax.base import checks, tree
+from jaxminimax.base.random_bits import fold_in, random_words
+from jaxminimax.noise import _tables
 
-__all__ = [
-    "CHOICE_RATIO", "LAPLACE_RATIO", "LAPLACE_TAIL", "NORMAL_TAIL", "choice_tail",
-    "floored_laplace", "floored_normal", "normal_ratio",
-]
+__all__ = ["CHOICE_RATIO", "LAPLACE_RATIO", "LAPLACE_TAIL", "MOST_INDICES", "NORMAL_TAIL",
+           "choice_tail", "chosen", "floored_laplace", "floored_normal", "normal_ratio"]
 
 NORMAL_TAIL = 2.0**-166    # above P(|G| >= 15) = 2^-166.54
 LAPLACE_RATIO = 2.0**-162  # see floored_laplace
@@ -99,7 +86,7 @@ def normal_ratio(bits: int) -> float:
         True
     """
     checks.count("bits", bits, low=0)
-    checks.number("bits", bits, low=0, high=BITS, closed=True)
+    checks.number("bits", bits, low=0, high=_tables.BITS, closed=True)
     return 2.0**-85 * (2.0**bits + 16)
 
 
@@ -136,7 +123,7 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike) -> jax
         ((4,), 'int32')
     """
     checks.count("size", size, low=0)
-    checks.number("bits", bits, low=0, high=BITS, closed=True)
+    checks.number("bits", bits, low=0, high=_tables.BITS, closed=True)
     checks.scalars(bits=bits)
     if jnp.result_type(bits).kind not in "iu":
         raise ValueError(f"bits must be whole, got {bits!r}.")
@@ -145,9 +132,9 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike) -> jax
     if size == 0:
         return jnp.zeros(0, jnp.int32)
     # (a shift out of range would be whatever the machine makes of it)
-    shift = jnp.clip(BITS - jnp.asarray(bits, jnp.int32), 0, BITS)
+    shift = jnp.clip(_tables.BITS - jnp.asarray(bits, jnp.int32), 0, _tables.BITS)
     padded = -(-size // _LANES) * _LANES
-    x = materialise(lambda: first(random_words(key, (padded,)), shift))
+    x = tree.materialise(lambda: first(random_words(key, (padded,)), shift))
     return _settled(key, x, shift)[:size]
 
 
@@ -168,13 +155,13 @@ def enclosed(word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     m = jax.lax.bitcast_convert_type(word & np.uint32(2**31 - 1), jnp.int32)
     # 24 bits of m, which float32 holds: a rounded m could be in the next cell
     bits = jax.lax.bitcast_convert_type((m & np.int32(-128)).astype(jnp.float32), jnp.int32)
-    cells = FIRST_CELLS.bit_length() - 1
-    cell = (bits >> (23 - cells)) - ((127 + 31 - FIRST_OCTAVES) << cells)
+    cells = _tables.FIRST_CELLS.bit_length() - 1
+    cell = (bits >> (23 - cells)) - ((127 + 31 - _tables.FIRST_OCTAVES) << cells)
     start = jax.lax.bitcast_convert_type(bits & np.int32(-1 << (23 - cells)), jnp.float32)
     v = (m - start.astype(jnp.int32)).astype(jnp.float32)
     at = jnp.maximum(cell, 0)
     base, c0, c1, c2 = (jnp.asarray(x).at[at].get(mode="promise_in_bounds")
-                        for x in (tables().base, *tables().slopes))
+                        for x in (_tables.tables().base, *_tables.tables().slopes))
     y = (c2 * v + c1) * v + c0
     error = FIRST_ERROR - np.float32(0.5) * c1
     # y - error > 0, so conversion rounds down
@@ -196,21 +183,21 @@ def _capacity(size: int) -> int:
 def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
     """Replaces what is in doubt in `x`, int32 `[32 k]`."""
     size = x.shape[0]
-    fine = fine_key(key)
+    fine = _tables.fine_key(key)
     capacity = _capacity(size)
 
     def one(x: jax.Array) -> jax.Array:
         """Settles the first number that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
-        word = words_of(key, fine, size, place[None], WORDS // 2)[:WORDS, 0]
-        value = _signed(last(word) >> shift, word[0])
+        word = _tables.words_of(key, fine, size, place[None], _tables.WORDS // 2)[:_tables.WORDS, 0]
+        value = _signed(_tables.last(word) >> shift, word[0])
         return jax.lax.dynamic_update_slice(x, value[None], [place])
 
     def one_by_one(x: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda x: jnp.any(x == DOUBT), one, x)
 
     if size <= _FEW:
-        return jax.lax.cond(in_any_lane(x == DOUBT), one_by_one, lambda x: x, x)
+        return jax.lax.cond(tree.in_any_lane(x == DOUBT), one_by_one, lambda x: x, x)
 
     lane = np.arange(_LANES, dtype=np.uint32)[:, None]
     flags = jnp.sum((x.reshape(_LANES, -1) == DOUBT).astype(jnp.uint32) << lane, 0,
@@ -223,17 +210,17 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
             x, left = carry
             rank = k * capacity + jnp.arange(capacity, dtype=jnp.int32)
             live = rank < total
-            place = materialise(lambda: jnp.where(live, places(flags, rank), 0))
-            word, second, third = words_of(key, fine, size, place, 1, rolled=size < _MANY)
-            value, again = middle(word, second, third, shift)
+            place = tree.materialise(lambda: jnp.where(live, _tables.places(flags, rank), 0))
+            word, second, third = _tables.words_of(key, fine, size, place, 1, rolled=size < _MANY)
+            value, again = _tables.middle(word, second, third, shift)
             value = jnp.where(again, DOUBT, _signed(value, word))
             x = x.at[jnp.where(live, place, size)].set(value, mode="drop")
             return x, left | jnp.any(again & live)
 
         x, left = jax.lax.fori_loop(0, -(-total // capacity), some, (x, jnp.zeros((), bool)))
-        return jax.lax.cond(in_any_lane(left), one_by_one, lambda x: x, x)
+        return jax.lax.cond(tree.in_any_lane(left), one_by_one, lambda x: x, x)
 
-    return jax.lax.cond(in_any_lane(total > 0), all_of_them, lambda x: x, x)
+    return jax.lax.cond(tree.in_any_lane(total > 0), all_of_them, lambda x: x, x)
 
 
 DIGITS = 29  # those from 2^29 on, e^-128 of all numbers have one, are left out
@@ -298,7 +285,7 @@ def thresholds() -> np.ndarray:
     power, term, n = 0, one, 0
     while term:  # alternating: the sum of the terms left out is below the next
         power, n = power + (-term if n % 2 else term), n + 1
-        term = (term >> BITS) // n
+        term = (term >> _tables.BITS) // n
     rows = []
     for _ in range(DIGITS):
         quotient = (power << 32 * DIGIT_WORDS) // (one + power)
@@ -307,44 +294,82 @@ def thresholds() -> np.ndarray:
     return np.array(rows, np.uint32)
 
 
-_BLOCK = 32
+# --- the index of the largest of integers with Gumbel noise ---
+
+MOST_INDICES = 2**16 - 1
+TURNS = 64
 
 
-def places(flags: jax.Array, rank: jax.Array) -> jax.Array:
-    """The places of the set bits with these ranks, int32 `[c]`; anything for ranks beyond the last.
+def chosen(key: jax.Array, below: jax.Array) -> jax.Array:
+    """An index of the law of argmax_i (S_i + 2^22 G_i), S integers, G independent Gumbel numbers.
 
-    Bit i of word j, of n, is place i n + j; ranks count by words, then by bits.
+    That law is the softmax of S / 2^22, for -ln E has the law of G if E is exponential, and of
+    exponential clocks with rates e^(S_i / 2^22) the i-th rings first with a probability
+    proportional to its rate. No G is drawn, so none can be infinite or rounded: the clocks' rings
+    are those of p clocks of the largest rate, in order, each kept with probability e^(-d / 2^22),
+    d = max S - S_i. A ring is of a clock drawn uniformly, and it is kept if a geometric integer,
+    P(A >= a) = e^(-a / 2^22), of `floored_laplace` is at least d. The first one that is kept is the
+    answer: of 2 p rings at a time, in at most 64 turns.
+
+    Hence the answer has the law of the argmax, P, up to a factor and a tail: of the realised law,
+    P', every set S of indices has
+
+        P'(S) <= e^rho P(S) + tau   and   P(S) <= e^rho P'(S) + tau,
+        rho = CHOICE_RATIO = 2^-160,   tau = choice_tail(p) = (p + 1) 2^-184.
+
+    Proof. A clock is drawn as floor(U p / 2^256), U of 256 bits, by long multiplication: its
+    probability is 1 / p up to a part p 2^-256 < 2^-240. With r = LAPLACE_RATIO = 2^-162, a ring at
+    distance d is kept with probability a' <= e^r a and a' >= e^-r (a - e^-128), a = e^(-d / 2^22),
+    since numbers from 2^29 on do not come up; at d = 0 it is kept for sure. So the sum of a' over
+    the p clocks, which is at least 1, is that of a up to a factor within e^(+-r) (1 - p e^-128),
+    and p e^-128 < 2^-168. One index given that there is an answer: a' over that sum, hence
+    P'(i) <= e^(2 r + 2^-167) P(i), and P(i) <= e^(2 r + 2^-167) (P'(i) + e^-128). No ring of 128 p
+    is kept with probability at most (1 - (1 - 2^-240) / p)^(128 p) < e^-127.9 < 2^-184; the answer
+    is -1 then. Adding up over S, tau is (p + 1) times e^-127.9.
 
     Args:
-      flags: uint32 `[n]`.
-      rank: int32 `[c]`.
+      key: a typed key of threefry2x32 or rbg, used up by this draw.
+      below: d, int32 `[p]`, the distances from the largest S, which is there: none is negative, one
+        is 0. What is 2^29 or more is never drawn.
+
+    Returns:
+      int32 `[]`. How many turns it takes depends on `below`, as it does on the key.
+
+    Raises:
+      ValueError: for more than 65,535 indices, or keys as in `random_bits.random_words`.
+
+    Examples:
+        >>> below = jnp.array([0, 40 * 2**22], jnp.int32)  # how far each score is below the best
+        >>> int(jmm.noise.chosen(jax.random.key(0), below))
+        0
     """
-    count = jax.lax.population_count(flags).astype(jnp.int32)
-    upto = _running_sums(count)
-    word = jnp.searchsorted(upto, rank, side="right").astype(jnp.int32)
-    word = jnp.minimum(word, flags.shape[0] - 1)
-    return _bit(flags[word], rank - (upto - count)[word]) * flags.shape[0] + word
+    p = below.shape[0]
+    if p > MOST_INDICES:
+        raise ValueError(f"One of at most {MOST_INDICES} indices is drawn, got {p}.")
+    rings = 2 * p
+
+    def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number, _ = carry
+        words = random_words(fold_in(key, number), (DIGIT_WORDS + DIGITS * DIGIT_WORDS, rings))
+        index = uniform_index(words[:DIGIT_WORDS], p)
+        kept = magnitudes(words[DIGIT_WORDS:]).astype(jnp.int32) >= below[index]
+        first = index[jnp.argmax(kept)]
+        return number + 1, jnp.where(jnp.any(kept), first, -1)
+
+    def waits(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
+        number, accepted = carry
+        return (accepted < 0) & (number < TURNS)
+
+    return jax.lax.while_loop(waits, turn, (jnp.int32(0), jnp.int32(-1)))[1]
 
 
-def _bit(word: jax.Array, rank: jax.Array) -> jax.Array:
-    """Number of the set bit of that rank: whether it is in the upper half, and so on."""
-    bit = jnp.zeros_like(rank)
-    for step in (16, 8, 4, 2, 1):
-        below = jax.lax.population_count(word & ((1 << step) - 1)).astype(jnp.int32)
-        upper = rank >= below
-        rank = jnp.where(upper, rank - below, rank)
-        word = jnp.where(upper, word >> step, word)
-        bit = jnp.where(upper, bit + step, bit)
-    return bit
+def uniform_index(words: jax.Array, p: int) -> jax.Array:
+    """Computes floor(U p / 2^256), int32 `[n]`, of words U, uint32 `[8, n]`, the lowest first.
 
-
-def _running_sums(x: jax.Array) -> jax.Array:
-    """Running sums, each number included, `[n]`; block by block, which takes few programs."""
-    n = x.shape[0]
-    blocks = jnp.pad(x, (0, -n % _BLOCK)).reshape(-1, _BLOCK)
-    upto = np.tri(_BLOCK, dtype=bool)
-    sums = jnp.sum(jnp.where(upto[None], blocks[:, None, :], 0), -1, dtype=x.dtype)
-    if len(blocks) > 1:
-        before = _running_sums(sums[:, -1]) - sums[:, -1]
-        sums = sums + before[:, None]
-    return sums.reshape(-1)[:n]
+    By digits of 16 bits from the lowest up: digit times p plus a carry below p fits 32 bits.
+    """
+    carry = jnp.zeros(words.shape[1:], jnp.uint32)
+    for word in words:
+        for digit in (word & np.uint32(0xFFFF), word >> 16):
+            carry = (digit * np.uint32(p) + carry) >> 16
+    return carry.astype(jnp.int32)

@@ -40,15 +40,9 @@ from jax.sharding import Mesh
 
 from jaxminimax.base.tree import sum_rows
 from jaxminimax.base.types import PyTree
+from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import AXIS
-from jaxminimax.placement.sharding import (
-    EVERYWHERE,
-    Sharded,
-    first_rows,
-    held_rows,
-    in_shards,
-    rows_spec,
-)
+from jaxminimax.placement.sharding import EVERYWHERE, Sharded, in_shards, rows_spec
 
 
 def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Mesh | None,
@@ -88,7 +82,7 @@ def one_row(rows: PyTree, number: jax.Array, mesh: Mesh | None) -> PyTree:
         return _taken(mine, number[None] - first[0], size, 0)
 
     return in_shards(here, mesh, (rows_spec(False), rows_spec(False), EVERYWHERE))(
-        rows, first_rows(mesh, size), number)
+        rows, sharding.first_rows(mesh, size), number)
 
 
 def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
@@ -99,7 +93,7 @@ def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
       place: one number or two, int32 `[]` each.
     """
     *group, row = place
-    size = held_rows(data)
+    size = sharding.held_rows(data)
 
     def here(mine: PyTree, first: jax.Array, group: list[jax.Array], row: jax.Array) -> PyTree:
         mine = jax.tree.map(lambda x: x.at[tuple(group)].get(mode="clip"), mine)
@@ -107,7 +101,7 @@ def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
 
     return in_shards(here, data.mesh, (rows_spec(data.grouped), rows_spec(False), EVERYWHERE,
                                        EVERYWHERE))(
-        data.rows, first_rows(data.mesh, size), [jnp.asarray(i) for i in group],
+        data.rows, sharding.first_rows(data.mesh, size), [jnp.asarray(i) for i in group],
         jnp.clip(row, 0, data.population - 1))
 
 
@@ -123,7 +117,7 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
       then the last one again; spread like `data`.
     """
     mesh, axis = data.mesh, int(data.grouped)
-    shards, size = mesh.shape[AXIS], held_rows(data)
+    shards, size = mesh.shape[AXIS], sharding.held_rows(data)
     width = -(-numbers.shape[-1] // shards)
     room = [(0, 0)] * axis + [(0, shards * width - numbers.shape[-1])]
     numbers = jnp.pad(jnp.clip(numbers, 0, data.population - 1), room, mode="edge")
@@ -140,7 +134,7 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
 
     spread = rows_spec(data.grouped)
     return in_shards(here, mesh, (spread, rows_spec(False), EVERYWHERE), spread)(
-        data.rows, first_rows(mesh, size), numbers)
+        data.rows, sharding.first_rows(mesh, size), numbers)
 
 
 def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:

@@ -40,10 +40,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxminimax.base.types import PyTree
 from jaxminimax.mechanism import Query
-from jaxminimax.placement import shard_sums, sharding
-from jaxminimax.placement.agreement import AXIS, agree_on_shards
+from jaxminimax.placement import agreement, shard_sums, sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window
-from jaxminimax.placement.sharding import Sharded
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,7 +142,7 @@ class HostShards:
 
     def window(self, sent: Sent, rows: PyTree, first: int, described: tuple[Any, ...]) -> Window:
         """Puts the result of `gather` on the devices of the mesh."""
-        where = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
+        where = NamedSharding(self.mesh, PartitionSpec(None, agreement.AXIS))
         place = {shard: k for k, shard in enumerate(self.own_shards())}
 
         def send(x: np.ndarray, of: Callable[[int], int]) -> jax.Array:
@@ -183,14 +181,14 @@ def on_mesh(data: PyTree, mesh: Mesh | None, shards: int | None = None, *,
       ValueError: as `shard`; for data that are spread over another mesh or number of shards; for
         `HostData` of other rows than `own_rows`, on every process.
     """
-    if isinstance(data, Sharded):
+    if isinstance(data, sharding.Sharded):
         if mesh is not None and sharding.automatic(mesh) != data.mesh:
             raise ValueError(f"data are spread over {data.mesh}, not over {mesh}.")
         if shards not in (None, data.shards):
             raise ValueError(f"data are spread over shards={data.shards}, not over {shards}.")
         return data
     if mesh is None and shards is not None:
-        mesh = jax.make_mesh((1,), (AXIS,), devices=jax.local_devices()[:1])
+        mesh = jax.make_mesh((1,), (agreement.AXIS,), devices=jax.local_devices()[:1])
     if isinstance(data, HostData):
         return _hosts(data, mesh, shards)
     return data if mesh is None else sharding.shard(data, mesh, shards=shards, grouped=grouped)
@@ -205,7 +203,7 @@ def _hosts(data: HostData, mesh: Mesh | None, shards: int | None) -> HostData | 
         return data
     mesh = sharding.automatic(mesh)
     wanted = sum(count for _, count in _stretches(data.population, mesh, shards))
-    agree_on_shards(data.population, mesh, shards, **{
+    agreement.agree_on_shards(data.population, mesh, shards, **{
         "rounds, shapes and dtypes of HostData": repr((data.rounds, data.record)).encode(),
         "whether a process holds the rows own_rows(population, mesh)":
             repr(data.count == wanted).encode()})

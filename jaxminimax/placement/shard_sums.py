@@ -68,18 +68,10 @@ from jaxminimax.gradients.integer_sums import across, is_words
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.distinct import CROWDED, places
+from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import AXIS, has_copies, same_copies
 from jaxminimax.placement.host_data import Window, mark
-from jaxminimax.placement.sharding import (
-    EVERYWHERE,
-    Sharded,
-    count_shards,
-    first_rows,
-    held_rows,
-    in_shards,
-    rows_spec,
-    shard_rows,
-)
+from jaxminimax.placement.sharding import EVERYWHERE, Sharded, in_shards, rows_spec
 
 Attach = Callable[[PyTree, jax.Array, Any], PyTree]
 
@@ -147,8 +139,8 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     """
     assert data.mesh is not None
     queries = query if isinstance(query, tuple) else (query,)
-    mesh, shards = data.mesh, count_shards(data.mesh, data.shards)
-    size, own = shard_rows(data.population, mesh, data.shards), shards // mesh.shape[AXIS]
+    mesh, shards = data.mesh, sharding.count_shards(data.mesh, data.shards)
+    size, own = sharding.shard_rows(data.population, mesh, data.shards), shards // mesh.shape[AXIS]
     rows_in_all, at_once = shards * size, max(pass_rows(one, size, shards) for one in queries)
     most = max(_most_rows(one, size) for one in queries)
     _check_layout(data, rows_in_all, size, shards, at_once)
@@ -365,7 +357,8 @@ def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         limits = limits[groups]
     return in_shards(here, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
                                        *[EVERYWHERE] * 4))(
-        z, data.rows, first_rows(data.mesh, held_rows(data)), groups, limits, rounding, extra)
+        z, data.rows, sharding.first_rows(data.mesh, sharding.held_rows(data)), groups, limits,
+        rounding, extra)
 
 
 def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data: Sharded,
@@ -387,4 +380,4 @@ def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data
 
     return in_shards(here, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
                                        EVERYWHERE), rows_spec(True))(
-        w, data.rows, first_rows(data.mesh, held_rows(data)), extra)
+        w, data.rows, sharding.first_rows(data.mesh, sharding.held_rows(data)), extra)

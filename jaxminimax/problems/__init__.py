@@ -5,11 +5,9 @@ from typing import NoReturn
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.identity import People as People
 from jaxminimax.problems._auc import *
-from jaxminimax.problems._average_precision import *
 from jaxminimax.problems._fair import *
 from jaxminimax.problems._games import *
 from jaxminimax.problems._groups import *
-from jaxminimax.problems._people import *
 from jaxminimax.problems._ranking import *
 from jaxminimax.problems._robust import *
 from jaxminimax.problems._vi import *

@@ -110,8 +110,7 @@ def projection(radius: Saddle, dual: str) -> Callable[[Saddle], Saddle]:
     Raises:
       ValueError: for a radius that is not positive, or an unknown dual.
     """
-    for name, r in radius._asdict().items():
-        checks.number(f"radius.{name}", r, low=0.0)
+    checks.positive(**{"radius.w": radius.w, "radius.v": radius.v})
     checks.one_of("dual", dual, ("ascent", "best_response"))
 
     def project(z: Saddle) -> Saddle:

@@ -115,8 +115,7 @@ def bilinear_game(*, coupling: float, radius: Saddle) -> Problem:
         >>> float(jmm.metrics.strong_gap(game, Saddle(jnp.zeros(2), jnp.zeros(2)), data))
         0.0
     """
-    for name, r in radius._asdict().items():
-        checks.number(f"radius.{name}", r, low=0.0)
+    checks.positive(**{"radius.w": radius.w, "radius.v": radius.v})
 
     def loss(w: jax.Array, v: jax.Array, x: PyTree) -> jax.Array:
         a, b = x
@@ -178,8 +177,7 @@ def cournot(*, cost: np.ndarray, slope: np.ndarray, capacity: np.ndarray, price:
                          f"{slope.shape}, {capacity.shape}.")
     checks.number("cost", cost, low=0.0, closed=True)
     checks.number("slope", slope, low=0.0, closed=True)
-    checks.number("price", price, low=0.0)
-    checks.number("sensitivity", sensitivity, low=0.0)
+    checks.positive(price=price, sensitivity=sensitivity)
     domain = _vi.box(np.zeros_like(capacity), capacity)
     k = len(cost)
 
@@ -212,7 +210,7 @@ def cournot(*, cost: np.ndarray, slope: np.ndarray, capacity: np.ndarray, price:
     problem = _vi.variational_inequality(operator, domain, furthest)._replace(
         saddle_point=equilibrium)
     return _vi.Bounded(problem, float(np.linalg.norm(np.maximum(np.abs(low), np.abs(high)))),
-                   float(slope.max() + sensitivity * (k + 1)), domain.diameter)
+                       float(slope.max() + sensitivity * (k + 1)), domain.diameter)
 
 
 def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> _vi.Bounded:
@@ -288,8 +286,7 @@ def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle | None = 
     if sets is None:
         assert radius is not None
         sets = Saddle(_vi.ball(radius.w), _vi.ball(radius.v))
-    checks.number("coupling", coupling, low=0.0)
-    checks.number("offset", offset, low=0.0)
+    checks.positive(coupling=coupling, offset=offset)
 
     def clean(x: PyTree, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
         a, b, c = (y.astype(dtype) for y in x)

@@ -1,10 +1,19 @@
-"""Problems of one model for several groups: the layout of records, losses, and exact solutions.
+"""Records in public groups, and persons as records: their layout, and problems of them.
 
-    min over w in W of max over groups i of L_i(w),    L_i(w) the mean of loss(w, z) over group i.
+**Groups.** min over w in W of max over groups i of L_i(w), the mean of loss(w, z) over group i, as
+in Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437.
 
-Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437.
+**Persons.** A row is the unit of privacy of a table only if every person has one row. Otherwise the
+record is a person:
+
+    g(z; person) = (1/m) sum_{t <= m} g(z; row_t),    m <= k rows of the person that are read,
+
+clipped as one vector. Replacing a person with any number of rows moves a clipped sum by at most
+twice the clip norm. Charging k rows one by one would cost about k times the epsilon.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import GroupProblem, PyTree, SaddleOperator
+from jaxminimax.base import arguments, checks, types
+from jaxminimax.base.identity import People, persons
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.problems import _vi
 
-__all__ = ["GLM_LOSSES", "by_group", "group_glm", "group_means", "worst_group"]
+__all__ = ["GLM_LOSSES", "by_group", "by_person", "group_glm", "group_means", "per_person",
+           "worst_group"]
 
 GLM_LOSSES = ("logistic", "hinge", "squared", "sigmoid")
 
@@ -56,14 +67,12 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
     if not counts.all():
         raise ValueError(f"Group {int(np.argmin(counts))} of 0 ... {counts.size - 1} has no "
                          "record: number the groups without gaps.")
-    order = np.argsort(labels, kind="stable")
-    first = np.cumsum(counts) - counts
-    place = np.arange(labels.size) - np.repeat(first, counts)
+    place = _places(labels)
 
     def leaf(x: PyTree) -> np.ndarray:
         x = np.asarray(x)
         out = np.zeros((counts.size, counts.max(), *x.shape[1:]), x.dtype)
-        out[labels[order], place] = x[order]
+        out[labels, place] = x
         return out
 
     return jax.tree.map(leaf, data), tuple(map(int, counts))
@@ -97,13 +106,11 @@ def worst_group(loss: Callable[..., jax.Array], domain: _vi.Set, *, lipschitz: f
         >>> problem.lipschitz, problem.bound
         (1.0, 2.0)
     """
-    checks.number("lipschitz", lipschitz, low=0.0)
-    checks.number("bound", bound, low=0.0)
-    if smooth is not None:
-        checks.number("smooth", smooth, low=0.0)
+    checks.positive(lipschitz=lipschitz, bound=bound,
+                    smooth=1.0 if smooth is None else smooth)
     if random:
         checks.takes("loss", loss, "w", "record", "key")
-    operator = SaddleOperator(lambda w, _, record, *key: loss(w, record, *key))
+    operator = types.SaddleOperator(lambda w, _, record, *key: loss(w, record, *key))
     return GroupProblem(loss, operator, domain.project, domain.diameter, float(lipschitz),
                         float(bound), None if smooth is None else float(smooth), convex, random)
 
@@ -188,8 +195,7 @@ def group_means(*, radius: float, record_bound: float) -> GroupProblem:
         >>> problem.lipschitz, problem.bound, problem.smooth
         (2.0, 2.0, 1.0)
     """
-    checks.number("radius", radius, low=0.0)
-    checks.number("record_bound", record_bound, low=0.0)
+    checks.positive(radius=radius, record_bound=record_bound)
 
     def loss(w: jax.Array, z: jax.Array) -> jax.Array:
         z = _vi.sanitise(_vi.shaped("z", z, w.shape).astype(w.dtype), record_bound)
@@ -198,3 +204,178 @@ def group_means(*, radius: float, record_bound: float) -> GroupProblem:
     reach = radius + record_bound
     return worst_group(loss, _vi.ball(radius), lipschitz=reach, bound=reach**2 / 2, smooth=1.0,
                        convex=True)
+
+
+# --- persons ---
+
+
+def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
+                   people: Any = None) -> np.ndarray:
+    """The numbers of the rows that are read of each person, `[persons, most]`, and -1 for none.
+
+    Args:
+      owners: the owner of each row, `[rows]`.
+      most: k, the most rows of a person that are read.
+      key: draws which rows of a person with more are read; None for the first ones.
+      people: every person, in a public order; None for all owners.
+
+    Raises:
+      ValueError: for missing owners or owners of another kind, with the number of the row, or for
+        an owner who is not among `people`.
+    """
+    checks.count("most", most)
+    persons_of, number = persons(owners)
+    count = len(persons_of)
+    if people is not None:
+        listed, order = persons(people, "people")
+        if len(listed) != len(order) or not set(persons_of) <= set(listed):
+            raise ValueError("people must name every owner once.")
+        at = dict(zip(listed, np.argsort(order).tolist(), strict=True))
+        number, count = np.array([at[name] for name in persons_of])[number], len(listed)
+    rows = np.arange(number.size)
+    if key is not None:
+        arguments.key(key)
+        # by words that are functions of the person's number and the row's place among the
+        # person's own, so that which rows are read depends on nobody else
+        place = _places(number)
+        words = np.asarray(_words(key, number, place))
+        drawn = np.lexsort((place, words[:, 1], words[:, 0], number))
+        rows = np.sort(drawn[_places(number[drawn]) < most])
+    place = _places(number[rows])
+    rows, place = rows[place < most], place[place < most]
+    index = np.full((count, most), -1)
+    index[number[rows], place] = rows
+    return index
+
+
+@jax.jit
+def _words(key: jax.Array, person: jax.Array, place: jax.Array) -> jax.Array:
+    """Draws two random words for each row, `[rows, 2]`, by its person and its place there."""
+    return jax.vmap(lambda i, j: jax.random.bits(
+        jax.random.fold_in(jax.random.fold_in(key, i), j), (2,)))(person, place)
+
+
+def _places(number: np.ndarray) -> np.ndarray:
+    """The place of each row among those of the same number, 0, 1, ..., in their order."""
+    order = np.argsort(number, kind="stable")
+    start = np.flatnonzero(np.diff(number[order], prepend=-1))
+    place = np.empty(number.size, np.int64)
+    place[order] = np.arange(number.size) - np.repeat(start, np.diff(start, append=number.size))
+    return place
+
+
+def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = None,
+              people: Any = None) -> People:
+    """Arranges rows as records of persons, at most `most` rows each; other rows are never read.
+
+    Person i of the result is the i-th of `people`, or of the owners in order: integers by value,
+    then text. Owners are compared exactly: integers of any size by their digits, text by its
+    characters, bytes, UUIDs. 1 and "1" are one person, "1" and "1.0" are two. The persons, and so
+    their number n, are public. The rows of a person, and their number, are private.
+
+    Args:
+      data: leaves `[rows, ...]`.
+      owners: the owner of each row, integers or text, `[rows]`; none may be missing, and floats
+        are taken only where each is an integer below 2^53.
+      most: k, the most rows of a person that are read.
+      key: draws which rows of a person with more are read, uniformly; not the run's key. None for
+        the first ones, in the order of the table.
+      people: every person, in a public order, those without rows too; None for all owners.
+
+    Returns:
+      `People`, as NumPy arrays, for `per_person` and `by_group`. Places without a row are masked:
+      they hold the person's first row again, or zeros for a person without rows.
+
+    Raises:
+      ValueError: for data and owners of different lengths, owners that are missing or of another
+        kind, with the number of the row, or an owner who is not among `people`.
+      TypeError: for data that are no arrays.
+
+    Examples:
+        >>> rows = np.arange(10.0).reshape(5, 2)
+        >>> people = jmm.problems.by_person(rows, owners=["b", "a", "b", "b", "c"], most=2)
+        >>> people.present.tolist()
+        [[True, False], [True, True], [True, False]]
+    """
+    arguments.records(data)
+    index = rows_of_people(owners, most, key=key, people=people)
+    lengths = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
+    if lengths != {(len(owners),)}:
+        raise ValueError(f"data have leading axes {lengths}, but there are {len(owners)} owners.")
+    present = index >= 0
+    own = np.where(present, index, index[:, :1])
+
+    def leaf(x: Any) -> np.ndarray:
+        x = np.asarray(x)[own]
+        x[~present[:, 0]] = 0
+        return x
+
+    return People(jax.tree.map(leaf, data), present)
+
+
+def per_person(problem: Problem | GroupProblem, *, total: bool = False) -> Any:
+    """The problem of `People`: a person's operator is the mean of that of the rows that are read.
+
+    Clipped sums are computed as the problem says; the ghost strategy takes a person's rows as it
+    takes positions of a sequence. The functions of whole data sets (`value`, `best_response`,
+    `saddle_point`, `furthest`) are left out, because they are for rows.
+
+    Args:
+      problem: a problem whose records are rows.
+      total: whether a person's operator is the sum over the rows, so that persons with more rows
+        count for more; not for a `GroupProblem`, whose constants are those of a mean.
+
+    Raises:
+      TypeError: for an object that is no problem.
+      ValueError: for the total of a `GroupProblem`.
+
+    Examples:
+        >>> rows = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: w * v * x))
+        >>> problem = jmm.problems.per_person(rows)
+        >>> people = jmm.problems.by_person(np.array([1.0, 3.0, 5.0]), owners=[7, 7, 8], most=2)
+        >>> first = jax.tree.map(lambda x: x[0], people)
+        >>> float(problem.operator(Saddle(1.0, 1.0), first).w)  # the mean of 1 and 3
+        2.0
+    """
+    arguments.problem(problem)
+    return _per_person(problem, total)
+
+
+@functools.lru_cache(maxsize=64)  # one object a problem: programs are kept by identity
+def _per_person(problem: Any, total: bool) -> Any:
+    def over(of_row: Any, person: People, key: tuple[jax.Array, ...]) -> PyTree:
+        """Returns the mean of `of_row` over a person's rows, with a key for each if it draws."""
+        values = jax.vmap(of_row)(person.rows, *(jax.random.split(k, person.most) for k in key))
+        count = 1 if total else jnp.maximum(jnp.sum(person.present), 1)
+
+        def leaf(x: jax.Array) -> jax.Array:
+            mask = person.present.reshape(-1, *[1] * (x.ndim - 1))
+            return jnp.sum(jnp.where(mask, x, 0), 0) / jnp.asarray(count, x.dtype)
+
+        return jax.tree.map(leaf, values)
+
+    if isinstance(problem, GroupProblem):
+        if total:
+            raise ValueError("total=True would multiply the constants of a GroupProblem by the "
+                             "number of rows: leave it out.")
+
+        def group_loss(w: PyTree, person: People, *key: jax.Array) -> jax.Array:
+            return over(functools.partial(problem.loss, w), person, key)
+
+        return problem._replace(loss=group_loss, operator=types.SaddleOperator(
+            lambda w, _, person, *key: group_loss(w, person, *key)))
+    operator: Any = problem.operator
+    if type(operator) is types.SaddleOperator:
+        def person_loss(w: PyTree, v: PyTree, person: People, *key: jax.Array) -> jax.Array:
+            return over(functools.partial(operator.loss, w, v), person, key)
+
+        result: Any = dataclasses.replace(operator, loss=person_loss)
+    else:
+        def person_operator(z: Saddle, person: People, *key: jax.Array) -> Saddle:
+            return over(functools.partial(operator, z), person, key)
+
+        result = types.with_strategy(person_operator, getattr(operator, "strategy", "auto"),
+                                     getattr(operator, "microbatch", 32),
+                                     getattr(operator, "memory", None))
+    return problem._replace(operator=result, value=None, best_response=Saddle(None, None),
+                            saddle_point=None, furthest=None)

@@ -133,8 +133,7 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
     checks.one_of("divergence", divergence, DIVERGENCES)
     cvar = divergence == "cvar"
     checks.number("level", level, low=0.0, high=1.0 if cvar else math.inf)
-    checks.number("radius", radius, low=0.0)
-    checks.number("floor", floor, low=0.0)
+    checks.positive(radius=radius, floor=floor)
     checks.number("bound", bound, low=floor)
     c = math.sqrt(1 + level)
 

@@ -343,9 +343,8 @@ def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope:
         >>> glm.bound, glm.smooth, glm.diameter
         (2.0, 4.0, 6.0)
     """
-    for name, value in dict(slope=slope, curvature=curvature, feature_bound=feature_bound,
-                            label_bound=label_bound).items():
-        checks.number(name, value, low=0.0)
+    checks.positive(slope=slope, curvature=curvature, feature_bound=feature_bound,
+                    label_bound=label_bound)
 
     def operator(w: jax.Array, record: PyTree) -> jax.Array:
         x, y = record

@@ -27,9 +27,7 @@ from jaxminimax.mechanism import PARAMETERS
 from jaxminimax.mechanism.grid import MOST_BITS, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
 from jaxminimax.noise.floats import ROUNDING_MARGIN, gaussian, standard_laplace, standard_normal
-from jaxminimax.releases.opening import Opened, nan_if_refused
-from jaxminimax.releases.reading import Rows
-from jaxminimax.releases.release_keys import ADDED, DITHER
+from jaxminimax.releases import opening, reading, release_keys
 
 
 class GridNoise(NamedTuple):
@@ -108,7 +106,7 @@ class Noisy(NamedTuple):
 Noise = Callable[[Saddle, Saddle], Saddle]  # of arrays like the sum, and the `GridNoise` of each
 
 
-def noisy_sum(opened: Opened, rows: Rows, size: jax.typing.ArrayLike,
+def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.ArrayLike,
               noise: Noise | None = None) -> Noisy:
     """Computes (sum + noise) / size of an opened release.
 
@@ -131,7 +129,7 @@ def noisy_sum(opened: Opened, rows: Rows, size: jax.typing.ArrayLike,
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
                  for norm, x, a in zip(clipped.clip, opened.point, g, strict=True)))
     answered = opened.answered & fits
-    return Noisy(nan_if_refused(answered, g), total.num_unclipped, answered)
+    return Noisy(opening.nan_if_refused(answered, g), total.num_unclipped, answered)
 
 
 def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax.typing.ArrayLike,
@@ -218,7 +216,7 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
         return point
     # sigma; the margin is for what float32 descriptions lose
     std = length * z * ROUNDING_MARGIN
-    noise_key = fold_in(key, ADDED)
+    noise_key = fold_in(key, release_keys.ADDED)
     if not exact:
         return jax.tree.map(jnp.add, point, gaussian(noise_key, point, std))
     scale = GridNoise(std, jnp.asarray(grid_bits(z, parameters), jnp.int32))
@@ -232,7 +230,7 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
         return jnp.where(std == 0, x, (integer + up + noise.astype(x.dtype) + 0.5) * scale.step)
 
     noise = as_leaves(floored_normal(noise_key, size, scale.log2_steps), point)
-    return jax.tree.map(leaf, point, dither(fold_in(key, DITHER), point), noise)
+    return jax.tree.map(leaf, point, dither(fold_in(key, release_keys.DITHER), point), noise)
 
 
 def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: jax.Array,

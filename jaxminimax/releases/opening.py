@@ -4,7 +4,7 @@
 
 Every release takes these stages. `open_sum`, `open_losses` and `open_release` check all that can be
 checked before a record is read, and answer one frozen value, `Opened`. What follows (`reading`,
-`noisy_sums`, `losses`, `solutions`) reads that value and no more of the run, so that no stage can
+`noisy_sums`, `groups`, `solutions`) reads that value and no more of the run, so that no stage can
 have another key, clip norm or number of the release than the one that was checked. The release is
 closed by `nan_if_refused`.
 """
@@ -19,12 +19,8 @@ import numpy as np
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
-from jaxminimax.mechanism import Repeat
-from jaxminimax.mechanism.description import Answered
-from jaxminimax.mechanism.limits import check_noise, check_set
-from jaxminimax.placement import sharding
-from jaxminimax.placement.host_data import Window
-from jaxminimax.placement.sharding import Sharded
+from jaxminimax.mechanism import Repeat, description, limits
+from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import record_isolation, release_keys
 
 Place = tuple[jax.Array, ...]  # an index for each leading axis
@@ -110,7 +106,7 @@ class Opened:
         return dataclasses.replace(self, answered=self.answered & answered)
 
 
-def open_release(key: jax.Array, mechanism: Answered, spent: jax.Array, point: PyTree,
+def open_release(key: jax.Array, mechanism: description.Answered, spent: jax.Array, point: PyTree,
                  data: PyTree, *, draws: bool = False, **sums: Any) -> Opened:
     """A release of whatever kind; what is particular to it was checked before.
 
@@ -154,7 +150,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       TypeError: for arguments of another kind.
     """
     facts = mechanism.facts()
-    noise = check_set(facts.noise)
+    noise = limits.check_set(facts.noise)
     if isinstance(noise, Saddle):
         for player, clip, z_player in zip(Saddle._fields, facts.clip, noise, strict=True):
             checks.scalars(**{f"clip.{player}": clip, f"noise_multiplier.{player}": z_player})
@@ -184,7 +180,7 @@ def open_losses(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Group
                 data: PyTree, place: Place | None = None) -> Opened:
     """A release of what is computed of clipped losses at w; arguments as of `open_sum`."""
     axes = check_layout(data, mechanism, place)
-    checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
+    checks.scalars(bound=mechanism.bound, noise_multiplier=limits.check_noise(mechanism))
     record_isolation.check_loss(problem, w, data, axes, mechanism.facts().sizes)
     return open_release(key, mechanism, spent, w, data, draws=problem.random)
 
@@ -192,7 +188,7 @@ def open_losses(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Group
 # --- what a release refuses ---
 
 
-def check_layout(data: PyTree, mechanism: Answered, place: Place | None = None) -> int:
+def check_layout(data: PyTree, mechanism: description.Answered, place: Place | None = None) -> int:
     """Refuses data whose leading axes are not those of the described records.
 
     Args:
@@ -235,7 +231,7 @@ def check_place(data: PyTree, place: Place) -> tuple[int, ...]:
       ValueError: for arrays of different lengths, and for a place with more indices or fewer.
     """
     sharding.refuse_ahead(data)
-    rows = data.lead if isinstance(data, Sharded) else next(
+    rows = data.lead if isinstance(data, sharding.Sharded) else next(
         (jnp.shape(x)[: len(place)] for x in jax.tree.leaves(data)), ())
     _check_rows(data, rows, f"records with {len(place)} number(s), the same for every array")
     if len(rows) != len(place):
@@ -246,8 +242,8 @@ def check_place(data: PyTree, place: Place) -> tuple[int, ...]:
 
 def _check_rows(data: PyTree, rows: tuple[int, ...], described: str, *, more: bool = False) -> None:
     """Refuses other leading axes than `rows`; with `more`, one axis may be longer."""
-    axes = ({(data.population,)} if isinstance(data, Window) else
-            {data.lead} if isinstance(data, Sharded) else
+    axes = ({(data.population,)} if isinstance(data, host_data.Window) else
+            {data.lead} if isinstance(data, sharding.Sharded) else
             {jnp.shape(x)[: len(rows)] for x in jax.tree.leaves(data)})
     enough = more and len(axes) == 1 and len(min(axes)) == len(rows) and min(axes) >= rows
     if axes != {rows} and not enough:

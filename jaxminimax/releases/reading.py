@@ -14,13 +14,10 @@ import numpy as np
 
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.summation import Part, Rounding, Sums, rows_from
-from jaxminimax.mechanism import Query, Repeat, Resolvent, rows_read
-from jaxminimax.mechanism.groups import in_group
+from jaxminimax.mechanism import Query, Repeat, Resolvent, groups, rows_read
 from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
-from jaxminimax.placement import gather_rows, host_data
-from jaxminimax.placement.host_data import Sent, Window
+from jaxminimax.placement import gather_rows, host_data, sharding
 from jaxminimax.placement.shard_sums import one_group, sum_over_groups, sum_over_shards
-from jaxminimax.placement.sharding import Sharded, is_spread
 from jaxminimax.releases import opening, release_keys
 from jaxminimax.releases.opening import Opened, Place
 
@@ -68,7 +65,7 @@ def described(mechanism: Repeat) -> tuple[Any, ...]:
     return query.sampling, query.population, mechanism.times, mechanism.parts
 
 
-def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
+def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> host_data.Sent:
     """The samples of releases `spent`, int32 `[k]`, for a `Window`, each with its mark.
 
     Raises:
@@ -76,7 +73,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
     """
     stream = release_keys.stream(mechanism)
 
-    def one(number: jax.Array) -> Sent:
+    def one(number: jax.Array) -> host_data.Sent:
         keys = release_keys.Keys(key, stream, number)
         sample = draw_sample(keys, mechanism, number)
         if sample.rows is None:
@@ -86,7 +83,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
         fits = jnp.asarray(sample.fits)
         # the mark covers `fits` too: a sample that does not fit stays refused
         marked = host_data.mark(keys.ahead(), sample.rows, sample.valid, sample.high) + fits
-        return Sent(sample.rows, sample.high, sample.valid, fits, marked)
+        return host_data.Sent(sample.rows, sample.high, sample.valid, fits, marked)
 
     return jax.vmap(one)(spent)
 
@@ -137,7 +134,7 @@ def sample_on_mesh(opened: Opened) -> tuple[Sample, jax.Array | None]:
     """
     mechanism = opened.mechanism
     _check_narrow(mechanism, "without a mesh")
-    if isinstance(opened.data, Window):
+    if isinstance(opened.data, host_data.Window):
         return Sample(None, None, True), _words_sent(opened)
     sample = draw_sample(opened.keys, mechanism, opened.number)
     if sample.rows is None and mechanism.parts > 1:
@@ -153,7 +150,7 @@ def sampled_records(opened: Opened) -> tuple[Sample, PyTree]:
     """
     mechanism, number, data = opened.mechanism, opened.number, opened.data
     slots: jax.Array | None
-    if isinstance(data, Window):  # drawn already, by `samples_ahead`
+    if isinstance(data, host_data.Window):  # drawn already, by `samples_ahead`
         sample, slots, data = data.read(number, _words_sent(opened))
     else:
         _check_narrow(mechanism, "for fit")
@@ -190,7 +187,7 @@ def of_population(opened: Opened) -> Rows:
     query, z, data, key_data = opened.query, opened.point, opened.data, opened.operator_key_data
 
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
-        if is_spread(data):
+        if sharding.is_spread(data):
             sample, marked = sample_on_mesh(opened)
             # the shards' slots have a key apart from those of noise and dither
             sums, same = sum_over_shards(
@@ -223,7 +220,7 @@ def of_group(opened: Opened, group: jax.Array) -> Rows:
     most = max(query.sizes) if sample.rows is None else sample.rows.shape[0]
 
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
-        if not isinstance(data, Sharded):
+        if not isinstance(data, sharding.Sharded):
             records = group_records(sample, query.sizes, group, data)
             if key_data is not None:
                 records = records.read(0, most) if isinstance(records, Part) else records
@@ -235,7 +232,7 @@ def of_group(opened: Opened, group: jax.Array) -> Rows:
                                    release_keys.with_key_data_in_groups, key_data, group)
             return sums, sample.fits
         # whatever group it is, its part in a shard has as many slots as that of any group needs
-        each = tuple(in_group(query, size) for size in sorted(set(query.sizes)))
+        each = tuple(groups.in_group(query, size) for size in sorted(set(query.sizes)))
         return sum_over_shards(
             total, z, one_group(data, group), each, sample.rows, sample.valid, rounding,
             opened.keys.slots(),
@@ -269,7 +266,7 @@ def of_all_groups(opened: Opened, share: jax.Array) -> Rows:
         return x, jnp.broadcast_to(share[group], row.shape)
 
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
-        if isinstance(data, Sharded):
+        if isinstance(data, sharding.Sharded):
             return sum_over_groups(total, z, data, sizes, rounding, attach,
                                    (key_data, share)), True
         part = read_groups(data, sizes, lambda x, group, row: attach(
@@ -323,7 +320,7 @@ def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
     for index, length in zip(place, opening.check_place(data, place), strict=True):
         exists &= (index >= 0) & (index < length)
     # out of range the nearest record is read, and `exists` is False
-    if isinstance(data, Sharded):
+    if isinstance(data, sharding.Sharded):
         return gather_rows.record(data, place), exists
     return jax.tree.map(lambda x: jnp.asarray(x).at[place].get(mode="clip"), data), exists
 

@@ -14,11 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks, programs
-from jaxminimax.base.tree import any_lane_rule
+from jaxminimax.base import checks, programs, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.placement.host_data import Window
-from jaxminimax.placement.sharding import Sharded
+from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import release_keys
 
 _TELLING = 16  # an axis as long as the data means something from this length on
@@ -120,16 +118,16 @@ def check_constants(program: Any, data: PyTree) -> None:
 
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
     """The rows, and how many of their leading axes number them."""
-    if isinstance(data, Window):
+    if isinstance(data, host_data.Window):
         # [k, c, ...] of releases and slots; on a mesh [k, S, c, ...]
         return data.rows, 2 + (data.mesh is not None)
-    return (data.rows if isinstance(data, Sharded) else data), axes
+    return (data.rows if isinstance(data, sharding.Sharded) else data), axes
 
 
 def _lengths(data: PyTree, rows: PyTree, axes: int) -> set[int]:
     """Lengths of an array with one number, or more, for each record."""
-    lengths = {data.population} if isinstance(data, Window | Sharded) else set()
-    if not isinstance(data, Window):
+    lengths = {data.population} if isinstance(data, host_data.Window | sharding.Sharded) else set()
+    if not isinstance(data, host_data.Window):
         for x in jax.tree.leaves(rows):
             shape = np.shape(x)[:axes]
             # the rows of a group, and those of all groups together
@@ -169,9 +167,9 @@ def _check_equations(equations: list[Any]) -> None:
 
 def _is_ours(rule: Any) -> bool:
     """Returns whether a batching rule is the library's, which looks at a mask and no more."""
-    while rule is not None and rule is not any_lane_rule:
+    while rule is not None and rule is not tree.any_lane_rule:
         rule = getattr(rule, "__wrapped__", None)
-    return rule is any_lane_rule
+    return rule is tree.any_lane_rule
 
 
 def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int,

@@ -14,17 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, tree
 from jaxminimax.base.random_bits import fold_in, with_key_in_float64
-from jaxminimax.base.tree import at_least_float32, widened
 from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import GroupSolution, Repeat, Resolvent, batch_size, rows_read, solutions
 from jaxminimax.mechanism.limits import check_noise
 from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
-from jaxminimax.placement import gather_rows
-from jaxminimax.placement.sharding import Sharded, refuse_ahead
+from jaxminimax.placement import gather_rows, sharding
 from jaxminimax.releases import noisy_sums, opening, reading, record_isolation, release_keys
 from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import Regularised, certify, groups, operator_extrapolation, saddle
@@ -86,15 +84,15 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
                          "assumes='lipschitz', or sanitise the records instead of the operator.")
     checks.scalars(bound=query.bound, prox=query.prox, slack=query.slack,
                    noise_multiplier=check_noise(query))
-    refuse_ahead(data)
+    sharding.refuse_ahead(data)
     opening.check_layout(data, mechanism)
     release_keys.refuse(problem, "A certified solution")
     record_isolation.check(problem.operator, z, data)
     opened = opening.open_release(key, mechanism, spent, z, data)
     opening.check_size(opened.point, query.parameters)
-    mesh = opened.data.mesh if isinstance(opened.data, Sharded) else None
+    mesh = opened.data.mesh if isinstance(opened.data, sharding.Sharded) else None
     valid: jax.Array | None
-    if isinstance(opened.data, Sharded):
+    if isinstance(opened.data, sharding.Sharded):
         sample, _ = reading.sample_on_mesh(opened)
         batch, valid = _spread(opened.data, sample)
     else:
@@ -106,7 +104,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
 
     def answer(key: jax.Array, query: Resolvent, part: jax.Array, each: jax.Array, z: Saddle,
                batch: PyTree, valid: jax.Array | None) -> Saddle:
-        query, wide = widened((query, z))
+        query, wide = tree.widened((query, z))
         query = on_part(query, part)
         steps = each if isinstance(query.steps, tuple) else query.steps
         _check_float64(wide, public=problem.public, project=problem.project)
@@ -124,7 +122,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     return opening.nan_if_refused(opened.answered & sample.fits, g)
 
 
-def _spread(data: Sharded, sample: Sample) -> tuple[PyTree, jax.Array]:
+def _spread(data: sharding.Sharded, sample: Sample) -> tuple[PyTree, jax.Array]:
     """The rows of a sample on a mesh, as many in every shard, and which of them count."""
     if sample.rows is None:  # all of them, where they are
         count = jax.tree.leaves(data.rows)[0].shape[0]
@@ -256,8 +254,8 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     rows = spent * each + np.minimum(slot, each - 1)
     # a record weighs 1 / n_t, a repeated one 0
     share = (slot < each) / each
-    mesh = data.mesh if isinstance(data, Sharded) else None
-    if isinstance(data, Sharded):
+    mesh = data.mesh if isinstance(data, sharding.Sharded) else None
+    if isinstance(data, sharding.Sharded):
         batch = gather_rows.evenly(data, rows)
         padding = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
         share = np.pad(share, ((0, 0), (0, padding)))
@@ -269,7 +267,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
 
     def answer(key: jax.Array, spent: jax.Array, query: GroupSolution, w: PyTree,
                batch: PyTree) -> PyTree:
-        query, wide = widened((query, w))
+        query, wide = tree.widened((query, w))
         # mu of phase t is 2^t times that of phase 0
         reg_w = query.reg_w * jnp.asarray(2.0 ** np.arange(query.phases))[spent]
         point, unravel = jax.flatten_util.ravel_pytree(wide)
@@ -301,7 +299,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         wanted = query.slack * solutions.exact_sensitivity(query, reg_w) - lost
         solution = _solve(query, reg_w, risks, project, centre, wanted)
         certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
-                                                                    lost)
+                                                                        lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
         return _noisy(key, unravel(solution.point), certain,
                       solutions.solution_length(query, reg_w) / 2, 2 * check_noise(query), query, w)
@@ -347,7 +345,7 @@ def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: Group
         return (jnp.log(start) - 2 * jnp.log(reg_w * distance) + jnp.log(8 * smooth)) / fall
 
     good = never_fails(query.slack * solutions.exact_sensitivity(query, reg_w), lost, query.steps,
-                            needed)
+                       needed)
     for name in _CONSTANTS:
         if getattr(query, name) is not None:  # but for rounding to float32
             good &= getattr(query, name) >= getattr(problem, name) * (1 - 1e-6)
@@ -378,7 +376,7 @@ def _noisy(key: jax.Array, point: PyTree, certain: jax.Array, length: jax.Array,
     """A float64 point plus noise, in at least float32; NaN without a certificate."""
     noisy = noisy_sums.add_noise_to_point(key, point, length, z, query.parameters, query.exact)
     return opening.nan_if_refused(certain, jax.tree.map(
-        lambda a, x: a.astype(at_least_float32(x.dtype)), noisy, like))
+        lambda a, x: a.astype(tree.at_least_float32(x.dtype)), noisy, like))
 
 
 def _check_float64(point: PyTree, **functions: Callable[[PyTree], PyTree] | None) -> None:

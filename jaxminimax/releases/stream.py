@@ -19,14 +19,13 @@ from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, PrefixSums, coefficients
 from jaxminimax.noise import floored_normal, gaussian
 from jaxminimax.releases import noisy_sums, opening, reading, release_keys
-from jaxminimax.releases.opening import Opened, Place
 from jaxminimax.releases.watch import watched
 
 _HALF = 13  # bits of the lower part of an integer: sums of either part's products have 32 bits
 
 
 def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
-              data: PyTree) -> tuple[Place, Place, jax.Array]:
+              data: PyTree) -> tuple[opening.Place, opening.Place, jax.Array]:
     """The places of a group's next two records, and whether it has them, bool `[]`.
 
     Args:
@@ -46,7 +45,7 @@ def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
 
 @watched
 def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, problem: Problem,
-                 z: Saddle, data: PyTree, place: Place,
+                 z: Saddle, data: PyTree, place: opening.Place,
                  present: jax.Array | None = None) -> Saddle:
     """Releases how much the noisy sum of all leaves so far grows by the next one.
 
@@ -128,7 +127,7 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
 # --- combinations of the latest independent numbers ---
 
 
-def correlated_noise_of(opened: Opened, kind: Kind,
+def correlated_noise_of(opened: opening.Opened, kind: Kind,
                         restart: int | None = None) -> noisy_sums.Noise:
     """Computes `correlated_noise` of a release, of the bands that it describes."""
     query, stream = opened.query, release_keys.stream(opened.mechanism, kind)

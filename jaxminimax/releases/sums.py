@@ -12,9 +12,7 @@ import numpy as np
 
 from jaxminimax.base import arguments, checks, programs, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Repeat, batch_size, costs, rows_read
-from jaxminimax.mechanism.description import Answered, Kind
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism import Query, Repeat, batch_size, costs, description, limits, rows_read
 from jaxminimax.mechanism.query import REACH, count_grid
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
@@ -78,7 +76,7 @@ _compiled = programs.Compiled(release, static_argnames="problem")
 
 
 def compiled_release(key: jax.Array, mechanism: Repeat, problem: Problem, z: Saddle,
-                 data: PyTree) -> Saddle:
+                     data: PyTree) -> Saddle:
     """Makes the first `release` of a table by one of the library's problems, as its own program.
 
     Args:
@@ -138,7 +136,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
             arguments.floats(getattr(z, name), f"z.{name}")
     opened = opening.open_sum(key, mechanism, spent, problem, z, data)
     noise = None if query.bands == 1 else stream.correlated_noise_of(
-        opened, Kind.MEAN_INNOVATION, query.restart())
+        opened, description.Kind.MEAN_INNOVATION, query.restart())
     noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
     if noisy.num_unclipped is None or clip is None:
         return noisy.value, None
@@ -190,7 +188,7 @@ def _with_public(g: Saddle, key: jax.Array, mechanism: Repeat, spent: jax.Array,
     return tree.cast_like(g, z)
 
 
-def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered,
+def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: description.Answered,
                 number: jax.typing.ArrayLike) -> Saddle:
     """The public term at z; that of a problem that draws has a key of its own."""
     assert problem.public is not None
@@ -249,7 +247,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     """
     adaptive = query.adaptive
     assert adaptive is not None
-    z = costs.count_multiplier(check_noise(query), query.joint, adaptive.counts(query),
+    z = costs.count_multiplier(limits.check_noise(query), query.joint, adaptive.counts(query),
                                adaptive.share)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
@@ -274,5 +272,5 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     for place, k in enumerate(players):
         at = 0 if query.joint else place  # one count for both
         following[k] = one(query.clip[k], clip[k], adaptive.quantile[players[at]],
-                      num_unclipped[players[at]], drawn[at])
+                           num_unclipped[players[at]], drawn[at])
     return Saddle(*following)

@@ -26,6 +26,9 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import PyTree
 
+__all__ = ["Certified", "Regularised", "certify", "certifying_steps", "extrapolation_bound",
+           "extrapolation_steps", "near_linear", "operator_extrapolation", "variance_reduced"]
+
 Operator = Callable[[PyTree], PyTree]
 
 

@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import Ledger
-from jaxminimax.accounting.stating import state_of
+from jaxminimax.accounting import Ledger, stating
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.mechanism import Repeat
@@ -81,9 +80,9 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         ledger.reserve(described, name=args.name, unit=training.in_ledger(
             ledger, schema, None, args.people)).close()
     counts = release_counts(secret_key(), described, rows)
-    stated = state_of(described, lambda _: described, args.delta, spent=1, allowed=1,
-                      unit=record["unit"], assumed=(training.PUBLIC,), people=args.people,
-                      answers=True)
+    stated = stating.state_of(described, lambda _: described, args.delta, spent=1, allowed=1,
+                              unit=record["unit"], assumed=(training.PUBLIC,), people=args.people,
+                              answers=True)
     query = described.query
     deviation = float(query.clip.w * query.noise_multiplier.w)
     named = iter(counts.tolist())

@@ -267,13 +267,12 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
         key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
         if key is not None and k:
             key = jax.random.fold_in(key, k + 1)
-        scorers.append(training.train(rows, schema, epsilon=target, delta=args.delta, key=key,
-                             progress=sys.stderr.isatty() and not (args.quiet or args.json),
-                             ledger=ledger,
-                             name=args.name, unit=args.unit, people=args.people,
-                             allow_large_delta=args.allow_large_delta,
-                             folder=None if kept is None else kept / str(k), mesh=mesh,
-                             shards=None if mesh is None else processes.shards_of(mesh)))
+        scorers.append(training.train(
+            rows, schema, epsilon=target, delta=args.delta, key=key, ledger=ledger, name=args.name,
+            progress=sys.stderr.isatty() and not (args.quiet or args.json), unit=args.unit,
+            people=args.people, allow_large_delta=args.allow_large_delta, mesh=mesh,
+            folder=None if kept is None else kept / str(k),
+            shards=None if mesh is None else processes.shards_of(mesh)))
     scorer = scorers[0]
     record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if held is not None:

@@ -24,21 +24,16 @@ import numpy as np
 import optax
 
 from jaxminimax.accounting import calibrate, statement
-from jaxminimax.algorithms import sgda
-from jaxminimax.algorithms.averaging import TAIL
+from jaxminimax.algorithms import averaging, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
 from jaxminimax.mechanism import Query, Repeat, Sequence, budget_split
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
-from jaxminimax.tables import notes, statistics
+from jaxminimax.tables import notes, records, rule, scaling, scorer, statistics
 from jaxminimax.tables.notes import Note
-from jaxminimax.tables.records import Records
-from jaxminimax.tables.rule import HEAVY_BALL, Defaults, defaults
-from jaxminimax.tables.scaling import scaled
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer
 
 SHARE = 0.02  # of mu^2, for the shares of groups
 OF_SCORER = 0.9  # of what the run has
@@ -66,7 +61,7 @@ class FairDefaults:
         (2, 'parity')
     """
 
-    plain: Defaults
+    plain: rule.Defaults
     shares: Repeat
     hyper: sgda.Hyper
     groups: int
@@ -129,14 +124,14 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     labels = 2 if kind == "odds" else 1
     shares = statistics.shared_release(population, math.sqrt(1 - 1 / (labels * groups)), SHARE,
                                        epsilon, delta, alongside, people)
-    plain = defaults(population, schema, epsilon=epsilon, delta=delta,
-                     alongside=(*alongside, shares), preconditioned=False, people=people)
+    plain = rule.defaults(population, schema, epsilon=epsilon, delta=delta,
+                          alongside=(*alongside, shares), preconditioned=False, people=people)
     rounds = max(plain.hyper.iterations, ROUNDS)
     hyper = sgda.Hyper(
         query=Query(clip=Saddle(plain.label.clip, LENGTH * labels * math.sqrt(groups - 1)),
                     noise_multiplier=budget_split(w=OF_SCORER), population=population),
-        step=Saddle(min(0.1 * plain.time / rounds, 2.0), STEP), iterations=rounds, averaging=TAIL,
-        optimiser=Saddle(HEAVY_BALL, optax.sgd))
+        step=Saddle(min(0.1 * plain.time / rounds, 2.0), STEP), iterations=rounds,
+        averaging=averaging.TAIL, optimiser=Saddle(rule.HEAVY_BALL, optax.sgd))
     hyper = calibrate(sgda, hyper, epsilon=epsilon, delta=delta,
                       alongside=(*plain.alongside, plain.moments), people=people)
     return FairDefaults(plain, shares, hyper, groups, float(weight), kind)
@@ -162,9 +157,9 @@ def _trained(key: jax.Array, start: Saddle, data: PyTree, hyper: sgda.Hyper, sha
     return run(key, start, data, hyper, sgda, _of_persons(shares, weight, kind)).state
 
 
-def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema,
+def train_fair(key: jax.Array, rows: records.Records, groups: np.ndarray, schema: Schema,
                chosen: FairDefaults, *, unit: str = "one row",
-               assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = ()) -> Scorer:
+               assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = ()) -> scorer.Scorer:
     """Trains a private scorer of records with private groups, by settings of `fair_defaults`.
 
     Args:
@@ -192,7 +187,7 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
     theta = np.zeros(rows.x.shape[-1] + 1, np.float32)
     theta[-1] = np.log(by.prior / (1 - by.prior))
     start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
-    data = (scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
+    data = (scaling.scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
             rows.weight)
     state = _trained(third, start, data, chosen.hyper, jnp.asarray(shares), chosen.weight, kind)
     stated = statement(sgda, chosen.hyper, state, delta=plain.delta, alongside=chosen.extra,
@@ -200,5 +195,5 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
     mistakes = notes.after(schema, by, statistics.deviation(plain.moments),
                            features=plain.standardise)
     notes.warn(mistakes)
-    return Scorer(schema, np.asarray(state.average.w, np.float64), by, floor, stated.to_json(),
-                  chosen.mechanism(), notes=(*noted, *mistakes))
+    return scorer.Scorer(schema, np.asarray(state.average.w, np.float64), by, floor,
+                         stated.to_json(), chosen.mechanism(), notes=(*noted, *mistakes))

@@ -340,11 +340,7 @@ def held_out(rows: int, owners: Any | None, fraction: float, seed: int) -> np.nd
     if owners is None:
         chosen[np.random.default_rng(seed).permutation(people)[:count]] = True
     else:
-        hashes = [_hashed(seed, name) for name in names]
+        hashes = [hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogatepass")).digest()
+                  for name in names]
         chosen[sorted(range(people), key=hashes.__getitem__)[:count]] = True
     return chosen[person]
-
-
-def _hashed(seed: int, name: str) -> bytes:
-    """Hashes the seed and the name, and nothing else."""
-    return hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogatepass")).digest()

@@ -12,10 +12,9 @@ from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.drivers import runs
 from jaxminimax.mechanism import GroupLosses
 from jaxminimax.problems import by_group
-from jaxminimax.problems._people import rows_of_people
-from jaxminimax.releases.losses import release_group_losses
-from jaxminimax.tables import files, statistics
-from jaxminimax.tables.columns import Charged
+from jaxminimax.problems._groups import rows_of_people
+from jaxminimax.releases.groups import release_group_losses
+from jaxminimax.tables import columns, files, statistics
 from jaxminimax.tables.scaling import MEMORY, Moments, Store, blocks, in_blocks
 from jaxminimax.tables.schema import Schema
 
@@ -102,7 +101,7 @@ def with_charged(table: Table, schema: Schema, released: Schema) -> Table:
 
 def _places(schema: Schema, *, charged: bool) -> slice | np.ndarray:
     """Returns the places of the charged columns' numbers, or of the others'."""
-    kinds = [isinstance(kind, Charged) for kind in schema.columns.values() for _ in
+    kinds = [isinstance(kind, columns.Charged) for kind in schema.columns.values() for _ in
              range(kind.width)]
     if not any(kinds):
         return slice(0, 0 if charged else schema.width)
@@ -256,7 +255,7 @@ def _everywhere(w: PyTree) -> PyTree:
 
 
 GROUP_LOGISTIC = GroupProblem(loss=_loss, operator=_gradient, project=_everywhere, diameter=np.inf,
-                        lipschitz=np.inf, bound=np.inf, convex=True)
+                              lipschitz=np.inf, bound=np.inf, convex=True)
 
 
 @dataclasses.dataclass(frozen=True)

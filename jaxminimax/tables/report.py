@@ -7,6 +7,8 @@ import dataclasses
 import html
 import json
 import math
+import pathlib
+import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,40 +21,11 @@ from jaxminimax.tables.columns import Category
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #2a78c5; --dot: #c5352a; }
-@media (prefers-color-scheme: dark) { :root { --line: #6fb1f2; --dot: #ff8a7a; } }
-* { box-sizing: border-box; }
-html { font-size: 16px; }
-body { font: 1rem/1.45 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .2rem; }
-h2 { font-size: 1.15rem; margin: 1.4rem 0 .3rem; }
-p { margin: .4rem 0; } ul { margin: 0; padding-left: 1.2rem; }
-dl { display: grid; gap: .15rem 1rem; grid-template-columns: minmax(7rem, max-content) 1fr; }
-dl { margin: .6rem 0; } dt { opacity: .75; } dd { margin: 0; overflow-wrap: anywhere; }
-.pictures { display: grid; gap: 1rem; margin: 1rem 0;
-            grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); }
-figure { margin: 0; } svg { display: block; height: auto; max-width: 30rem; width: 100%; }
-figcaption { font-size: .9rem; } li { margin: .25rem 0; overflow-wrap: anywhere; }
-.small { font-size: .9rem; } summary { cursor: pointer; margin-top: 1.4rem; }
-pre { font-size: .8rem; overflow-wrap: anywhere; white-space: pre-wrap; }
-@media (max-width: 30rem) { dl { grid-template-columns: 6.2rem 1fr; font-size: .95rem; } }
-@page { margin: 12mm; }
-@media print {
-  html { font-size: 8.5pt; } body { line-height: 1.35; max-width: none; padding: 0; }
-  h2 { break-after: avoid; } figure, li, dl { break-inside: avoid; }
-  .pictures { grid-template-columns: repeat(3, 1fr); } details { display: none; }
-}
-"""
 SCORES = {"macro_auc": "macro AUC", "log_loss": "log-loss", "r2": "R²",
           "mean_absolute_error": "mean absolute error"}
 # sentences of the statement that begin so
 _SETTINGS = ("Logistic loss", "Huber loss", "Ranges of ")
-
-
 _SHOWN = 15  # names of features
-_OWNERS = ("User: writes the problem, chooses the settings, knows the records. Operator: runs "
-           "the program, keeps the key, the logs and the outputs.")
 
 
 def page(scorer: Scorer, data: dict[str, Any]) -> str:
@@ -68,24 +41,20 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
         stated = dataclasses.replace(stated, answers=law.answers(STATED))
     large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
-    title = f"Private model of “{scorer.schema.label}”"
-    date = data.get("date") or ""
-    return "\n".join((
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<title>{html.escape(f'{title}, {date}')}</title><style>", _STYLE, "</style></head><body>",
-        f"<h1>{html.escape(title)}</h1>{html.escape(date)}", _named(_facts(scorer, stated, data)),
-        _listed("To note", (*map(str, scorer.notes), *large)),
-        _listed("What this guarantees", _plain(stated)),
-        _pictures(scorer, data, law),
-        f"<h2>The statement</h2><p>{html.escape(stated.paragraph())}</p>", _named(stated.table()),
-        _listed("Assumptions, each with the person who must see to it",
-                tuple(x for x in stated.owned() if x.removeprefix(USER) not in settings)),
-        f"<p class='small'>{_OWNERS}</p><div class='small'>",
-        _listed("Settings", settings), _listed("Technical annex", stated.annex()),
-        _listed("Enforced by the code", stated.enforced), "</div>",
-        "<details><summary>The statement as JSON</summary><pre>",
-        html.escape(json.dumps(stated.to_json(), indent=1)), "</pre></details></body></html>"))
+    words = {"title": f"Private model of “{scorer.schema.label}”", "date": data.get("date") or "",
+             "paragraph": stated.paragraph(), "json": json.dumps(stated.to_json(), indent=1)}
+    lists = {"notes": ("To note", (*map(str, scorer.notes), *large)),
+             "meaning": ("What this guarantees", _plain(stated)),
+             "assumptions": ("Assumptions, each with the person who must see to it", tuple(
+                 x for x in stated.owned() if x.removeprefix(USER) not in settings)),
+             "settings": ("Settings", settings), "annex": ("Technical annex", stated.annex()),
+             "enforced": ("Enforced by the code", stated.enforced)}
+    template = pathlib.Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+    return string.Template(template).substitute(
+        {name: html.escape(text) for name, text in words.items()}
+        | {name: _listed(*each) for name, each in lists.items()},
+        facts=_named(_facts(scorer, stated, data)), table=_named(stated.table()),
+        pictures=_pictures(scorer, data, law))
 
 
 def _plain(stated: Statement) -> tuple[str, ...]:

@@ -41,13 +41,12 @@ from typing import Any
 import optax
 
 from jaxminimax.accounting import calibrate, epsilon
-from jaxminimax.algorithms import balanced_groups, sgda
-from jaxminimax.algorithms.averaging import TAIL
+from jaxminimax.algorithms import averaging, balanced_groups, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import calibration, labels, statistics
+from jaxminimax.tables import labels, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -284,8 +283,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
     line = None
     if method == "average" and not isinstance(kind, labels.Amount):
-        line = release(calibration.OF_CLASSES if isinstance(kind, labels.Several) else
-                       calibration.CLIP, CALIBRATED)
+        line = release(labels.OF_CLASSES if isinstance(kind, labels.Several) else
+                       labels.LINE_CLIP, CALIBRATED)
     share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
     width = max(schema.width, 1)
     heard = population if method == "average" else len(sizes) * min(sizes)
@@ -309,7 +308,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     step = 1.0 if matrix is not None else min(0.1 * time / rounds, 2.0)
     hyper: Any = sgda.Hyper(
         query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
-        iterations=rounds, averaging=TAIL,
+        iterations=rounds, averaging=averaging.TAIL,
         optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
     if method != "average":
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
@@ -327,7 +326,7 @@ def _of_groups(sizes: tuple[int, ...], clip: float, step: float, steps: float,
     """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
     hyper = balanced_groups.Hyper(
         query=GroupGradients(clip=clip, sizes=sizes, groups="all"), losses=None, step=step,
-        iterations=GROUP_ROUNDS, averaging=TAIL, optimiser=HEAVY_BALL)
+        iterations=GROUP_ROUNDS, averaging=averaging.TAIL, optimiser=HEAVY_BALL)
     if not budget:
         return hyper
     moving = dataclasses.replace(hyper, losses=_losses(sizes, 1, 1.0))

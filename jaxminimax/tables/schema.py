@@ -217,7 +217,7 @@ class Schema:
                       if v and v != "nan"]
             ends = {k: one.get(k) for k in ("low", "high")}
             columns[name] = kinds.of_record(name, {"categories": values} if values else
-                                    {"range": [ends["low"], ends["high"]]})
+                                            {"range": [ends["low"], ends["high"]]})
         return cls(columns, label, positive, owner, most)
 
     def to_dict(self) -> dict[str, Any]:

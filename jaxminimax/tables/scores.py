@@ -6,6 +6,7 @@ The references are ordinary models on the same features, standardised by the tra
 from typing import Any
 
 import numpy as np
+import scipy
 
 from jaxminimax.tables.columns import Category
 from jaxminimax.tables.schema import Schema
@@ -54,8 +55,7 @@ def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float |
     y = schema.labels(test)
     if isinstance(schema.target, Category):
         kept = y.any(1)
-        y, logits = y[kept], scores[kept] - scores[kept].max(1, keepdims=True)
-        logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        y, logs = y[kept], scipy.special.log_softmax(scores[kept], 1)
         both = np.flatnonzero(y.any(0) & ~y.all(0))
         areas = [metrics.roc_auc_score(y[:, k], logs[:, k]) for k in both]
         return {"macro_auc": float(np.mean(areas)) if areas else None,
@@ -79,19 +79,26 @@ def reference(schema: Schema, rows: Any, test: Any, model: Any = None) -> np.nda
     """
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    x, y = schema.features(rows), schema.labels(rows)
-    middle, spread = x.mean(0), np.where(x.std(0) > 0, x.std(0), 1.0)
-    x, z = (x - middle) / spread, (schema.features(test) - middle) / spread
+    x, y, z = schema.features(rows), schema.labels(rows), schema.features(test)
     if isinstance(schema.target, Category):
         kept = y.any(1)
-        fit = (model or LogisticRegression(max_iter=1000)).fit(x[kept], y[kept].argmax(1))
+        fit = _standardised(model or LogisticRegression(max_iter=1000)).fit(
+            x[kept], y[kept].argmax(1))
         scores = np.full((len(z), y.shape[1]), np.log(_NEVER))
         scores[:, fit.classes_] = fit.predict_log_proba(z)
         return scores
     assert schema.target is not None
     kept = ~np.isnan(y)
     low, high = schema.target.low, schema.target.high
-    return low + (high - low) / 2 * (1 + (model or Ridge()).fit(x[kept], y[kept]).predict(z))
+    fit = _standardised(model or Ridge()).fit(x[kept], y[kept])
+    return low + (high - low) / 2 * (1 + fit.predict(z))
+
+
+def _standardised(model: Any) -> Any:
+    """Returns a model of features that it standardises by the training rows."""
+    from sklearn import pipeline, preprocessing
+
+    return pipeline.make_pipeline(preprocessing.StandardScaler(), model)
 
 
 def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
@@ -115,14 +122,12 @@ def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
     """
     schema = scorer.schema
     held, y = schema.labels(test), schema.labels(rows)
-    if len(np.unique(held)) < 2:
-        return {"auc": None, "auc_standard_error": None, "auc_reference": None}
-    auc, error = area(scorer.decision_function(test), held)
-    record: dict[str, float | None] = {"auc": auc, "auc_standard_error": error,
-                                       "auc_reference": None}
-    if len(np.unique(y)) == 2:
-        record["auc_reference"] = regression(schema.features(rows), y, schema.features(test), held)
-    return record
+    auc = error = best = None
+    if len(np.unique(held)) == 2:
+        auc, error = area(scorer.decision_function(test), held)
+        if len(np.unique(y)) == 2:
+            best = regression(schema.features(rows), y, schema.features(test), held)
+    return {"auc": auc, "auc_standard_error": error, "auc_reference": best}
 
 
 def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
@@ -167,7 +172,5 @@ def regression(x: np.ndarray, y: np.ndarray, z: np.ndarray, held: np.ndarray) ->
     except ImportError as error:
         raise ImportError("a reference without privacy needs scikit-learn: pip install "
                           "'jaxminimax[sklearn]'") from error
-    middle, spread = x.mean(0), np.where(x.std(0) > 0, x.std(0), 1.0)
-    fits = (LogisticRegression(C=c, max_iter=1000).fit((x - middle) / spread, y)
-            for c in _STRENGTHS)
-    return max(area(fit.decision_function((z - middle) / spread), held)[0] for fit in fits)
+    fits = (_standardised(LogisticRegression(C=c, max_iter=1000)).fit(x, y) for c in _STRENGTHS)
+    return max(area(fit.decision_function(z), held)[0] for fit in fits)

@@ -15,7 +15,7 @@ from jaxminimax.base import checks, identity, programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
-from jaxminimax.tables import calibration, labels, notes, processes, statistics
+from jaxminimax.tables import labels, notes, processes, statistics
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.notes import Note
@@ -99,10 +99,10 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
 
         def conditioned() -> dict[str, Any]:
             second = statistics.release_second_moments(jax.random.fold_in(first, 2), described,
-                                                      data[0], data[2], place)
+                                                       data[0], data[2], place)
             # P is saved, as another machine may have other eigenvectors in the last digits
             return {"matrix": statistics.preconditioner(second, chosen.ridge / kind.growth(by),
-                                                       kind.curvature).tolist(),
+                                                        kind.curvature).tolist(),
                     "squares": np.diag(second).tolist()}
 
         steps = once("preconditioner", conditioned)
@@ -117,7 +117,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         line, scores = chosen.line, store.zeros(*y.shape)
         for part in (slice(None),) if share is None else share.shards(len(y)):
             in_blocks(lambda x: x @ np.float32(w), scores[part], data[0][part])
-        shift, tilt = once("line", lambda: calibration.release_line(
+        shift, tilt = once("line", lambda: labels.release_line(
             jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store,
             place))
         w *= tilt

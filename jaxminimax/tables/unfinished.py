@@ -31,8 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import Ledger
-from jaxminimax.accounting.books import Entry, RunMark
+from jaxminimax.accounting import Ledger, books
 from jaxminimax.base import own_files
 from jaxminimax.base.types import PyTree
 from jaxminimax.drivers import fingerprint
@@ -132,7 +131,7 @@ class Unfinished:
                     and _KEY in os.listdir(self._place)):
                 self._refuse_as("was replaced by another folder before anything was released")
 
-    def reserve(self, ledger: Ledger, described: Mechanism, **how: Any) -> Entry:
+    def reserve(self, ledger: Ledger, described: Mechanism, **how: Any) -> books.Entry:
         """Charges a ledger for the run, after `promise` and before anything is released.
 
         A run that goes on is charged once. If a new run is refused, its folder is removed, because
@@ -148,7 +147,7 @@ class Unfinished:
         """
         own = fingerprint.secret(self.key)
         try:
-            return ledger.reserve(described, **how, run=RunMark(
+            return ledger.reserve(described, **how, run=books.RunMark(
                 key=fingerprint.mark(own, fingerprint.KEY),
                 run=fingerprint.mark(own, fingerprint.RUN, self._promised),
                 resumable=self._folder is not None))
@@ -179,7 +178,8 @@ class Unfinished:
           size: numbers that a round reads.
           rounds: of the run.
         """
-        if self._folder is None or size * rounds < LONG or not _can_save():
+        if (self._folder is None or size * rounds < LONG
+                or importlib.util.find_spec("orbax") is None):
             return {}
         self._exists(_ROUNDS)
         return {"checkpoint": self._folder / _ROUNDS, "every": max(1, rounds // _SAVES)}
@@ -228,7 +228,3 @@ class Unfinished:
 
 def _words(key: jax.Array) -> list[Any]:
     return [str(jax.random.key_impl(key)), *np.asarray(jax.random.key_data(key)).tolist()]
-
-
-def _can_save() -> bool:
-    return importlib.util.find_spec("orbax") is not None

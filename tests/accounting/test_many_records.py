@@ -11,7 +11,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, subsampling
+from jaxminimax.accounting import curve, gaussian
 from jaxminimax.accounting import pairs as dominating
 from jaxminimax.mechanism import costs
 from jaxminimax.mechanism.costs import PrivacyLoss
@@ -66,7 +66,7 @@ def drawn_steps(rng, subsets, dither):
 def test_what_is_charged_for_bad_sets_covers_every_choice_of_bad_steps(people, monkeypatch):
     """Public dither of 12 values; a step of a set is too long for one of them, or for none."""
     dither, rng = 12, np.random.default_rng(people)
-    monkeypatch.setattr(costs, "DITHER_FAILURE", 1 / dither)
+    monkeypatch.setattr(costs.grid, "DITHER_FAILURE", 1 / dither)
     subsets = [a for j in range(people + 1) for a in itertools.combinations(range(people), j)]
     closest, uncovered = math.inf, 0
     for _ in range(60):
@@ -188,9 +188,9 @@ def test_a_larger_group_is_dominated_by_the_smallest(replacement):
     """Its profile, and explicit releases of all hits: others 0, and each record one way."""
     eps, x = np.array([0.0, 0.2, 1.0]), np.linspace(-20, 20, 20_001)
     for n, k, m, z in itertools.product((5, 7), (2, 3), (1, 2), (0.5, 1.5)):
-        least = subsampling.profile(eps, n, m, z, replacement, k)
+        least = gaussian.profile(eps, n, m, z, replacement, k)
         for more, fewer in itertools.product((0, 1, 6), range(1, k + 1)):
-            other = subsampling.profile(eps, n + more, m, z, replacement, fewer)
+            other = gaussian.profile(eps, n + more, m, z, replacement, fewer)
             assert np.all(other <= least * (1 + 1e-9))
             law = (stats.binom(m, fewer / (n + more)).pmf(range(m + 1)) if replacement
                    else np.array(hits(n + more, fewer, m), float))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxminimax.accounting import gaussian, subsampling
+from jaxminimax.accounting import gaussian
 from jaxminimax.accounting import pairs as dominating
 from jaxminimax.mechanism import size_law
 from jaxminimax.mechanism.costs import PrivacyLoss
@@ -61,7 +61,7 @@ def exactly_mixed(p, q, z, eps):
 
 
 def water_filled(law, z, eps):
-    """The bound of `subsampling`, from exact weights P[0], P[1], ..."""
+    """The bound of `gaussian`, from exact weights P[0], P[1], ..."""
     a = mp.exp(mp.mpf(eps))
     none = mp.mpf(law[0].numerator) / law[0].denominator
     some = [(mp.mpf(w.numerator) / w.denominator, j / mp.mpf(z))
@@ -217,6 +217,6 @@ def test_weights_enclose_the_rationals_to_the_last_place(n, marked, draws):
 
 def test_weights_of_the_largest_populations_add_up():
     for n, m, people in ((10**8, 1000, 2), (2**30 - 1, 2**29, 7), (10**9, 10**6, 40)):
-        j, w, none, left_out = subsampling.multiplicities(n, m, False, people)
+        j, w, none, left_out = gaussian.multiplicities(n, m, False, people)
         assert w.sum() + none + left_out == pytest.approx(1, abs=1e-14)
         assert np.all(np.diff(j) == 1)

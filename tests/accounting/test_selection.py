@@ -21,8 +21,8 @@ from jaxminimax.accounting import selection as blocks
 from jaxminimax.audit import index_signal
 from jaxminimax.mechanism import Selection
 from jaxminimax.mechanism.costs import PrivacyLoss
-from jaxminimax.noise import _chosen
-from jaxminimax.releases import losses as released
+from jaxminimax.noise import _sampler
+from jaxminimax.releases import groups as released
 from jaxminimax.releases.groups import release_group_gradient
 from tests.helpers.words import one_line
 
@@ -74,7 +74,7 @@ def test_a_uniform_index_is_exact_long_multiplication():
     words = rng.integers(0, 2**32, (8, 50), dtype=np.uint32)
     words[:, 0], words[:, 1] = 0, 2**32 - 1
     for p in (1, 2, 7, 1000, noise.MOST_INDICES):
-        actual = np.asarray(_chosen.uniform_index(jnp.asarray(words), p))
+        actual = np.asarray(_sampler.uniform_index(jnp.asarray(words), p))
         for column, index in zip(words.T, actual, strict=True):
             u = sum(int(word) << 32 * k for k, word in enumerate(column))
             assert index == u * p >> 256
@@ -97,7 +97,7 @@ def test_the_proof_of_the_drawn_law_adds_up():
             lost = mp.exp(2 * r) / (1 - p * mp.exp(-128)) * (1 + p * mpf(2) ** -256) ** 2
             assert mp.log(lost) < mpf(noise.CHOICE_RATIO)
             kept = (1 - p * mpf(2) ** -256) / p
-            silent = (1 - kept) ** (2 * p * _chosen.TURNS) if p > 1 else mpf(0)
+            silent = (1 - kept) ** (2 * p * _sampler.TURNS) if p > 1 else mpf(0)
             tail = mp.exp(2 * r + mpf(2) ** -100) * (p * mp.exp(-128) + silent)
             assert tail < noise.choice_tail(p)
 

@@ -14,7 +14,7 @@ from scipy import stats
 import jaxminimax as jmm
 from benchmarks.privacy import lower_bounds
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, gaussian, subsampling
+from jaxminimax.accounting import curve, gaussian
 from jaxminimax.mechanism import overflow_probability
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from jaxminimax.mechanism.sampling import SampleKeys, draw
@@ -71,9 +71,9 @@ def test_reference_table(n, m, z, times, laplace, delta, poisson, wor, wr):
 
 def test_unit_values_of_the_profile():
     at = np.array([0, 0.1, 0.5, 1])
-    np.testing.assert_allclose(subsampling.profile(at, 1000, 50, 1.0, True),
+    np.testing.assert_allclose(gaussian.profile(at, 1000, 50, 1.0, True),
                                (1.904374e-2, 5.419587e-3, 3.439372e-4, 4.115834e-5), rtol=1e-6)
-    np.testing.assert_allclose(subsampling.profile(at, 1000, 50, 2.0, True),
+    np.testing.assert_allclose(gaussian.profile(at, 1000, 50, 2.0, True),
                                (9.855864e-3, 2.083165e-4, 1.028084e-8, 5.173547e-12), rtol=1e-6)
 
 
@@ -97,7 +97,7 @@ def test_large_multiplicities_are_never_called_private(n, m, z):
 
 @pytest.mark.parametrize(("n", "m"), [(10, 3), (1000, 50), (2, 128), (1, 5)])
 def test_multiplicities_add_up(n, m):
-    k, w, none, left_out = subsampling.multiplicities(n, m, True)
+    k, w, none, left_out = gaussian.multiplicities(n, m, True)
     assert w.sum() + none + left_out == pytest.approx(1.0, abs=1e-12)
     assert (k * w).sum() == pytest.approx(m / n, rel=1e-9)
     assert left_out <= 1e-19
@@ -105,14 +105,14 @@ def test_multiplicities_add_up(n, m):
 
 def test_one_draw_is_the_same_with_and_without_replacement():
     at = np.linspace(0, 3, 50)
-    np.testing.assert_allclose(subsampling.profile(at, 50, 1, 1.0, True),
-                               subsampling.profile(at, 50, 1, 1.0, False), rtol=1e-9, atol=1e-20)
+    np.testing.assert_allclose(gaussian.profile(at, 50, 1, 1.0, True),
+                               gaussian.profile(at, 50, 1, 1.0, False), rtol=1e-9, atol=1e-20)
     assert jmm.epsilon(fixed(50, 5, 2, 40, replacement=True), 1e-5) > jmm.epsilon(
         fixed(50, 5, 2, 40), 1e-5) * 1.03
 
 
 def common_threshold(epsilon, n, m, z):
-    k, w, none, _ = subsampling.multiplicities(n, m, True)
+    k, w, none, _ = gaussian.multiplicities(n, m, True)
     log_g = np.log1p(np.expm1(epsilon) / (1 - none))
     return sum(p * gaussian.delta(mu, log_g)
                for p, mu in zip(w, k / z, strict=True))
@@ -122,14 +122,14 @@ def test_no_amount_of_noise_makes_the_bound_fall_below_one_hit():
     """Of a record in n, drawn once: rounding counts for more than H itself where noise is great."""
     for z in (1e4, 1e9, 1e13, 1e15, 1e17):
         exact = 1e-3 * math.erf(1 / (z * math.sqrt(8)))
-        value = float(subsampling.profile(np.zeros(1), 1000, 1, z, True)[0])
+        value = float(gaussian.profile(np.zeros(1), 1000, 1, z, True)[0])
         assert exact <= value <= exact + 1e-16 + 1e-8 * exact
 
 
 def test_water_filling_beats_the_common_threshold():
     at = np.linspace(0, 4, 80)
     for n, m, z in ((1000, 50, 1.0), (20, 4, 1.5), (6, 6, 0.8)):
-        ours, theirs = subsampling.profile(at, n, m, z, True), common_threshold(at, n, m, z)
+        ours, theirs = gaussian.profile(at, n, m, z, True), common_threshold(at, n, m, z)
         assert np.all(ours <= theirs * (1 + 1e-9))
         assert np.any(ours < 0.9 * theirs)
 
@@ -138,8 +138,8 @@ def test_the_glued_profile_is_convex():
     for n, m, z, replacement in ((1000, 50, 1.0, True), (10, 4, 0.7, False), (6, 6, 2.0, True)):
         alpha = np.linspace(math.exp(-3), math.exp(3), 4001)
         h = np.where(alpha >= 1,
-                     subsampling.profile(np.log(np.maximum(alpha, 1)), n, m, z, replacement),
-                     1 - alpha + alpha * subsampling.profile(np.log(np.maximum(1 / alpha, 1)), n, m,
+                     gaussian.profile(np.log(np.maximum(alpha, 1)), n, m, z, replacement),
+                     1 - alpha + alpha * gaussian.profile(np.log(np.maximum(1 / alpha, 1)), n, m,
                                                              z, replacement))
         assert np.all(np.diff(h, 2) >= -1e-9)
         assert np.all(h >= np.maximum(1 - alpha, 0) - 1e-12)
@@ -172,7 +172,7 @@ def test_composing_one_direction_at_a_time_is_no_bound():
 
 def test_two_queries_on_one_minibatch_are_not_two_amplified_releases():
     """True delta(1) of two Gaussians on one subset, q = .1, z = 1: 3.664e-3; product 5.33e-4."""
-    both = subsampling.profile(np.array([1.0]), 10, 1, 1 / math.sqrt(2), False)[0]
+    both = gaussian.profile(np.array([1.0]), 10, 1, 1 / math.sqrt(2), False)[0]
     apart = composed(10, 1, 1.0, False, 2)
     assert both == pytest.approx(3.664e-3, rel=1e-3)
     assert apart.delta(1.0) < both / 5
@@ -188,7 +188,7 @@ def test_two_queries_on_one_minibatch_are_not_two_amplified_releases():
 ])
 def test_a_sampler_that_does_not_exist_is_refused(n, m, z, replacement):
     with pytest.raises(ValueError, match=r"exists|must lie"):
-        subsampling.Profile(n, m, z, replacement)
+        gaussian.Profile(n, m, z, replacement)
 
 
 # ---- other descriptions -----------------------------------------------------------------------

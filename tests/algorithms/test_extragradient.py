@@ -210,21 +210,45 @@ NUMBERS = dict(population=1000, dim=10, bound=1.0, smooth=1.0, diameter=2.0, eps
                delta=1e-5)
 
 
-def test_schedules_are_the_corrected_ones():
-    one = extragradient.single_pass(**NUMBERS)
-    assert (one.batch, one.iterations) == (11, 45)
-    assert one.step == pytest.approx(0.0383996, rel=1e-5)
+def test_single_records_are_theorem_4s():
     with pytest.raises(ValueError, match="at most 32767 for n"):
         extragradient.sampled(**{**NUMBERS, "population": 32_768})
     many = extragradient.sampled(**{**NUMBERS, "population": 100})
     assert (many.batch, many.iterations) == (1, 10_000)
     assert many.step == pytest.approx(9.319812e-4, rel=1e-6)
-    query = Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(7.4612633, None),
-                  sampling=Disjoint(batch=11), population=1000)
-    sigma = 0.678297
-    assert extragradient.calibrated_step(dim=10, bound=1.0, smooth=1.0, diameter=2.0, iterations=45,
-                                         query=query) == (
-        pytest.approx(2 / math.sqrt(7 * 45 * (1 + 10 * sigma**2)), rel=1e-5))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_one_pass_has_the_batch_of_the_smallest_bound(epsilon):
+    numbers = {**NUMBERS, "population": 20_000, "epsilon": epsilon}
+    made = extragradient.single_pass(**numbers)
+    assert made.iterations == 20_000 // (2 * made.batch)
+
+    def bound(batch, step):  # for the noise that a calibrated query has
+        query = Query(clip=Saddle(1.0, 1.0), joint=True, sampling=Disjoint(batch=batch),
+                      population=20_000)
+        rounds = 20_000 // (2 * batch)
+        z = jmm.calibrate(extragradient, hyper_of(query, rounds=rounds), epsilon,
+                          1e-5).query.noise_multiplier.w
+        variance = 1 / batch + 10 * (z / batch) ** 2
+        return 4 / (2 * step * rounds) + 1.25 * step * variance + 2 * math.sqrt(variance / rounds)
+
+    assert bound(made.batch, made.step) == pytest.approx(made.gap_bound, rel=1e-3)
+    for batch, step in ((made.batch // 2, made.step), (2 * made.batch, made.step),
+                        (made.batch, made.step / 2)):
+        assert bound(batch, step) > made.gap_bound
+
+
+def test_full_batches_take_few_rounds_of_one_total_length():
+    """The path is as long as the noise or the sample allows, and no round stretches it."""
+    few = extragradient.full_batch(**{**NUMBERS, "epsilon": 0.5})
+    many = extragradient.full_batch(**{**NUMBERS, "population": 4000})
+    for made, longest in ((few, math.sqrt(1000)), (many, math.sqrt(4000))):
+        length = made.iterations * made.step
+        assert length <= longest
+        assert made.iterations == math.ceil(length**2)
+    assert many.iterations * many.step == pytest.approx(math.sqrt(4000))
+    assert few.iterations * few.step < math.sqrt(1000)
 
 
 @pytest.mark.parametrize("make", [extragradient.single_pass, extragradient.sampled,

@@ -13,7 +13,7 @@ import jaxminimax as jmm
 from benchmarks.examples import demo_games
 from jaxminimax import Parallel, Problem, Saddle, ftrl, group_oco, problems
 from jaxminimax.mechanism import RecordLosses, TreeSums
-from jaxminimax.releases.losses import release_loss
+from jaxminimax.releases.groups import release_loss
 from jaxminimax.releases.stream import next_pair, release_leaf
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))

@@ -39,6 +39,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "numbers"), CASES, ids=[
     f"{a.__name__.split('.')[-1]}-{n.get('passes', '')}" for a, n in CASES])
 def test_a_plan_meets_its_target_and_names_its_theorem(algorithm, numbers):

@@ -295,16 +295,28 @@ def test_a_plan_has_windows_of_one_over_rho_and_half_of_the_budget_for_anchors()
         # a bilinear game's rounds move away by (1 + (step L)^2)^(T/2), at most e^(1/2)
         assert made.step.w == pytest.approx(more.get("step", 0.5 / math.sqrt(rounds)))
     quiet = jmm.plan(spider, **{**PUBLIC, "epsilon": None}).hyper.query
-    assert (quiet.length, quiet.difference.noise_multiplier) == (300, 0.0)
+    assert (quiet.length, quiet.difference.noise_multiplier) == (8000, 0.0)
+
+
+def test_a_plan_makes_rounds_until_the_noise_is_as_large_as_a_records_operator():
+    made = jmm.plan(spider, **{**PUBLIC, "epsilon": 0.3, "bound": 7.0}).hyper
+    assert 100 < made.iterations < 8000
+    plain = sgda.Hyper(query=dataclasses.replace(made.query.anchor, noise_multiplier=None),
+                       step=made.step, iterations=made.iterations)
+    z = jmm.calibrate(sgda, plain, 0.3, 1e-6).query.noise_multiplier.w
+    assert z * math.sqrt(50) / 8000 == pytest.approx(1.0, rel=1e-2)  # V^(1/2) / C_1
+    short = jmm.plan(spider, **{**PUBLIC, "epsilon": 0.3}, step=0.5).hyper
+    assert short.iterations == pytest.approx(math.sqrt(made.iterations), abs=1)
 
 
 def test_a_plan_is_refused_where_differences_would_add_noise():
+    few = {**PUBLIC, "population": 2000, "iterations": 300}
     with pytest.raises(ValueError, match=r"rho .* must be below 1/4, got 0\.5") as refusal:
-        jmm.plan(spider, **{**PUBLIC, "population": 2000}, step=0.5)
+        jmm.plan(spider, **few, step=0.5)
     step = float(str(refusal.value).split("Give a step below ")[1].split(",")[0])
-    jmm.plan(spider, **{**PUBLIC, "population": 2000}, step=0.99 * step)
+    jmm.plan(spider, **few, step=0.99 * step)
     with pytest.raises(ValueError, match="must be below 1/4"):
-        jmm.plan(spider, **{**PUBLIC, "population": 2000}, step=1.01 * step)
+        jmm.plan(spider, **few, step=1.01 * step)
     for change, message in ((dict(step=0.6), "step must lie in"), (dict(smooth=0.0), "smooth must"),
                             (dict(anchors=1.0), "anchors must lie in")):
         with pytest.raises(ValueError, match=message):

@@ -23,6 +23,7 @@ from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import update_and_releases
+from tests.helpers.lanes import rest_nightly
 
 DELTA = 1e-2
 CLIP = Saddle(0.5, 2.0)
@@ -129,7 +130,8 @@ SAMPLINGS = [Full(), Poisson(rate=0.25), Disjoint(batch=6), FixedSize(batch=5),
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [SAMPLINGS[i] for i in (1, 2, 4)], ids=str)
+@pytest.mark.parametrize("sampling", rest_nightly([SAMPLINGS[i] for i in (1, 2, 4)], 1),
+                         ids=str)
 def test_the_likelihood_ratio_is_the_one_of_what_was_released(sampling):
     """E_Q[P/Q] = E_P[Q/P] = 1: so the releases have the laws that the accountant charges."""
     runs, rounds = 20_000, 2
@@ -149,7 +151,7 @@ def test_pairs_differ_in_one_record_that_is_read(sampling, pair):
     query = jmm.Query(clip=CLIP, sampling=sampling, population=20)
     for neighbours in (RO, AR):
         seed = () if pair == "worst_pair" else (4,)
-        data = getattr(audit, pair)(*seed, query, neighbours)
+        data = getattr(audit.pairs, pair)(*seed, query, neighbours)
         for x in data:
             differs = np.flatnonzero((np.asarray(x[0]) != np.asarray(x[1])).any(1))
             assert len(differs) == 1
@@ -279,11 +281,10 @@ def with_noise(described, z):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "sampling", "rounds"), [
-    ("sgda", FixedSize(batch=5), 2), ("extragradient", FixedSize(batch=5, replacement=True), 2),
-    ("extragradient", Disjoint(batch=6), 4), ("proximal", Poisson(rate=0.25), 2),
-    ("recursive", Full(), 3),
-], ids=str)
+@pytest.mark.parametrize(("name", "sampling", "rounds"), rest_nightly([
+    ("proximal", Poisson(rate=0.25), 2), ("sgda", FixedSize(batch=5), 2),
+    ("extragradient", FixedSize(batch=5, replacement=True), 2),
+    ("extragradient", Disjoint(batch=6), 4), ("recursive", Full(), 3)], 2), ids=str)
 def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     """What is measured is what is charged; `benchmarks.privacy.mutants` has bugs of every kind."""
     module = benchmark.modules()[name]
@@ -412,7 +413,7 @@ OWN = jmm.Problem(jmm.saddle_operator(logistic),
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.5)], ids=str)
+@pytest.mark.parametrize("sampling", rest_nightly([Poisson(rate=0.5), Full()], 1), ids=str)
 def test_a_problem_and_a_pair_of_ones_own_are_attacked(sampling):
     hyper, mine = own(sampling=sampling)
     actual = audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine)
@@ -551,8 +552,8 @@ def test_grids_are_looked_for_in_units_of_the_noise_as_it_is():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dim", "dtype"), [(1, jnp.float32), (5000, jnp.float32),
-                                            (500, jnp.float64)], ids=str)
+@pytest.mark.parametrize(("dim", "dtype"), rest_nightly([
+    (1, jnp.float32), (5000, jnp.float32), (500, jnp.float64)], 2), ids=str)
 def test_no_grid_in_the_noise_tells_neighbours_apart(dim, dtype):
     actual = wide_attack.grids(KEY, dim, dtype)
     assert actual.epsilon_lower <= actual.epsilon_claimed

@@ -119,7 +119,7 @@ def test_printed_report(capsys, tmp_path):
     assert "compilation" in text.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gda(tmp_path):
     out = run(tmp_path, "--algorithm", "gda", "--epsilon", 1, "--seeds", 1)
     check_schema(out, rows=1)
@@ -127,7 +127,7 @@ def test_gda(tmp_path):
     assert out["rows"][0]["auc_mean"] > 0.63
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_players_share_the_budget(tmp_path, monkeypatch):
     ascent = settings.Settings(clip=8, step=0.1, iterations=10, share=0.9)
     monkeypatch.setitem(settings._TABLE, ("randhie", "linear"), ((math.inf, ascent),))
@@ -138,7 +138,7 @@ def test_two_players_share_the_budget(tmp_path, monkeypatch):
     assert again["rows"][0]["auc_mean"] == out["rows"][0]["auc_mean"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_csv(table, tmp_path):
     out = run(tmp_path, *csv(table), "--prior", 0.2, "--epsilon", 20, "--seeds", 2)
     check_schema(out, rows=1)
@@ -147,7 +147,7 @@ def test_csv(table, tmp_path):
     assert settings.ASSUMED_CSV in out["statements"][0]["assumed"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_mlp(table, tmp_path):
     out = run(tmp_path, *csv(table), "--prior", 0.2, "--epsilon", 20, "--seeds", 2,
               "--scorer", "mlp", "--iterations", 100)
@@ -156,7 +156,7 @@ def test_mlp(table, tmp_path):
     assert out["rows"][0]["auc_mean"] > 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_batches(table, tmp_path):
     out = run(tmp_path, *csv(table), "--batch", 48, "--epsilon", 5, "--seeds", 1,
               "--iterations", 5, "--neighbours", "add_or_remove_one")

@@ -48,6 +48,7 @@ def test_a_table_that_is_taken_out_is_missed(copies):
     assert figures.main(["--check"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "old", "new"), [
     ("reproductions.md", ".4 to .7", ".9 to .9"),
     ("reproductions.md", "97.53 to 98.77", "97.53 to 99.77"),

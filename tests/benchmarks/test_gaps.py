@@ -84,6 +84,7 @@ SETS = {"boxes": Saddle(BOX, BOX), "simplices": Saddle(problems.simplex(), probl
         "ball and simplex": Saddle(problems.ball(0.7), problems.simplex())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(SETS))
 def test_bilinear_games_on_any_sets_know_their_best_responses(name):
     sets = SETS[name]

@@ -16,7 +16,8 @@ import jaxminimax as jmm
 from benchmarks.privacy import formulas, papers_noise
 from benchmarks.privacy.papers_noise import gaussian, ideal_epsilon, pair, repeat
 from jaxminimax import Saddle
-from jaxminimax.accounting import composition, curve, subsampling, tilt
+from jaxminimax.accounting import composition, curve, tilt
+from jaxminimax.accounting import gaussian as gaussians
 
 
 def fixed(z, n, batch, times, *, replacement=False):
@@ -112,6 +113,7 @@ def test_proposition_7_pays_for_half_of_its_releases(epsilon, paper, lower, uppe
 
 
 # With 1000 records the reference's grid is 1e-5, a tenth of the accountant's.
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "delta", "epsilon", "upper", "z"), [
     (30, 1e-5, 0.5, 0.5437, 10.3324), (30, 1e-5, 1, 1.2178, 5.6638), (30, 1e-5, 2, 2.9265, 3.2083),
     (30, 1e-5, 4, 8.4650, 1.9186), (30, 1e-5, 8, 40.60, 1.2385), (30, 1e-6, 1, 1.2475, 6.3629),
@@ -562,7 +564,7 @@ def test_quality_of_the_fixed_size_bounds(z, times, replacement, lower, without)
 def test_values_of_the_profile():
     for z, values in ((1, (1.904374e-2, 5.419587e-3, 3.439372e-4, 4.115834e-5)),
                       (2, (9.855864e-3, 2.083165e-4, 1.028084e-8, 5.173547e-12))):
-        ours = subsampling.profile(np.array([0, 0.1, 0.5, 1]), 1000, 50, z, True)
+        ours = gaussians.profile(np.array([0, 0.1, 0.5, 1]), 1000, 50, z, True)
         np.testing.assert_allclose(ours, values, rtol=3e-7)
 
 

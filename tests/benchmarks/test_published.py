@@ -200,7 +200,7 @@ def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, 
     assert row["true_epsilon_low"] <= row["true_epsilon_high"]
     assert row["seeds"] == 1
     assert out["reruns"][0]["gradient"] > 0
-    (stated,) = out["statements"]
+    (stated,) = (x["statement"] for x in out["cells"].values() if "statement" in x)
     assert round(stated["epsilon"], 6) <= 1.0
     assert "Re-runs" in text.read_text()
     assert picture.read_bytes()[:4] == b"\x89PNG"

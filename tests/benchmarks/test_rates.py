@@ -17,7 +17,7 @@ from benchmarks.utility.rates import cases as rate_cases
 from benchmarks.utility.rates import games as rate_games
 from benchmarks.utility.rates.cases import CASES
 from jaxminimax import FixedSize, Full, Poisson, Query, Saddle, extragradient, proximal
-from jaxminimax.mechanism import Resolvent
+from jaxminimax.mechanism import CyclicPoisson, Resolvent
 
 CLIP, QUIET = Saddle(9.0, 9.0), Saddle(0.0, 0.0)
 
@@ -78,6 +78,20 @@ def test_a_mapped_program_counts_every_run():
     one = evaluations.count(program, jax.random.key(0))
     assert one == 3 * 2 * 12
     assert evaluations.count(jax.vmap(program), jax.random.split(jax.random.key(0), 5)) == 5 * one
+
+
+@pytest.mark.parametrize(("sampling", "bands"), [
+    (Full(), 1), (CyclicPoisson(rate=1.0, parts=4), 4)], ids=str)
+def test_a_conditional_counts_once_and_an_output_without_use_counts(sampling, bands):
+    """Sums have a program for each platform; only one player moves."""
+    query = Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(0.0, None), sampling=sampling,
+                  population=12, bands=bands)
+    hyper = jmm.sgda.Hyper(query=query, iterations=4, step=Saddle(0.1, 0.1))
+    problem = evaluations.marked(jmm.Problem(lambda z, x: Saddle(z.w + x, jnp.zeros(()))))
+    start = Saddle(jnp.zeros(3), jnp.zeros(()))
+    counted = evaluations.count(lambda key: jmm.run(
+        key, start, jnp.zeros((12, 3)), hyper, jmm.sgda, problem)[0], jax.random.key(0))
+    assert counted == 4 * 12 // bands
 
 
 def test_a_loop_of_unknown_length_is_refused():

@@ -251,7 +251,7 @@ def test_the_figures_are_made_kept_and_gone_on_with(folder, tmp_path, monkeypatc
     assert table2_figures.main(given) == 0
     out = json.loads(path.read_text())
     assert [r["hidden"] for r in out["rows"]] == [8]
-    assert [s["cell"] for s in out["statements"]] == [one.name]
+    assert list(out["cells"]) == [one.name]
     assert out["arguments"]["quick"]
     assert picture.read_bytes()[:4] == b"\x89PNG"
     monkeypatch.setattr(table2_figures, "measured", lambda *_: pytest.fail("it was run again"))

@@ -18,6 +18,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base import programs
 from jaxminimax.drivers import many_runs
+from tests.helpers.lanes import rest_nightly
 
 N, D = 200, 4
 PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -38,7 +39,8 @@ def hyper(epsilon=1.0, iterations=40, sampling=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.1), jmm.Disjoint(batch=20)])
+@pytest.mark.parametrize("sampling", rest_nightly([
+    jmm.Poisson(rate=0.1), jmm.Full(), jmm.Disjoint(batch=20)], 1))
 def test_a_sweep_compiles_once_and_equals_the_single_runs(sampling):
     data = dataset()
     plain = hyper(sampling=jmm.Disjoint(batch=20))
@@ -101,7 +103,7 @@ sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe", "
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_once", [None, 1, 4])
+@pytest.mark.parametrize("at_once", rest_nightly([4, None, 1], 1))
 def test_runs_of_different_lengths_are_each_their_own(uneven, at_once):
     """Four at once: budgets share a place, and one place is filled up."""
     hypers, keys, data, alone = uneven

@@ -180,6 +180,7 @@ def test_an_attack_comes_within_six_per_cent(mu, runs, real_noise):
 # --- numbers ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("expected", "total", "renyi"), [
     (10.0, 1.4407, 1.798), (30.0, 1.6045, 1.965), (100.0, 1.7651, 2.116)])
 def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, real_noise):

@@ -325,6 +325,7 @@ def test_results_that_are_one_matrix_in_two_orders_are_told_apart():
     np.testing.assert_allclose(total.v, 2 * x[0].ravel())
 
 
+@pytest.mark.slow
 @strategies
 @pytest.mark.optimised
 def test_pieces_that_cancel_in_one_example_do_not_drown_the_others(strategy):
@@ -358,6 +359,7 @@ def test_no_number_of_leaves_hides_what_is_small(strategy):
     assert np.linalg.norm(np.array(g.w, np.float64)) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.optimised
 def test_leaves_of_different_types_are_held_to_the_coarser_ones_rounding(strategy):
@@ -391,6 +393,7 @@ def test_the_bound_catches(bug, monkeypatch):
     assert largest_excess() > 0
 
 
+@pytest.mark.slow
 @strategies
 @pytest.mark.optimised
 def test_an_example_of_a_million_equal_numbers_is_not_longer_than_the_clip_norm(strategy):

@@ -15,6 +15,7 @@ from jaxminimax.gradients.ghost import planning
 from jaxminimax.gradients.integer_sums import Grid, is_words
 from jaxminimax.gradients.summation import Rounding
 from jaxminimax.mechanism.grid import BLOCK
+from tests.helpers.lanes import rest_nightly
 
 SIZE = 4
 
@@ -50,7 +51,7 @@ WIDE = random_models.covering(seed for seed in range(200) if seed % 3 < 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*WIDE, 2, 5, 8])
+@pytest.mark.parametrize("seed", rest_nightly([*WIDE, 2, 5, 8], 6))
 def test_random_models_are_clipped_as_by_whole_gradients(seed):
     """At magnitudes from 1e-30 to 1e30, every layer against whole gradients in float64.
 

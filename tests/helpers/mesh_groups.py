@@ -30,8 +30,13 @@ from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.placement import gather_rows, shard_sums
 from jaxminimax.releases import noisy_sums, reading, solutions
-from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.releases.groups import (
+    release_group_gradient,
+    release_group_index,
+    release_group_losses,
+    release_loss,
+    release_weighted_gradient,
+)
 from jaxminimax.releases.solutions import release_group_solution, release_resolvent
 from jaxminimax.releases.stream import release_leaf
 

@@ -17,6 +17,7 @@ from jaxminimax.drivers.runs import whole_run
 from jaxminimax.mechanism import composed
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import release_keys
+from tests.helpers.lanes import rest_nightly
 
 N, KEY = 40, jax.random.key(5)
 QUERY = jmm.Query(clip=Saddle(1.0, None), population=N, noise_multiplier=Saddle(4.0, None))
@@ -285,7 +286,7 @@ def test_a_round_with_other_releases_than_described_is_refused(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", rest_nightly(DRIVERS, 3))
 def test_every_driver_looks(driver):
     driver(with_point(Two.point))
     with pytest.raises(ValueError, match="other settings"):
@@ -384,6 +385,7 @@ def test_check_lets_branches_release_one_number():
 # --- saved runs ---
 
 
+@pytest.mark.slow
 def test_a_saved_run_of_two_parts_from_before_places_is_not_gone_on_from(tmp_path):
     from jaxminimax.releases import watch
 

@@ -195,6 +195,7 @@ def claimed(c, q, z, epsilon, relation, people=2):
     return delta_of(Charge(losses=((loss, 1),)), epsilon, relation, people)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("c", "q", "z", "epsilon"), [
     (0.5, 0.3, 1.0, 0.5), (0.5, 0.3, 0.7, 2.0), (1.0, 0.6, 1.0, 0.0), (-0.5, 0.2, 0.8, 1.0)])
 def test_two_records_of_a_window_are_bounded_by_their_pair(c, q, z, epsilon):

@@ -93,6 +93,7 @@ def test_coefficients_are_integers_whose_sums_are_the_nearest_to_the_series():
 # --- the noise ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 def test_increments_have_the_covariance_of_the_factorisation(exact):
     releases, bands, size = 8, 3, 40_000

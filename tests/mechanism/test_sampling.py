@@ -218,6 +218,7 @@ def test_the_size_of_a_sample_is_binomial(rate, population):
     assert chi_square_p(np.bincount(sizes, minlength=population + 1), expected) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "population", "apart"), [
     (rate, population, apart) for rate, population in CASES
     for apart in (1, 2, 15, 16, 17, population - 1) if 0 < apart < population])

@@ -47,6 +47,7 @@ def test_noise_is_standard_normal(sample):
     assert stats.kstest(sample[half:], "norm").pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_its_moments_are_those_of_the_normal_law(sample):
     for power, mean, second in ((1, 0, 1), (2, 1, 3), (3, 0, 15), (4, 3, 105), (6, 15, 10395)):
@@ -139,6 +140,7 @@ def test_small_radii_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch)
     assert np.all(np.abs(y) < 1e-8)
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.optimised
 def test_small_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
@@ -165,6 +167,7 @@ def test_radii_on_both_sides_of_the_middle_of_their_law_are_in_order(dtype, monk
                                rtol=1e-6 if dtype == jnp.float32 else 1e-12)
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.optimised
 def test_small_radii_are_drawn_as_often_as_the_law_says(dtype):

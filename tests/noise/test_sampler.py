@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from benchmarks.privacy import noise_law
+from benchmarks.privacy import noise_law, normal_tables
 from jaxminimax import noise as law
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.tree import in_float64
 from jaxminimax.noise import _sampler, _tables
-from jaxminimax.noise._sampler import places
+from jaxminimax.noise._tables import places
 from tests.conftest import QUICK
 
 mp.mp.prec = 400
@@ -45,7 +45,7 @@ def tail(x):
 
 def quantile(u):
     log = float(mp.log(u / 2))
-    return _tables.quantile(u, mp.mpf(-float(special.ndtri_exp(log))))
+    return normal_tables.quantile(u, mp.mpf(-float(special.ndtri_exp(log))))
 
 
 def split(number):
@@ -86,7 +86,7 @@ def remade():
         every = range(octaves)
         for octave in (o for o in every if o < 6 or o > octaves - 4 or o % 16 == 0):
             start = quantile(mp.mpf(2) ** -octave) if octave else mp.mpf(0)
-            actual[count, octave] = _tables.cells(octave, count, degree, start)
+            actual[count, octave] = normal_tables.cells(octave, count, degree, start)
     return actual
 
 
@@ -100,7 +100,7 @@ def test_the_tables_are_the_coefficients_of_the_quantile(remade):
             expected = [[float(mp.ldexp(a, BITS)) for a in row] for row in rows]
             np.testing.assert_array_equal(table.middle[here], expected)
         else:
-            expected = [[_tables.limbs(a) for a in row] for row in rows]
+            expected = [[normal_tables.limbs(a) for a in row] for row in rows]
             np.testing.assert_array_equal(table.last[here], expected)
 
 
@@ -112,9 +112,9 @@ def test_what_the_series_leave_out_is_as_small_as_the_proofs_say(remade):
         assert max(remainders) < bound, octave
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_committed_file_is_what_the_module_makes():
-    for made, kept in zip(_tables.make(), _tables.tables(), strict=True):
+    for made, kept in zip(normal_tables.make(), _tables.tables(), strict=True):
         assert made.dtype == kept.dtype
         np.testing.assert_array_equal(made, kept)
 
@@ -204,6 +204,7 @@ def certain(word, shift=0):
     return wrong.sum(), doubt.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 4, 22])
 @pytest.mark.optimised
 def test_the_first_stage_is_right_at_the_edges_of_all_cells(shift):
@@ -231,6 +232,7 @@ def test_the_first_stage_is_right_in_blocks_of_all_words(shift):
     assert doubt - small < 3.2 * 2.0**-shift * 0.0079 + 0.002
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 22])
 @pytest.mark.optimised
 def test_the_middle_stage_is_right_at_the_edges_of_all_cells(shift):
@@ -313,7 +315,7 @@ def from_words(monkeypatch, drawn, bits):
         given = jnp.asarray(drawn).T
         patch.setattr(_sampler, "_settled", _sampler._settled.__wrapped__)  # traced anew
         patch.setattr(_sampler, "random_words", lambda key, shape: given[0])
-        patch.setattr(_sampler, "words_of", lambda key, fine, size, place, parts, **how: jnp.pad(
+        patch.setattr(_tables, "words_of", lambda key, fine, size, place, parts, **how: jnp.pad(
             given, ((0, 1), (0, 0)))[:1 + 2 * parts, place])
         draw = jax.jit(lambda b: law.floored_normal(jax.random.key(0), len(drawn), b))
         return [np.asarray(draw(b)) for b in bits]

@@ -24,6 +24,7 @@ from jaxminimax.placement import shard_sums
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.reading import sample_of_release
+from tests.helpers.lanes import rest_nightly
 
 N, D = 200, 3
 PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -56,11 +57,11 @@ def mapped(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sampling", "algorithm", "rounds"), [
+@pytest.mark.parametrize(("sampling", "algorithm", "rounds"), rest_nightly([
     (jmm.Poisson(rate=0.1), jmm.sgda, 3),  # the last share of a piece is a short one
     (jmm.FixedSize(batch=20, replacement=True), jmm.sgda, None),
     (jmm.Disjoint(batch=15), jmm.extragradient, 1),
-])
+], 1))
 def test_where_the_data_are_changes_nothing(sampling, algorithm, rounds, tmp_path):
     h = hyper(sampling, algorithm=algorithm)
     resident = fitted(tuple(map(jnp.asarray, ROWS)), h, algorithm)

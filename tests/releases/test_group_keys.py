@@ -15,8 +15,14 @@ from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys, draw_in_group
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases import release_keys
-from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.releases.groups import (
+    release_group_gradient,
+    release_group_index,
+    release_group_losses,
+    release_loss,
+    release_weighted_gradient,
+)
+from tests.helpers.lanes import rest_nightly
 
 SIZES, D, KEY, SPENT = (5, 9), 3, jax.random.key(4), 2
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(2, 9, D)))
@@ -75,8 +81,8 @@ def test_every_record_of_every_group_has_a_key_of_its_own():
 
 
 @pytest.mark.slow  # three programs
-@pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.5),
-                                      jmm.FixedSize(batch=3, replacement=True)], ids=str)
+@pytest.mark.parametrize("sampling", rest_nightly([
+    jmm.Poisson(rate=0.5), jmm.Full(), jmm.FixedSize(batch=3, replacement=True)], 1), ids=str)
 def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
     each, _ = values(Kind.ONE_GROUP)
     made = gradients(sampling)

@@ -17,8 +17,11 @@ from jaxminimax.mechanism import overflow_probability
 from jaxminimax.mechanism.groups import in_group
 from jaxminimax.noise import floats
 from jaxminimax.problems import ball, worst_group
-from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.releases.losses import release_group_losses
+from jaxminimax.releases.groups import (
+    release_group_gradient,
+    release_group_losses,
+    release_weighted_gradient,
+)
 
 SIGMAS = 4.5
 KEY = jax.random.key(0)
@@ -324,6 +327,7 @@ def test_laplace_numbers_follow_their_law_into_the_tails(dtype):
             assert abs(hits - tail) < SIGMAS * np.sqrt(tail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.optimised
 def test_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):

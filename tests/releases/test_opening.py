@@ -16,8 +16,13 @@ from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import reading, release_keys
-from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.releases.groups import (
+    release_group_gradient,
+    release_group_index,
+    release_group_losses,
+    release_loss,
+    release_weighted_gradient,
+)
 from jaxminimax.releases.solutions import release_group_solution, release_resolvent
 from jaxminimax.releases.stream import next_pair, release_leaf
 from jaxminimax.releases.sums import noisy_operator, release

@@ -12,7 +12,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.placement.host_data import Window
-from jaxminimax.releases import groups, losses, record_isolation, solutions, stream
+from jaxminimax.releases import groups, record_isolation, solutions, stream
 
 N, KEY, ZERO = 50, jax.random.key(0), jnp.int32(0)
 X = jnp.linspace(-1.0, 1.0, N)
@@ -229,14 +229,14 @@ def release_cases(closed):
         "gradient of all": lambda: groups.release_weighted_gradient(
             KEY, jmm.Repeat(query=dataclasses.replace(gradients, groups="all"), times=1), ZERO,
             task, w, GROUPS, jnp.ones(len(SIZES))),
-        "losses": lambda: losses.release_group_losses(KEY, risks, ZERO, task, w, GROUPS),
-        "index": lambda: losses.release_group_index(KEY, choice, ZERO, task, w, GROUPS),
+        "losses": lambda: groups.release_group_losses(KEY, risks, ZERO, task, w, GROUPS),
+        "index": lambda: groups.release_group_index(KEY, choice, ZERO, task, w, GROUPS),
         "solution": lambda: solutions.release_group_solution(
             KEY, solution, ZERO, task, w, GROUPS),
         "leaf": lambda: stream.release_leaf(KEY, tree, ZERO, single, z, X, (ZERO,)),
         "leaf of a group": lambda: stream.release_leaf(
             KEY, tree, ZERO, single, z, GROUPS, (ZERO, ZERO)),
-        "loss": lambda: losses.release_loss(KEY, one, ZERO, task, w, GROUPS, (ZERO, ZERO)),
+        "loss": lambda: groups.release_loss(KEY, one, ZERO, task, w, GROUPS, (ZERO, ZERO)),
     }
 
 

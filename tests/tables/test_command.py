@@ -24,11 +24,11 @@ from jaxminimax.tables import (
     Charged,
     Number,
     Schema,
-    calibration,
     columns,
     command,
     defaults,
     files,
+    labels,
     report,
     rule,
     scaling,
@@ -338,7 +338,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
 
     def again(key, described, *rest):
         """Calibration comes after the rounds, and was not released yet."""
-        assert described.query.clip.w == calibration.CLIP, "released twice"
+        assert described.query.clip.w == labels.LINE_CLIP, "released twice"
         later.append(described)
         return sound(key, described, *rest)
 

@@ -11,8 +11,8 @@ import pytest
 from jaxminimax.tables import (
     Number,
     Schema,
-    calibration,
     files,
+    labels,
     records,
     scaling,
     train,
@@ -81,13 +81,12 @@ def test_features_in_a_file_train_the_same_scorer_bit_for_bit(tmp_path, monkeypa
     request.getfixturevalue("in_files")
     monkeypatch.setattr(files, "_ROWS", 64)
     frames, lines = files.Frames(tmp_path / "t.parquet", schema.numeric, schema.names), []
-    release_line = calibration.release_line
-    monkeypatch.setattr(calibration, "release_line", lambda *args: (
+    release_line = labels.release_line
+    monkeypatch.setattr(labels, "release_line", lambda *args: (
         lines.append(args), release_line(*args))[1])
     assert is_mapped(records.encoded(frames, schema).x)
     with pytest.warns(UserWarning, match="delta"):
         mapped = train(frames, schema, epsilon=4.0, delta=1e-3, key=key)
     assert np.array_equal(mapped.weights, memory.weights)
-    scores, labels, weight = lines[0][2:5]
-    for one in (scores, labels, weight):
+    for one in lines[0][2:5]:  # scores, labels and weights
         assert is_mapped(one), "nothing of all rows stays in memory"

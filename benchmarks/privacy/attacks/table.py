@@ -26,8 +26,7 @@ import pandas as pd
 from jaxminimax import Saddle, sgda
 from jaxminimax.mechanism import GroupLosses, Repeat
 from jaxminimax.releases import sums
-from jaxminimax.releases.groups import release_weighted_gradient
-from jaxminimax.releases.losses import release_group_losses
+from jaxminimax.releases.groups import release_group_losses, release_weighted_gradient
 from jaxminimax.tables import (
     Category,
     Charged,

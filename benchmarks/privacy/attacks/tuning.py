@@ -7,7 +7,6 @@ and so is the epsilon that is attained; no bound may fall below it.
 """
 
 import math
-import sys
 
 import numpy as np
 from scipy import special, stats
@@ -71,4 +70,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

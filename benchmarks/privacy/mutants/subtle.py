@@ -21,7 +21,7 @@ from benchmarks.privacy.mutants.detectors import FULL, KEY, Finding, query
 from jaxminimax import Saddle, mechanism
 from jaxminimax.gradients import clipping
 from jaxminimax.mechanism.grid import charged_multiplier
-from jaxminimax.releases import losses, noisy_sums, reading, stream, sums
+from jaxminimax.releases import groups, noisy_sums, reading, stream, sums
 
 RELEASES = 121  # more than two of fifty releases each
 
@@ -216,7 +216,7 @@ def largest_mean_loss() -> Finding:
     described = mechanism.GroupLosses(bound=2.0, sizes=(3, 4, 2), noise_multiplier=0.0, times=1)
     problem = jmm.problems.worst_group(lambda w, x: 100.0 * x, jmm.problems.ball(1.0),
                                        lipschitz=1.0, bound=1.0)
-    y = losses.release_group_losses(KEY, described, jnp.int32(0), problem, jnp.zeros(1),
+    y = groups.release_group_losses(KEY, described, jnp.int32(0), problem, jnp.zeros(1),
                                     jnp.ones((3, 4)))
     return Finding(float(jnp.max(y)) / 2.0, 1.0 + 1e-6)
 

@@ -13,7 +13,6 @@ import itertools
 import math
 import os
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -133,9 +132,9 @@ def honest(args: Any, cell: Cell, seed: int) -> tuple[dict[str, Any], dict[str, 
              "noise_multiplier": jmm.accounting.effective_noise_multiplier(lane.hyper.query),
              "iterations": lane.hyper.iterations}
     if cell.epsilon < math.inf:
-        facts["statement"] = jmm.statement(
+        facts["statement"] = report.stated(jmm.statement(
             auc_runs.ALGORITHMS[algorithm], lane.hyper, result.state[0], delta=cell.delta,
-            unit=dataset.unit, assumed=(*dataset.public, *_ASSUMED)).to_json()
+            unit=dataset.unit), (*dataset.public, *_ASSUMED))
     # A private run's average is fixed beforehand as its answer; no best of two there.
     return {"average": [float(x) for x, in result.auc[0]], "seconds": result.seconds[0]}, facts
 
@@ -272,4 +271,4 @@ def rows_measured(done: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -126,7 +126,7 @@ def markdown(rows: list[Row], assumed: Sequence[str] = ()) -> str:
              "public, which they are not. Its AUC is that of the better of the last and the "
              "averaged point, chosen on the test rows. *front end*: a fixed public map before the "
              "scorer, compared with the published MLP.", "",
-             "Assumed by *honest*, besides what every statement in the JSON file lists:", "",
+             "Assumed by *honest*, besides what every privacy statement lists:", "",
              *(f"* {x}" for x in assumed), ""]
     cells: Cells = {(r["reading"], r["dataset"], r["method"], r["epsilon"], r["delta"]): r
                     for r in rows}
@@ -198,8 +198,6 @@ def _lines(cells: Cells, dataset: str, method: str, delta: float, epsilons: list
 
 def plot(path: pathlib.Path, rows: list[Row]) -> None:
     """AUC against epsilon: honest with its spread, the published figure, the printed protocol."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     delta = min(r["delta"] for r in rows)

@@ -16,7 +16,6 @@ import json
 import math
 import os
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -142,9 +141,9 @@ def _auc(args: Any, cell: Cell, scorer: str, s: settings.Settings, rate: float |
         return [50.0] * len(seeds), None  # no better than a coin, and reported as that
     if cell.epsilon == math.inf:
         return [100 * x for x in result.auc[0][0]], None
-    said = jmm.statement(jmm.sgda, lane.hyper, result.state[0], delta=_DELTA, unit=first.unit,
-                         assumed=(*first.public, *_ASSUMED))
-    return [100 * x for x in result.auc[0][0]], {**said.to_json(), "cell": cell.name}
+    said = jmm.statement(jmm.sgda, lane.hyper, result.state[0], delta=_DELTA, unit=first.unit)
+    return ([100 * x for x in result.auc[0][0]],
+            report.stated(said, (*first.public, *_ASSUMED)))
 
 
 def measured(args: Any, cell: Cell) -> dict[str, Any]:
@@ -208,7 +207,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         done = report.kept(args.json, "cells", arguments, ("seeds", "first_seed", "quick")) or {}
         rows = noise(args) if "noise" in args.parts else []
-        todo, statements = cells(args), list[Any]()
+        todo = cells(args)
         wanted = report.chosen(args, [cell.name for cell in todo])
         for number, cell in enumerate(todo, 1):
             if cell.name not in {*wanted, *done}:
@@ -218,10 +217,9 @@ def main(argv: list[str] | None = None) -> int:
                 report.say(f"[{number}/{len(todo)}] {cell.name}")
                 done[cell.name] = {"recipe": recipe, **measured(args, cell)}
                 jax.clear_caches()
-                _write(args, arguments, rows, done, statements)
+                _write(args, arguments, rows, done)
             rows.append(done[cell.name]["row"])
-            statements += [s for s in [done[cell.name]["statement"]] if s is not None]
-        _write(args, arguments, rows, done, statements)
+        _write(args, arguments, rows, done)
     except (ValueError, OSError, auc_runs.Refused) as error:
         p.error(str(error))
     for one in verdicts.claims(rows):
@@ -234,11 +232,11 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _write(args: Any, arguments: dict[str, Any], rows: list[dict[str, Any]], done: dict[str, Any],
-           statements: list[dict[str, Any]]) -> None:
+def _write(args: Any, arguments: dict[str, Any], rows: list[dict[str, Any]],
+           done: dict[str, Any]) -> None:
     report.save(args, {"rows": rows, "claims": verdicts.claims(rows), "assumed": list(_ASSUMED),
-                       "cells": done, "statements": statements}, arguments)
+                       "cells": done}, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

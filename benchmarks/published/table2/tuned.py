@@ -19,7 +19,6 @@ import functools
 import itertools
 import math
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -157,7 +156,7 @@ def measure(args: argparse.Namespace, keep: dict[str, Any]) -> list[dict[str, An
             keep[label] = {
                 "data": name, "epsilon": epsilon, "delta": args.delta, "settings": way,
                 "auc": statistics.fmean(scores), "auc_se": error, "seeds": args.seeds,
-                "aucs": scores, "chosen": chosen, "statement": said.to_json(),
+                "aucs": scores, "chosen": chosen, "statement": report.stated(said),
                 "published": table2_settings.published(name, "linear", epsilon, args.delta),
                 "seconds": time.perf_counter() - began}
             report.say(f"{label}: {keep[label]['auc']:.2f} +- {error:.2f}")
@@ -219,4 +218,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -86,8 +86,6 @@ def verdict(one: dict[str, Any]) -> str:
 
 def plot(path: pathlib.Path, rows: list[Row]) -> None:
     """Panels: noise by delta, AUC by width, AUC by batch; bars are standard errors."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     panels: list[tuple[str, str, float | None]] = [

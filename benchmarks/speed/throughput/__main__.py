@@ -27,7 +27,6 @@ import argparse
 import functools
 import pathlib
 import statistics
-import sys
 from typing import Any
 
 from benchmarks.common import report
@@ -147,8 +146,8 @@ def parser() -> report.Parser:
     p.add_argument("--again", action="store_true", help="also what the JSON file holds already")
     p.add_argument("--rounds", type=report.count, default=None, help="default 7; 3 with --quick")
     p.add_argument("--seconds", type=report.number(0, 60), default=None,
-                   help="of a peer in a round, default 0.04; 0.02 with --quick")
-    p.add_argument("--budget", type=report.number(0, 3600), default=1.0,
+                   help="of a peer in a round, default 0.5; 0.1 with --quick")
+    p.add_argument("--budget", type=report.number(0, 3600), default=2.5,
                    help=f"seconds after which a peer leaves the rounds, after {LEAST} at least")
     p.add_argument("--longest", type=report.number(0, 3600), default=1.5,
                    help="seconds: peers whose step would take longer, by that of a smaller batch, "
@@ -165,9 +164,9 @@ def parser() -> report.Parser:
 
 def filled(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments with what `--quick` stands for."""
-    quick = {"only": ["linear 22", "mlp"], "batches": [256], "rounds": 3, "seconds": 0.02}
+    quick = {"only": ["linear 22", "mlp"], "batches": [256], "rounds": 3, "seconds": 0.1}
     full = {"only": [*cases.WORKLOADS, GROWTH], "batches": list(BATCHES), "rounds": 7,
-            "seconds": 0.04}
+            "seconds": 0.5}
     for name, value in (quick if args.quick else full).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
@@ -232,4 +231,4 @@ def run(args: argparse.Namespace, record: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

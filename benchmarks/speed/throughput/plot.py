@@ -51,8 +51,6 @@ def _labelled(ax: Any, lines: list[tuple[str, Any, float, float]]) -> None:
 
 
 def _figure(panels: int, title: str) -> tuple[Any, list[Any]]:
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     across = min(_ACROSS, panels)

@@ -112,22 +112,23 @@ def one_run(job: Job, epsilon: float, weight: float | None, seed: int, rounds: i
     key = _key(job.method, job.kind, job.groups, epsilon, weight, seed)
     if job.method == "group_sgd":
         w, hyper = methods.worst_group(key, task.train, rounds, epsilon, delta)
-        said = jmm.statement(jmm.group_sgd, hyper, delta=delta, assumed=_ASSUMED)
+        assumed: tuple[str, ...] = _ASSUMED
+        said = jmm.statement(jmm.group_sgd, hyper, delta=delta, assumed=assumed)
     else:
         assert weight is not None
         ask, hyper = methods.described(job.method, job.kind, k, n, rounds, epsilon, delta)
         data = jax.tree.map(jnp.asarray, task.train)
         w = methods.trained(key, data, weight, ask, hyper, job.method, job.kind, k)
+        assumed = (*fair_tasks.PUBLIC, *_ASSUMED)
         said = jmm.statement(jmm.sgda, hyper, delta=delta, alongside=(ask,),
-                             unit="one row of the table",
-                             assumed=(*fair_tasks.PUBLIC, *_ASSUMED))
+                             unit="one row of the table", assumed=assumed)
     x, y, s = task.test
     if not np.all(np.isfinite(w)):
         raise ValueError(f"{job.method} at epsilon {epsilon:g} diverged")
     predicted = (x @ w > 0).astype(int)
     return {"epsilon": epsilon, "delta": delta, "error": float(np.mean(predicted != y)),
             "parity": parity_violation(predicted, s), "odds": odds_violation(predicted, y, s),
-            "statement": said.to_json()}
+            "statement": report.stated(said, assumed)}
 
 
 def _kept(path: pathlib.Path | None) -> dict[str, dict[str, Any]]:
@@ -229,32 +230,27 @@ def _pm(row: dict[str, Any], name: str) -> str:
 
 def markdown(made: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
     """Both tables."""
-    def table(header: tuple[str, ...], cells: list[tuple[str, ...]]) -> str:
-        return "".join("| " + " | ".join(x) + " |\n" for x in (
-            header, ("---",) * len(header), *cells))
-
-    front = table(("groups", "penalty", "method", "ε", "weight", "error", "parity violation",
-                   "odds violation"),
-                  [(r["groups"].replace("_", " and "), r["kind"], r["method"], f"{r['epsilon']:g}",
-                    "" if r["weight"] is None else f"{r['weight']:g}", _pm(r, "error"),
-                    _pm(r, "parity"), _pm(r, "odds")) for r in made])
-    published = table(("published", "error", "at violation", "ours, at ε", "error", "violation",
-                       "method"),
-                      [("no privacy" if x["epsilon"] is None else f"ε = {x['epsilon']:g} claimed",
-                        f"{x['published']:.4f}", x["metric"].removeprefix("error at "),
-                        f"{x['ours_epsilon']:g}",
-                        "none" if x["ours"] is None else f"{x['ours']:.4f} ± {x['ours_se']:.4f}",
-                        "" if x["ours"] is None else
-                        f"{x['ours_violation']:.4f} ± {x['ours_violation_se']:.4f}",
-                        x["ours_method"] or "") for x in lines])
+    front = report.markdown(
+        ("groups", "penalty", "method", "ε", "weight", "error", "parity violation",
+         "odds violation"),
+        [(r["groups"].replace("_", " and "), r["kind"], r["method"], f"{r['epsilon']:g}",
+          "" if r["weight"] is None else f"{r['weight']:g}", _pm(r, "error"), _pm(r, "parity"),
+          _pm(r, "odds")) for r in made])
+    published = report.markdown(
+        ("published", "error", "at violation", "ours, at ε", "error", "violation", "method"),
+        [("no privacy" if x["epsilon"] is None else f"ε = {x['epsilon']:g} claimed",
+          f"{x['published']:.4f}", x["metric"].removeprefix("error at "),
+          f"{x['ours_epsilon']:g}",
+          "none" if x["ours"] is None else f"{x['ours']:.4f} ± {x['ours_se']:.4f}",
+          "" if x["ours"] is None else
+          f"{x['ours_violation']:.4f} ± {x['ours_violation_se']:.4f}",
+          x["ours_method"] or "") for x in lines])
     return (f"# Fairness with private groups, Adult\n\n{front}\nMeans over seeds of split and "
             f"noise, with their standard errors.\n\n## Compared with {PAPER}\n\n{published}")
 
 
 def plot(path: pathlib.Path, made: list[dict[str, Any]]) -> None:
     """Fronts of every method, a panel an epsilon, and the published ones."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     epsilons = sorted({r["epsilon"] for r in made})

@@ -87,7 +87,7 @@ def run(case: Case, seeds: int, quick: bool,
         first: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The row of a case, and its points."""
     ns = case.quick if quick else case.ns
-    points, gaps, statements = [], [], []
+    points, gaps = [], []
     for n in tqdm(ns, desc=case.name, unit="n", file=sys.stderr, disable=None, leave=False):
         job = case.build(n)
         start = time.perf_counter()
@@ -103,7 +103,6 @@ def run(case: Case, seeds: int, quick: bool,
             "rate": case.rate(n), "lower_order": case.lower(n), "private": case.private(n),
             "evaluations": counted(job),
             "evaluations_theory": case.cost(n), "seconds": round(seconds, 2)})
-        statements.append(jmm.statement(job.algorithm, job.hyper, delta=DELTA).paragraph())
     kept = max(3, -(-len(ns) // 2) + 1)  # the plateau of small n left out
     result, low, high = slope(ns[-kept:], gaps[-kept:])
     here, _, _ = slope(ns[-kept:], [np.array([case.rate(n)]) for n in ns[-kept:]])
@@ -113,14 +112,13 @@ def run(case: Case, seeds: int, quick: bool,
         "variant": case.variant, "epsilon": case.epsilon, "slope": result, "slope_low": low,
         "slope_high": high, "theory": case.theory, "theory_here": here,
         "evaluations": points[-1]["evaluations"], "evaluations_slope": growth,
-        "n": ns[-kept:], "seeds": seeds, "note": case.note, "statement": statements[-1],
+        "n": ns[-kept:], "seeds": seeds, "note": case.note,
+        "statement": report.stated(jmm.statement(job.algorithm, job.hyper, delta=DELTA)),
     }, points
 
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]], points: list[dict[str, Any]]) -> None:
     """A panel a case: gap against n, and the shapes of the theorem's rate and the lower bound."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     across = min(4, len(rows))
@@ -221,8 +219,7 @@ def main(argv: list[str] | None = None) -> int:
             its_points = [p for p in old_points if tuple(p[k] for k in _KEYS) == name]
         rows.append(row)
         points += its_points
-        report.save(args, {"rows": rows, "points": points,
-                           "statements": sorted({r["statement"] for r in rows})})
+        report.save(args, {"rows": rows, "points": points})
     header, lines = table(rows)
     said = [f"{seeds} runs a point, delta {DELTA:g}, replace-one; slopes over the larger half.",
             "theory: exponent of the theorem's slower term; here: slope of the theorem's whole "

@@ -1,5 +1,6 @@
 """Extragradient and proximal points on a bilinear game on unit balls, its saddle point inside."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks.published import bounds
 from benchmarks.utility.rates.base import DELTA, Case, Job, spread
-from jaxminimax import Problem, Query, Saddle, metrics, problems
+from jaxminimax import Disjoint, Problem, Query, Saddle, metrics, problems
 
 DIM = 6  # of both players together
 
@@ -61,11 +62,30 @@ def query(n: int, sampling: Any) -> Query:
     return Query(clip=Saddle(BOUND, BOUND), sampling=sampling, population=n, joint=True)
 
 
+def _corollary1_batch(n: int, epsilon: float) -> int:
+    return max(1, min(round(spread(epsilon, DIM)), n // 2))
+
+
+def _corollary1(n: int, epsilon: float) -> Any:
+    """One pass by Corollary 1 of Boob and Guzman, with its step for the calibrated noise.
+
+    B = sqrt(d ln(1/delta)) / epsilon, T = n / (2 B), step D / (7 T (M^2 + d sigma^2))^(1/2).
+    """
+    batch = _corollary1_batch(n, epsilon)
+    hyper = jmm.extragradient.Hyper(query=query(n, Disjoint(batch=batch)), step=Saddle(1.0, 1.0),
+                                    iterations=n // (2 * batch))
+    hyper = jmm.calibrate(jmm.extragradient, hyper, epsilon, DELTA)
+    noise = BOUND * float(hyper.query.noise_multiplier.w) / batch
+    step = min(1 / math.sqrt(3), _BALLS.diameter / math.sqrt(
+        7 * hyper.iterations * (BOUND**2 + DIM * noise**2)))
+    return dataclasses.replace(hyper, step=Saddle(step, step))
+
+
 def extragradient_job(n: int, epsilon: float, many: bool) -> Job:
     """NSEG: one pass over disjoint batches, or n^2 rounds on single records."""
-    plan = jmm.plan(jmm.extragradient, population=n, epsilon=epsilon,
-                    passes="many" if many else "one", **NUMBERS)
-    return Job(jmm.extragradient, plan.hyper, GAME, START, game_sample(n), game_gap)
+    hyper = jmm.plan(jmm.extragradient, population=n, epsilon=epsilon, passes="many",
+                     **NUMBERS).hyper if many else _corollary1(n, epsilon)
+    return Job(jmm.extragradient, hyper, GAME, START, game_sample(n), game_gap)
 
 
 def proximal_job(n: int, epsilon: float, many: bool) -> Job:
@@ -97,8 +117,8 @@ def one_pass(algorithm: str, epsilon: float, ns: list[int], quick: list[int]) ->
     def cost(n: int) -> int:
         if prox:
             return _resolvent_cost(n, epsilon, False)
-        plan = jmm.extragradient.single_pass(population=n, epsilon=epsilon, **NUMBERS)
-        return 2 * plan.batch * plan.iterations
+        batch = _corollary1_batch(n, epsilon)
+        return 2 * batch * (n // (2 * batch))
 
     return Case(algorithm, "one pass", "bilinear game on balls", "strong", epsilon,
                 -1 / 3 if prox else -0.5, lambda n: job(n, epsilon, False), rate,

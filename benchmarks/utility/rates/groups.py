@@ -144,8 +144,7 @@ CASES = (
          lambda n: (spread(1.0, 1) / n) ** 0.5 + spread(1.0, GROUPS_DIM) / n,
          lambda n: True, lambda n: n * active_job(n, 1.0).hyper.iterations,
          functools.partial(_lower, 1.0, _GROUPS, True), [250, 500, 1000, 2000], [250, 500, 1000],
-         note="n is the records of one group; both terms of Theorem 14 are of privacy; the "
-              "count of evaluations adds up branches, of which a run takes one."),
+         note="n is the records of one group; both terms of Theorem 14 are of privacy."),
     Case("phased_erm", "certified", "five groups of points", "primal", 1.0, -0.5,
          lambda n: phased_job(n, 1.0),
          lambda n: (5 / n) ** 0.5 + 5 * spread(1.0, GROUPS_DIM) / n,

@@ -22,8 +22,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import pathlib
-import sys
 from typing import Any
 
 import jax
@@ -150,8 +148,7 @@ def main(argv: list[str] | None = None) -> int:
         report.say(", ".join(f"{k} {v}" for k, v in rows[-1].items() if k != "runs"))
 
     def keep(scores: list[dict[str, Any]]) -> None:
-        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        report.save(args, {"rows": rows, "auc": scores}, arguments)
+        report.save(args, {"rows": rows, "auc": scores})
 
     keep([])
     scores = [] if args.only == "games" else auc.ablation(report.seeds(args), keep)
@@ -162,4 +159,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -153,7 +153,8 @@ def trained(case: str, task: Task, name: str, epsilon: float, delta: float,
         result.append(group_methods.accuracies(made.scores(held.x), held, len(task.names)))
     return row(case, task, name, epsilon, delta, np.array(result), {
         "iterations": made.rounds, "seconds": time.perf_counter() - clock,
-        "first_seed": seeds[0], "statement": made.statement.to_json()})
+        "first_seed": seeds[0],
+        "statement": report.stated(made.statement, (*task.public, *_ASSUMED))})
 
 
 def references(case: str, task: Task, seeds: range) -> list[dict[str, Any]]:

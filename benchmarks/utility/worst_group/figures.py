@@ -43,11 +43,10 @@ def markdown(rows: Sequence[dict[str, Any]], label: bool | None = None) -> str:
                f"{min(g['n'] for g in r['groups'].values())})"
         said = f"**{cell(r)}**" if r["default"] else cell(r)
         cells.setdefault((name, r["epsilon"]), {})[r["method"]] = said
-    lines = [["table, groups (number; smallest)", "ε", *methods],
-             ["---"] * (2 + len(methods)),
-             *([name, f"{epsilon:g}", *(found.get(m, "") for m in methods)]
-               for (name, epsilon), found in cells.items())]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return report.markdown(
+        ["table, groups (number; smallest)", "ε", *methods],
+        [[name, f"{epsilon:g}", *(found.get(m, "") for m in methods)]
+         for (name, epsilon), found in cells.items()])
 
 
 def references(rows: Sequence[dict[str, Any]]) -> str:
@@ -57,9 +56,9 @@ def references(rows: Sequence[dict[str, Any]]) -> str:
         if r["epsilon"] is None:
             known.setdefault(f"{r['dataset']}, {r['groups_by']}", {})[r["method"]] = cell(r)
     methods = list(dict.fromkeys(m for result in known.values() for m in result))
-    lines = [["without privacy", *methods], ["---"] * (1 + len(methods)),
-             *([name, *(result.get(m, "") for m in methods)] for name, result in known.items())]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return report.markdown(
+        ["without privacy", *methods],
+        [[name, *(result.get(m, "") for m in methods)] for name, result in known.items()])
 
 
 def page(rows: Sequence[dict[str, Any]]) -> str:
@@ -80,8 +79,6 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
 
 def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
     """The worst group's accuracy of every method with its standard error, a panel for a table."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     cases = list(dict.fromkeys((r["dataset"], r["groups_by"]) for r in rows))

@@ -28,7 +28,6 @@ import functools
 import json
 import math
 import pathlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -263,14 +262,8 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
         lines.setdefault(key, {})[r["releases"]] = f"{r['gap']:.4f} ± {r['se']:.4f}{mark}"
     header = ("game", "geometry", "n", "ε", "method", "schedule", "average", "step",
               *(str(c) for c in counts))
-    return markdown(header, [[*map(str, key), *(cells.get(c, "") for c in counts)]
-                             for key, cells in lines.items()])
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of a document."""
-    return "".join("| " + " | ".join(line) + " |\n"
-                   for line in [header, ["---"] * len(header), *rows])
+    return report.markdown(header, [[*map(str, key), *(cells.get(c, "") for c in counts)]
+                                    for key, cells in lines.items()])
 
 
 def page(result: dict[str, Any]) -> str:
@@ -318,8 +311,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     """All runs."""
     study = study_of(args, 48)
     return {
-        "environment": report.environment(), "arguments": {
-            k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()},
+        "environment": report.environment(), "arguments": report.arguments_of(args),
         "privacy": f"Every run reads full batches and has its epsilon at delta {DELTA:g} for the "
                    "replacement of one record. That epsilon does not cover the choice of a "
                    "multiple by an oracle.",
@@ -353,12 +345,9 @@ def main(argv: list[str] | None = None) -> int:
             result["plans_environment"] = report.environment()
         elif args.only:
             result[args.only] = noise_rows(args, args.only == "turns")
-    print(page(result))
     if args.json is not None:
         report.write_json(args.json, result)
-    if args.markdown is not None:
-        args.markdown.write_text("# Monotone games at equal privacy\n\n" + page(result),
-                                 encoding="utf-8")
+    report.show(args, page(result), "Monotone games at equal privacy")
     if args.plot is not None:
         plot.plot(args.plot, result)
     if args.noise_plot is not None:
@@ -367,4 +356,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -242,8 +242,6 @@ def caption(part: dict[str, Any]) -> str:
 
 def plot(path: pathlib.Path, result: dict[str, Any]) -> None:
     """Gap against epsilon, a panel for each number of passes."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     found = result["noise"]["rows"]

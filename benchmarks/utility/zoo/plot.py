@@ -76,8 +76,6 @@ def best(rows: Sequence[dict[str, Any]], most: int) -> dict[tuple[str, float, in
 
 def plot(path: pathlib.Path, result: dict[str, Any]) -> None:
     """Gaps against releases with the lines of theory, and who is best over game, epsilon and n."""
-    import matplotlib
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
 

@@ -4,12 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.common import report
+
 _METHODS = ("sgda", "optimistic", "extragradient")
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "".join("| " + " | ".join(line) + " |\n"
-                   for line in [header, ["---"] * len(header), *rows])
 
 
 def _cell(row: dict[str, Any] | None) -> str:
@@ -42,7 +39,7 @@ def games(result: dict[str, Any]) -> str:
                           *(_cell(theory.get(key)) for key in shown),
                           *(_cell(_least([r for r in mine if r["method"] == m]))
                             for m in _METHODS)])
-    return _markdown(header, lines)
+    return report.markdown(header, lines)
 
 
 def averages(result: dict[str, Any]) -> str:
@@ -58,7 +55,7 @@ def averages(result: dict[str, Any]) -> str:
                 game, method, schedule, "euclidean")]
             lines.append([game, method + ", falling" * (schedule == "linear"), *(
                 _cell(_least([r for r in mine if r["average"] == name])) for name in names)])
-    return _markdown(["game", "steps", "equal weights", "weights t", "second half",
+    return report.markdown(["game", "steps", "equal weights", "weights t", "second half",
                       "moving average", "last iterate"], lines)
 
 
@@ -77,8 +74,9 @@ def large(result: dict[str, Any]) -> str:
             best = found[geometry, "oracle"]
             cells += [_cell(found[geometry, "theory"]), f"{_cell(best)} ({best['multiple']:g})"]
         lines.append([game, f"{own[game]:,}", str(releases), *cells])
-    return _markdown(["game", "n", "releases", "Euclidean, theory", "Euclidean, oracle (multiple)",
-                      "entropic, theory", "entropic, oracle (multiple)"], lines)
+    return report.markdown(
+        ["game", "n", "releases", "Euclidean, theory", "Euclidean, oracle (multiple)",
+         "entropic, theory", "entropic, oracle (multiple)"], lines)
 
 
 def plans(result: dict[str, Any]) -> str:
@@ -96,7 +94,7 @@ def plans(result: dict[str, Any]) -> str:
         gaps = [r["gap"] for r in rows if (r["plan"], r["kappa"]) == (plan, kappa)]
         mean = math.exp(sum(map(math.log, gaps)) / len(gaps))
         means.append(f"{mean:.4f}" if plan != "strongly_monotone" else "")
-    return _markdown(["game", *(f"{plan}, κ = {kappa:g}" for plan, kappa in kinds)],
+    return report.markdown(["game", *(f"{plan}, κ = {kappa:g}" for plan, kappa in kinds)],
                      [*lines, means])
 
 
@@ -108,7 +106,7 @@ def phases(result: dict[str, Any]) -> str:
     for r in rows:
         cells.setdefault((r["n"], r["epsilon"]), {})[r["method"]] = r
     names = {"solution": "one noisy solution", "phases": "phases, oracle"}
-    return _markdown(["n", "ε", *(names.get(m, m) for m in methods)],
+    return report.markdown(["n", "ε", *(names.get(m, m) for m in methods)],
                      [[f"{n:,}", f"{e:g}", *(f"{line[m]['gap']:.2g} ± {line[m]['se']:.1g}"
                                              for m in methods)]
                       for (n, e), line in cells.items()])

@@ -30,16 +30,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.tree import (
-    EXACT,
-    add_compensated,
-    at_least_float32,
-    in_any_lane,
-    in_float64,
-    squared,
-    sum_rows,
-    unit,
-)
+from jaxminimax.base import tree
+from jaxminimax.base.tree import EXACT, at_least_float32, squared, sum_rows, unit
 from jaxminimax.base.types import PyTree
 
 CANCELLATION = 2.0**-8
@@ -167,7 +159,7 @@ def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Arra
     if x.shape[0] > 4 * _ROWS:
         return _in_blocks(x, d)
     # 0 * NaN is NaN; only then does the larger factor cost a pass of its own
-    return jax.lax.cond(in_any_lane(~jnp.isfinite(norm)), _in_blocks, _product, x, d)
+    return jax.lax.cond(tree.in_any_lane(~jnp.isfinite(norm)), _in_blocks, _product, x, d)
 
 
 def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
@@ -180,7 +172,7 @@ def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
         first = jnp.minimum(k * rows, count - rows)  # the last block begins early, to be whole
         x_k, d_k = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
         fresh = (first + jnp.arange(rows) >= k * rows)[:, None, None]
-        return add_compensated(total, lost, _product(_normal(x_k), jnp.where(fresh, d_k, 0)))
+        return tree.add_compensated(total, lost, _product(_normal(x_k), jnp.where(fresh, d_k, 0)))
 
     zeros = jnp.zeros((x.shape[2], d.shape[2]), x.dtype)
     # the sum, plus what its additions lost
@@ -249,7 +241,7 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
     def block(x: jax.Array, d: jax.Array, *looked: jax.Array) -> PyTree:
         if t == 1 and not looked:
             return rounded(_product(x, d), *numbers)
-        return in_float64(exact)(x, d, looked, numbers)
+        return tree.in_float64(exact)(x, d, looked, numbers)
 
     def at(first: jax.Array, fresh: jax.Array | None = None) -> PyTree:
         x_j, d_j, *looked_j = (jax.lax.dynamic_slice_in_dim(a, first, rows)

@@ -24,7 +24,8 @@ with the matrix of W_j made of its factors, once for all iterations of a loop an
 convolution. That is a gradient as `jax.vmap` gives it, held as an array of the size of P: its norm
 and its part of the sum are read off the same numbers, whatever h is.
 
-One array of the size of each W_j is made for each example, on the way; `budget.of_plan` counts it.
+One array of the size of each W_j is made for each example, on the way; `planning.of_plan` counts
+it.
 """
 
 import itertools
@@ -39,20 +40,16 @@ from jaxminimax.base.tree import at_least_float32
 from jaxminimax.gradients.ghost.trace import Flat, Loop, Path, Step, run
 from jaxminimax.gradients.ghost.treatment import Treatment, gathered, treatment_of
 from jaxminimax.gradients.ghost.uses import (
+    KINDS,
     PICKED,
     Operand,
     Use,
     View,
     folded,
     grouped,
-    kernel,
     lifted,
-    lookup,
-    product,
 )
 
-KINDS = {"dot_general": product, "conv_general_dilated": kernel, "gather": lookup,
-         "dynamic_slice": lookup}
 Uses = list[Use] | str  # all of them, or why they are not known
 Scales = tuple[tuple[Operand, bool], ...]  # scalars, and whether they divide
 

@@ -247,6 +247,8 @@ def lookup(at: Path, step: Step, me: int, view: View) -> Use | str:
 
 
 PICKED = "entries picked by number"
+KINDS = {"dot_general": product, "conv_general_dilated": kernel, "gather": lookup,
+         "dynamic_slice": lookup}
 
 
 def folded(use: Use, at: Path, step: Step, me: int, view: View) -> Use | None:

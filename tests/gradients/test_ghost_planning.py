@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
-from jaxminimax.gradients import budget, summation
+from jaxminimax.gradients import summation
+from jaxminimax.gradients.ghost import planning
 from jaxminimax.gradients.integer_sums import Grid, parts
 from jaxminimax.mechanism.grid import BLOCK
 from jaxminimax.types import with_strategy
@@ -58,7 +59,7 @@ def in_slices(model, z, x, rows, clip=Saddle(0.5, 2.0), **how):
     total = clipped_sum(saddle_operator(model), clip, **how)
     one = jax.tree.map(lambda a: S(a.shape[1:], a.dtype), x)
     plan = total._chosen(z, x, len(x)).plan
-    need = budget.of_plan(plan, z, one)
+    need = planning.of_plan(plan, z, one)
     total = clipped_sum(saddle_operator(model), clip, memory=need.bytes(rows), **how)
     chosen = total._chosen(z, x, len(x))
     assert (chosen.strategy, chosen.rows) == ("ghost", rows)
@@ -109,8 +110,8 @@ def test_one_record_moves_slices_by_its_clip_norm_wherever_it_stands():
 def test_a_compiled_sum_takes_no_more_than_its_budget(model, monkeypatch):
     """By what the compiler says; without a budget it would."""
     z, x = drawn(model, np.float32, layers=6, width=96, side=24, channels=16, records=1500)
-    for name in ("_LARGE", "_HELD"):  # slices for memory alone
-        monkeypatch.setattr(budget, name, 2**60)
+    for name in ("_UNCACHED", "_HELD"):  # slices for memory alone
+        monkeypatch.setattr(planning, name, 2**60)
     taken = {}
     for memory in (6 * 2**20, 2**40):
         total = clipped_sum(saddle_operator(model), Saddle(1.0, 1.0), memory=memory)
@@ -134,7 +135,7 @@ def test_the_budget_is_asked_before_what_a_plan_gains():
         chosen = total._chosen(z, x, 512)
         assert chosen.strategy == "ghost"
         assert 1 <= chosen.rows < 512
-        assert chosen.need.bytes(chosen.rows) <= budget.BUDGET
+        assert chosen.need.bytes(chosen.rows) <= planning.BUDGET
         assert f"slices of {chosen.rows} rows of 512, below " in total.explain(z, x)
         assert "1,073,741,824 that are allowed" in total.explain(z, x)
         assert total.kept_bytes(z, x) <= chosen.need.bytes(chosen.rows)
@@ -152,13 +153,13 @@ def test_few_rows_are_held_at_once_and_many_as_fit_a_cache():
 
 
 def test_whole_gradients_are_held_in_slices_earlier_than_factors_and_in_whole_blocks():
-    full, factors = (budget.Need(800, 500, full=k) for k in (True, False))
+    full, factors = (planning.Need(800, 500, full=k) for k in (True, False))
     assert factors.rows(20_000, 2**30) == 20_000
     assert full.rows(20_000, 2**30) <= 2**20 // 800
     assert full.rows(20_000, 2**30) % BLOCK == 0
     assert full.rows(5_000, 2**30) == 5_000
     for record, sums, size in ((800_000, 500, 20), (160_000, 480_000, 100)):
-        large = budget.Need(record, sums, full=True)
+        large = planning.Need(record, sums, full=True)
         assert large.rows(size, 2**30) == size  # slices would cut blocks
 
 
@@ -166,7 +167,7 @@ def test_whole_gradients_are_held_in_slices_earlier_than_factors_and_in_whole_bl
     (100, 100, 100), (100, 101, 100), (100, 99, 56), (100, 20, 16), (100, 7, 7), (9, 8, 8),
     (9, 1, 1), (200_000, 3000, 2944), (1000, 200, 128)])
 def test_slices_are_of_equal_length(size, most, rows):
-    assert budget.even(size, most) == rows <= most
+    assert planning.even(size, most) == rows <= most
 
 
 @pytest.mark.parametrize("how", ["auto", "ghost"])
