@@ -273,6 +273,16 @@ def rows(done: dict[str, Any]) -> list[dict[str, Any]]:
     return made
 
 
+def points(result: dict[str, Any]) -> str:
+    """The table of a page."""
+    return report.markdown(
+        ["", "ε", "next to", "published accuracy", "gap", "accuracy", "gap", "they are"],
+        [[r["way"], f"{r['epsilon']:g}", r["published_method"], f"{100 * r['published']:.2f}",
+          f"{100 * r['published_gap']:.2f}", f"{100 * r['accuracy']:.2f} ± "
+          f"{100 * r['accuracy_se']:.2f}", f"{100 * r['gap']:.2f} ± {100 * r['gap_se']:.2f}",
+          f"{r['verdict']}, {r['gap_verdict']}"] for r in result["rows"]])
+
+
 def parser() -> report.Parser:
     """The arguments."""
     p = report.Parser(__file__, __doc__)
@@ -314,13 +324,7 @@ def main(argv: list[str] | None = None) -> int:
             report.save(args, {"delta": DELTA, "rows": rows(done), "cells": done, **_fixed()}, {})
     except (ValueError, OSError) as error:
         p.error(str(error))
-    print(report.table(("way", "epsilon", "next to", "published", "gap", "accuracy", "gap",
-                        "accuracy is", "gap is"),
-                       [(r["way"], f"{r['epsilon']:g}", r["published_method"],
-                         f"{r['published']:.4f}", f"{r['published_gap']:.4f}",
-                         f"{r['accuracy']:.4f} ± {r['accuracy_se']:.4f}",
-                         f"{r['gap']:.4f} ± {r['gap_se']:.4f}", r["verdict"], r["gap_verdict"])
-                        for r in rows(done)]))
+    print(points({"rows": rows(done)}))
     return 0
 
 

@@ -17,7 +17,7 @@ DATA = jax.random.normal(jax.random.key(1), (N, 3))
 QUERY = Query(clip=Saddle(1.0, 1.0), population=N, noise_multiplier=Saddle(1.0, 1.0))
 ONE = dataclasses.replace(QUERY, clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None))
 OTHER = dataclasses.replace(QUERY, clip=Saddle(None, 1.0), noise_multiplier=Saddle(None, 3.0))
-WINDOWS = contests.windows(ONE, 1.0, 2)
+WINDOWS = contests._windows(ONE, 1.0, 2)
 BOTH = {"x": jnp.zeros(3), "y": jnp.zeros(3)}
 
 

@@ -49,7 +49,7 @@ class Contest:
     unit: str
 
 
-def windows(query: Query, lipschitz: float, length: int) -> Windows:
+def _windows(query: Query, lipschitz: float, length: int) -> Windows:
     """Anchors and differences that share a budget equally."""
     clip, ratio = query.clip.w, (length - 1) ** 0.5  # as many as there are, for each anchor
     return Windows(
@@ -63,12 +63,12 @@ def windows(query: Query, lipschitz: float, length: int) -> Windows:
 def _plain(query: Query, rounds: int, steps: list[Saddle], lipschitz: float,
            ) -> dict[str, tuple[Any, list[Any]]]:
     """`sgda` and `spider`, with the same candidates of steps."""
-    in_turn = windows(query, lipschitz, 5)
+    windows = _windows(query, lipschitz, 5)
     return {"sgda": (jmm.sgda, [jmm.sgda.Hyper(
                 query=query, step=step, iterations=rounds, averaging=jmm.averaging.TAIL)
                 for step in steps]),
             "spider": (jmm.spider, [jmm.spider.Hyper(
-                query=in_turn, step=step, iterations=rounds, averaging=jmm.averaging.TAIL)
+                query=windows, step=step, iterations=rounds, averaging=jmm.averaging.TAIL)
                 for step in steps])}
 
 
@@ -150,7 +150,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
         t = (_cross_entropy(w["x"], record) - w["eta"]) / LAM
         return LAM * (jnp.square(jnp.maximum(t + 2, 0)) / 4 - 1) + w["eta"]
 
-    threshold = windows(dataclasses.replace(query, clip=Saddle(1.0, None)), 1.0, 5)
+    threshold = _windows(dataclasses.replace(query, clip=Saddle(1.0, None)), 1.0, 5)
     steps = [0.05, 0.15, 0.5]
     return Contest(
         "chi-square robust training, imbalanced Fashion-MNIST", jmm.Problem(
@@ -158,7 +158,7 @@ def imbalanced(quick: bool, folder: Any) -> Contest:
         Saddle({"x": jnp.zeros((196, 10)), "eta": jnp.zeros(())}, ()), _cut((x[order], y[order]),
                                                                            0, None),
         {"double spider": (double_spider, [double_spider.Hyper(
-            query=windows(query, 20.0, 5), threshold=threshold, step=step, step_threshold=0.5,
+            query=_windows(query, 20.0, 5), threshold=threshold, step=step, step_threshold=0.5,
             length=1.0, iterations=rounds // 2) for step in (2 * np.array(steps)).tolist()]),
          **_plain(query, rounds, _steps(*steps), 20.0)},
         lambda z, rows: _accuracies(z.w["x"], rows), _cut((x[left], y[left]), 0, None),
