@@ -373,13 +373,14 @@ def test_commands_alone_keep_programs():
 
 
 def test_the_package_leaves_the_configuration_of_jax_alone():
-    """But for one inner solve in float64, within a scope, and where commands keep programs."""
+    """But for one inner solve in float64 and programs to store, in scopes, and for commands."""
     actual = {(path, name) for path, source in SOURCES.items()
               for node in ast.walk(ast.parse(source))
               for name in ([node.attr] if isinstance(node, ast.Attribute) else
                            node.name.split(".") if isinstance(node, ast.alias) else [])
               if name in ("config", "enable_x64")}
-    assert actual == {("base/tree.py", "enable_x64"), ("base/own_files.py", "config")}
+    assert actual == {("base/tree.py", "enable_x64"), ("base/own_files.py", "config"),
+                      ("base/programs.py", "config")}
 
 
 def test_names_of_our_own_modules_have_no_default():

@@ -357,6 +357,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "zoo_turns": zoo_noise.turns_table, "worst_group": worst_group,
     "worst_group_references": worst_group_references, "tables": tables,
     "calibration": calibration.table, "notes": notes.tables, "plans": plans.table,
+    "plans_one_read": plans.one_read,
     "untuned_worst": untuned_groups.worst_table, "untuned_fair": untuned_groups.fair_table,
     "label_tables": label_tables, "problems": problems.ahead,
     "tables_of_packages": tables_of_packages,

@@ -145,7 +145,7 @@ def _images(name: str) -> dict[str, Features]:
         "classes": "Classes 0-4 are positive and 5-9 negative; the prior 0.5 is five of ten "
                    "classes.",
         "cosines": "A cosine transform of the 14x14 image is weighted by 1 + frequency / {}.",
-        "edges": "Edge directions (8) in 7x7 cells, by a fixed map of the image, multiplied to "
+        "edges": "Edge directions ({}) in 7x7 cells, by a fixed map of the image, multiplied to "
                  "norm 8.",
     }
     ends = (about["own norm"], about["classes"])
@@ -157,10 +157,11 @@ def _images(name: str) -> dict[str, Features]:
             functools.partial(standard, mean=mean, deviation=deviation),
             (centred_at, f"They are divided by the published standard deviation {deviation:.4f}.",
              about["classes"])),
-        "edges": Features(
-            functools.partial(orientations, brightness=name == "fashion_mnist"),
-            (about["edges"], about["classes"]), front_end=True),
     }
+    for bins, called in ((8, "edges"), (4, "edges 4")):
+        made[called] = Features(
+            functools.partial(orientations, brightness=name == "fashion_mnist", bins=bins),
+            (about["edges"].format(bins), about["classes"]), front_end=True)
     for slope in (3.0, 4.0, 5.0):
         made[f"cosines {slope:g}"] = Features(
             functools.partial(cosines, mean=mean, slope=slope),
@@ -168,9 +169,9 @@ def _images(name: str) -> dict[str, Features]:
     for share in (0.4, 0.6):
         made[f"edges and cosines {share:g}"] = Features(
             functools.partial(edges_and_cosines, mean=mean, share=share),
-            (centred_at, about["pooled"], about["edges"], "A pixel's edge belongs to one cell.",
-             about["cosines"].format("5"), f"The edges have {share:g} of the squared norm.",
-             about["classes"]), front_end=True)
+            (centred_at, about["pooled"], about["edges"].format(8),
+             "A pixel's edge belongs to one cell.", about["cosines"].format("5"),
+             f"The edges have {share:g} of the squared norm.", about["classes"]), front_end=True)
     return made
 
 

@@ -244,20 +244,15 @@ def words(rows: list[dict[str, Any]], noise: list[dict[str, Any]],
         f"Not installed here: {', '.join(missing) or 'nothing'}.")) + "\n"
 
 
-def parser() -> report.Parser:
-    """The command line."""
+def main(argv: list[str] | None = None) -> int:
+    """Runs the benchmark; 0, unless an answer is below an exact value."""
     p = report.Parser(__file__, __doc__)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE",
                    default=RESULT.with_suffix(".json"), help="write the rows")
     p.add_argument("--markdown", type=report.output(".md"), metavar="FILE", default=RESULT,
                    help="write the tables")
     p.add_argument("--quick", action="store_true", help="without other libraries")
-    return p
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Runs the benchmark; 0, unless an answer is below an exact value."""
-    args = parser().parse_args(argv)
+    args = p.parse_args(argv)
     rows, noise, settings = epsilons(args.quick), calibrations(), bought.rows()
     text = words(rows, noise, settings)
     print(text)

@@ -98,16 +98,11 @@ def rows(case: Case) -> list[dict[str, Any]]:
     return made
 
 
-def parser() -> report.Parser:
-    """The command line."""
-    p = report.Parser(__file__, __doc__, "json")
-    p.add_argument("--quick", action="store_true", help="without sampling, and Poisson samples")
-    return p
-
-
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark; 0, whatever the times."""
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json")
+    p.add_argument("--quick", action="store_true", help="without sampling, and Poisson samples")
+    args = p.parse_args(argv)
     cases = [*unsampled(), *sampled(args.quick)]
     timed = [rows(case) for case in cases]
     print(report.table(

@@ -354,16 +354,11 @@ def windows_table() -> list[dict[str, Any]]:
     return rows
 
 
-def parser() -> report.Parser:
-    """The command line."""
-    p = report.Parser(__file__, __doc__, "json")
-    return p
-
-
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark; 1 if a bound is exceeded."""
     began = time.perf_counter()
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json")
+    args = p.parse_args(argv)
     one = table(1, [(2, 1), (3, 2), (4, 3), (5, 2)]) + table(2, [(3, 1), (3, 2)])
     two = [*cited(), *two_step_table(1, [(2, 1), (3, 2), (4, 2), (5, 3)]),
            *two_step_table(2, [(2, 1), (3, 2), (4, 2)])]

@@ -276,17 +276,12 @@ def row(case: Case) -> dict[str, Any]:
             "noise_over_needed": 1 / needed}
 
 
-def parser() -> report.Parser:
-    """The command line."""
-    p = report.Parser(__file__, __doc__, "json")
-    p.add_argument("--quick", action="store_true", help="fewer and smaller settings")
-    return p
-
-
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark; 0."""
     began = time.perf_counter()
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json")
+    p.add_argument("--quick", action="store_true", help="fewer and smaller settings")
+    args = p.parse_args(argv)
     rows = [row(case) for case in cases(args.quick)]
 
     def cell(value: float | None) -> str:

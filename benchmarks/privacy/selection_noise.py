@@ -42,19 +42,14 @@ def row(times: int, epsilon: float, delta: float) -> list[str]:
             f"{time.process_time() - began:.1f}"]
 
 
-def parser() -> report.Parser:
-    """The command line."""
+def main(argv: list[str] | None = None) -> int:
+    """Prints the table."""
     p = report.Parser(__file__, __doc__)
     p.add_argument("--epsilon", type=float, default=1.0, help="target of all releases")
     p.add_argument("--delta", type=float, default=1e-6, help="target of all releases")
     p.add_argument("--releases", type=int, nargs="+", default=[10, 30, 300, 3000],
                    help="numbers of releases")
-    return p
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Prints the table."""
-    args = parser().parse_args(argv)
+    args = p.parse_args(argv)
     rows = [row(times, args.epsilon, args.delta) for times in args.releases]
     print(report.table(["releases", "Gumbel, index", "Gaussian", "Laplace", "Laplace over Gumbel",
                         "processor seconds"], rows))

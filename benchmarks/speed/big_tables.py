@@ -44,13 +44,6 @@ TABLES = {"small": (Table(2_000, 3), Table(2_000, 3, "parquet", mapped=True)),
                      for n in (10**6, 10**7, 10**8)))}
 
 
-def parser() -> report.Parser:
-    p = report.Parser(__file__, __doc__, "json", compiles=True)
-    p.add_argument("--tables", choices=TABLES, default="full")
-    p.add_argument("--repeats", type=report.count, default=3)
-    return p
-
-
 def make(table: Table, folder: pathlib.Path) -> pathlib.Path:
     """Writes a table and its schema, piece by piece; returns the table's path."""
     import pandas as pd
@@ -125,7 +118,10 @@ def measured(table: Table, repeats: int, folder: pathlib.Path) -> list[dict[str,
 
 def main(argv: list[str] | None = None) -> int:
     """Measures the tables of a set that the results file does not have."""
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json", compiles=True)
+    p.add_argument("--tables", choices=TABLES, default="full")
+    p.add_argument("--repeats", type=report.count, default=3)
+    args = p.parse_args(argv)
     arguments = {k: v for k, v in vars(args).items() if k != "json"}
     result = report.kept(args.json, "rows", arguments, ("tables", "repeats")) or []
     done = {(row["rows"], row["columns"], row["file"], row["in files"]) for row in result}

@@ -137,13 +137,6 @@ MODELS = {"tied embedding, 1,000 rows": tied, "tied embedding, 4,000 rows": wide
           "low rank, (x A) B": low_rank, "low rank, x (W + A B)": low_rank_merged}
 
 
-def parser() -> report.Parser:
-    p = report.Parser(__file__, __doc__, "json")
-    p.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    p.add_argument("--repeats", type=report.count, default=9)
-    return p
-
-
 def compiled(way: str, model: Model) -> Any:
     """A program `(w, records) -> sum`."""
     def plain(w: Any, records: Any) -> Any:
@@ -177,7 +170,10 @@ def rows(name: str, repeats: int) -> list[dict[str, Any]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Times the models."""
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json")
+    p.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    p.add_argument("--repeats", type=report.count, default=9)
+    args = p.parse_args(argv)
     result = []
     for name in args.models:
         for row in rows(name, args.repeats):

@@ -20,17 +20,6 @@ from benchmarks.common import report
 from jaxminimax import Saddle
 
 
-def parser() -> report.Parser:
-    p = report.Parser(__file__, __doc__, "json")
-    p.add_argument("--rows", type=report.count, default=1_000_000)
-    p.add_argument("--features", type=report.count, default=64)
-    p.add_argument("--batch", type=report.count, nargs="+", default=[256, 4096],
-                   help="expected records of a release")
-    p.add_argument("--iterations", type=report.count, default=400)
-    p.add_argument("--repeats", type=report.count, default=5)
-    return p
-
-
 def seconds(data: Any, hyper: Any, problem: jmm.Problem, features: int) -> tuple[float, float, Any]:
     """Time on the wall, time of the processors, and the last state of a run."""
     start = jmm.problems.auc_start(jnp.zeros(features, jnp.float32))
@@ -43,7 +32,14 @@ def seconds(data: Any, hyper: Any, problem: jmm.Problem, features: int) -> tuple
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the pairs; 1 if where the data are changed the result."""
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json")
+    p.add_argument("--rows", type=report.count, default=1_000_000)
+    p.add_argument("--features", type=report.count, default=64)
+    p.add_argument("--batch", type=report.count, nargs="+", default=[256, 4096],
+                   help="expected records of a release")
+    p.add_argument("--iterations", type=report.count, default=400)
+    p.add_argument("--repeats", type=report.count, default=5)
+    args = p.parse_args(argv)
     rng, found = np.random.default_rng(0), []
     y = (rng.random(args.rows) < 0.3).astype(np.float32)
     x = rng.standard_normal((args.rows, args.features), np.float32)

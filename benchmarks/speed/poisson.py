@@ -4,7 +4,6 @@ Interleaved, in processor time on one core. `--json` keeps rows of an earlier `-
 two sources are compared in one file.
 """
 
-import argparse
 from typing import Any
 
 import jax
@@ -22,18 +21,6 @@ SAMPLERS = {"with replacement": "ours", "Poisson": "ours, Poisson"}
 BATCHES, POPULATION, DRAWN = (64, 256, 1024), 60_000, (10**4, 10**5, 10**6, 10**7, 10**8)
 
 
-def parser() -> argparse.ArgumentParser:
-    """What there is to choose."""
-    made = report.Parser(__file__, __doc__, "json")
-    made.add_argument("--source", default="this", help="what the timed source is called")
-    made.add_argument("--repeats", type=report.count, default=31)
-    made.add_argument("--steps", type=report.count, default=2000, help="rounds of a timed run")
-    made.add_argument("--batches", type=report.count, nargs="+", default=BATCHES)
-    made.add_argument("--drawn", type=report.count, nargs="*", default=DRAWN,
-                      help="populations that samples alone are drawn of, at batch 256")
-    return made
-
-
 def timed(what: str, entries: dict[str, Entry], repeats: int, **more: Any) -> list[dict[str, Any]]:
     """A row for each sampler; ratios are medians of pairs."""
     for entry in entries.values():
@@ -47,7 +34,14 @@ def timed(what: str, entries: dict[str, Entry], repeats: int, **more: Any) -> li
 
 def main(argv: list[str] | None = None) -> int:
     """Times all of it."""
-    args = parser().parse_args(argv)
+    made = report.Parser(__file__, __doc__, "json")
+    made.add_argument("--source", default="this", help="what the timed source is called")
+    made.add_argument("--repeats", type=report.count, default=31)
+    made.add_argument("--steps", type=report.count, default=2000, help="rounds of a timed run")
+    made.add_argument("--batches", type=report.count, nargs="+", default=BATCHES)
+    made.add_argument("--drawn", type=report.count, nargs="*", default=DRAWN,
+                      help="populations that samples alone are drawn of, at batch 256")
+    args = made.parse_args(argv)
     result: list[dict[str, Any]] = []
     for batch in args.batches:
         case = Case("linear 22", batch, POPULATION)

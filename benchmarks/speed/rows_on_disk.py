@@ -76,22 +76,6 @@ def _resident() -> int:
     raise RuntimeError("Linux alone says how much memory of a process is not that of files.")
 
 
-def parser() -> report.Parser:
-    p = report.Parser(__file__, __doc__, "json")
-    p.add_argument("--rows", type=report.count, nargs="+",
-                   default=[1_000_000, 10_000_000, 100_000_000])
-    p.add_argument("--features", type=report.count, default=16)
-    p.add_argument("--batch", type=report.count, default=1024, help="expected, of a release")
-    p.add_argument("--iterations", type=report.count, default=400)
-    p.add_argument("--repeats", type=report.count, default=3)
-    p.add_argument("--resident", type=report.count, default=10_000_000,
-                   help="the most rows to have on the device; more are compared with these")
-    p.add_argument("--workloads", nargs="+", choices=tuple(PROBLEM), default=list(PROBLEM))
-    p.add_argument("--processes", type=report.count, default=1)
-    p.add_argument("--process", nargs=2, help=argparse.SUPPRESS)  # number, and address of the first
-    return p
-
-
 def _files(folder: pathlib.Path, count: int, features: int) -> tuple[np.ndarray, np.ndarray]:
     """Sparse files of zeros, mapped."""
     shapes = {"x": (count, features), "y": (count,)}
@@ -235,7 +219,19 @@ def _in_processes(args: Any, argv: list[str], folder: pathlib.Path) -> list[dict
 def main(argv: list[str] | None = None) -> int:
     """Runs all, in turn; 0."""
     argv = sys.argv[1:] if argv is None else argv
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json")
+    p.add_argument("--rows", type=report.count, nargs="+",
+                   default=[1_000_000, 10_000_000, 100_000_000])
+    p.add_argument("--features", type=report.count, default=16)
+    p.add_argument("--batch", type=report.count, default=1024, help="expected, of a release")
+    p.add_argument("--iterations", type=report.count, default=400)
+    p.add_argument("--repeats", type=report.count, default=3)
+    p.add_argument("--resident", type=report.count, default=10_000_000,
+                   help="the most rows to have on the device; more are compared with these")
+    p.add_argument("--workloads", nargs="+", choices=tuple(PROBLEM), default=list(PROBLEM))
+    p.add_argument("--processes", type=report.count, default=1)
+    p.add_argument("--process", nargs=2, help=argparse.SUPPRESS)  # number, and address of the first
+    args = p.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if args.process is not None:

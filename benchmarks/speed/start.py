@@ -53,14 +53,6 @@ SIZES: dict[str, dict[str, int]] = {
     "200 parameters": {"features": 200}, "2,000 parameters": {"features": 2_000}}
 
 
-def parser() -> report.Parser:
-    p = report.Parser(__file__, __doc__, "json", compiles=True)
-    p.add_argument("--repeats", type=report.count, default=5)
-    p.add_argument("--jobs", action="store_true", help="measure whole processes, and nothing else")
-    p.add_argument("--one", choices=RUNS, help="compile this in the present process, once")
-    return p
-
-
 def program(name: str, rows: int = 60_000, features: int = 22, rounds: int = ROUNDS,
             ) -> tuple[Any, tuple[Any, ...]]:
     """A whole run that is still to be compiled, and its arguments; rows have shapes alone."""
@@ -234,7 +226,11 @@ def imports(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Measures, or compiles one run for a process that measures."""
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json", compiles=True)
+    p.add_argument("--repeats", type=report.count, default=5)
+    p.add_argument("--jobs", action="store_true", help="measure whole processes, and nothing else")
+    p.add_argument("--one", choices=RUNS, help="compile this in the present process, once")
+    args = p.parse_args(argv)
     if args.one is not None:
         print(json.dumps(compiled(args.one)))
         return 0

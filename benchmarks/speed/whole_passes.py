@@ -30,17 +30,6 @@ ALGORITHMS = ("group_sgd", "active_groups", "balanced_groups", "gda")
 _MOST = 1_000_000  # records that the ways without OURS are given, for they take more memory
 
 
-def parser() -> report.Parser:
-    p = report.Parser(__file__, __doc__, "json", compiles=True)
-    p.add_argument("--rows", type=report.count, nargs="+",
-                   default=[10_000, 100_000, 1_000_000, 10_000_000])
-    p.add_argument("--features", type=report.count, default=20)
-    p.add_argument("--groups", type=report.count, default=5)
-    p.add_argument("--iterations", type=report.count, default=10, help="rounds that are timed")
-    p.add_argument("--repeats", type=report.count, default=7)
-    return p
-
-
 def _projected_losses() -> Any:
     def loss(w: Any, record: Any) -> jax.Array:
         x, y = record
@@ -134,7 +123,14 @@ def rounds(algorithm: str, count: int, args: Any) -> list[dict[str, Any]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs them in turn."""
-    args = parser().parse_args(argv)
+    p = report.Parser(__file__, __doc__, "json", compiles=True)
+    p.add_argument("--rows", type=report.count, nargs="+",
+                   default=[10_000, 100_000, 1_000_000, 10_000_000])
+    p.add_argument("--features", type=report.count, default=20)
+    p.add_argument("--groups", type=report.count, default=5)
+    p.add_argument("--iterations", type=report.count, default=10, help="rounds that are timed")
+    p.add_argument("--repeats", type=report.count, default=7)
+    args = p.parse_args(argv)
     result = []
     for algorithm in ALGORITHMS:
         for count in args.rows:

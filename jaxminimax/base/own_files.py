@@ -117,6 +117,11 @@ def check_parent(folder: pathlib.Path) -> None:
 
 
 def read(path: str | os.PathLike[str], *, secret: bool = False) -> str:
+    """Returns the text of a file, which is refused as by `read_bytes`."""
+    return read_bytes(path, secret=secret).decode()
+
+
+def read_bytes(path: str | os.PathLike[str], *, secret: bool = False) -> bytes:
     """Returns the content of a file that nobody else owns or may write; nor read, if secret.
 
     Raises:
@@ -126,17 +131,18 @@ def read(path: str | os.PathLike[str], *, secret: bool = False) -> str:
         handle = os.open(path, os.O_RDONLY | _NO_LINKS)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
-    with open(handle, encoding="utf-8") as file:
+    with open(handle, "rb") as file:
         check(path, os.fstat(handle), secret=secret)
         return file.read()
 
 
-def write(path: str | os.PathLike[str], text: str, *, mode: int = 0o666, new: bool = False) -> None:
+def write(path: str | os.PathLike[str], content: str | bytes, *, mode: int = 0o666,
+          new: bool = False) -> None:
     """Replaces the content of a file; returns when it is on disk.
 
     Args:
       path: the path of the file.
-      text: its content.
+      content: of the file; text is written as UTF-8.
       mode: the mode of the file, less the umask.
       new: whether the file must not exist yet.
 
@@ -147,8 +153,8 @@ def write(path: str | os.PathLike[str], text: str, *, mode: int = 0o666, new: bo
     part = _aside(path)
     try:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         (os.link if new else os.replace)(part, path)

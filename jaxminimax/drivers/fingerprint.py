@@ -216,19 +216,15 @@ def _stretch(data: HostData, begin: int, end: int) -> Iterator[tuple[int, int, n
 
 def _chunks(x: Any, count: int) -> Iterator[tuple[int, np.ndarray]]:
     row = max(1, x.dtype.itemsize * int(np.prod(x.shape[1:])))
-    if isinstance(x, jax.Array) and not _here(x):
-        sent = max(1, _SENT // row)
-        for first in range(0, count, sent):
-            part = np.asarray(jax.lax.dynamic_slice_in_dim(
-                x, np.int32(first), min(sent, count - first)))
-            for at, piece in _chunks(part, len(part)):
-                yield first + at, piece
-        return
-    if isinstance(x, jax.Array):
-        x = np.asarray(x)  # where the data are already
-    at_once = max(1, min(_ROWS, _CHUNK // row))
-    for first in range(0, count, at_once):
-        yield first, np.asarray(x[first:min(first + at_once, count)])
+    sent, at_once = max(1, _SENT // row), max(1, min(_ROWS, _CHUNK // row))
+    away = isinstance(x, jax.Array) and not _here(x)
+    x = x if away else np.asarray(x)  # where the data are already
+    for begin in range(0, count, sent):
+        length = min(sent, count - begin)
+        part = (np.asarray(jax.lax.dynamic_slice_in_dim(x, np.int32(begin), length)) if away
+                else x[begin:begin + length])
+        for first in range(0, length, at_once):
+            yield begin + first, part[first:first + at_once]
 
 
 def _here(x: jax.Array) -> bool:

@@ -20,7 +20,7 @@ from jaxminimax.releases.watch import update
 
 
 @functools.partial(programs.Compiled, static_argnames=("algorithm", "problem", "places"),
-                   donate_argnames="state")
+                   donate_argnames=("state",))
 def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds: jax.Array,
              algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem,
              places: tuple[Any, ...] | None = None) -> StateT:

@@ -23,7 +23,7 @@ def __getattr__(name: str) -> NoReturn:
     """Raises an AttributeError, which names the file of a problem that became an example."""
     for file, names in _EXAMPLES.items():
         if name in names.split():
-            raise AttributeError(f"problems.{name} is an example of the repository since 0.3: "
+            raise AttributeError(f"problems.{name} is an example of the repository since 0.2: "
                                  f"benchmarks/examples/demo_{file}.py.")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -283,29 +283,33 @@ def read_groups(data: PyTree, sizes: tuple[int, ...],
     Args:
       data: the leaves.
       sizes: n_1, ..., n_p.
-      attach: `(records [size, ...], groups [size], rows [size]) -> leaves [size, ...]`.
+      attach: `(records [size, ...], groups, rows [size]) -> leaves [size, ...]`, groups `[size]` or
+        the one group of all, `[]`.
     """
     ends = np.cumsum(sizes, dtype=np.int32)
 
-    def read(start: jax.typing.ArrayLike, size: int) -> PyTree:
-        number = jnp.asarray(start, jnp.int32) + jnp.arange(size, dtype=jnp.int32)
+    def place(number: jax.Array) -> tuple[jax.Array, jax.Array]:
         # record k is row k - (n_1 + ... + n_(i-1)) of group i
         group = jnp.searchsorted(jnp.asarray(ends), number, side="right", method="scan_unrolled")
-        row = jnp.subtract(number, jnp.asarray(ends - np.asarray(sizes, np.int32))[group])
-        first = [group[0], row[0]]
+        return group, number - jnp.asarray(ends - np.asarray(sizes, np.int32))[group]
+
+    def read(start: jax.typing.ArrayLike, size: int) -> PyTree:
+        start, count = jnp.asarray(start, jnp.int32), jnp.arange(size, dtype=jnp.int32)
+        (group, first), (last, _) = place(start), place(start + (size - 1))
 
         def by_number() -> PyTree:
-            return jax.tree.map(
-                lambda x: x.at[group, row].get(mode="promise_in_bounds"), data)
+            at = place(start + count)
+            return attach(jax.tree.map(
+                lambda x: x.at[at].get(mode="promise_in_bounds"), data), *at)
 
         def in_one_piece() -> PyTree:
-            return jax.tree.map(lambda x: jax.lax.dynamic_slice(
-                x, first + [jnp.int32(0)] * (x.ndim - 2), (1, size, *x.shape[2:]))[0], data)
+            return attach(jax.tree.map(lambda x: jax.lax.dynamic_slice(
+                x, [group, first] + [jnp.int32(0)] * (x.ndim - 2), (1, size, *x.shape[2:]))[0],
+                data), group, first + count)
 
         # only the few slices that reach into the next group are gathered row by row
-        records = by_number() if size > max(sizes) else jax.lax.cond(
-            group[0] == group[-1], in_one_piece, by_number)
-        return attach(records, group, row)
+        return by_number() if size > max(sizes) else jax.lax.cond(
+            group == last, in_one_piece, by_number)
 
     return Part(sum(sizes), read)
 

@@ -72,7 +72,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     return release_and_clip(key, mechanism, spent, problem, z, data)[0]
 
 
-_compiled = programs.Compiled(release, static_argnames="problem")
+_compiled = programs.Compiled(release, static_argnames=("problem",))
 
 
 def compiled_release(key: jax.Array, mechanism: Repeat, problem: Problem, z: Saddle,

@@ -215,9 +215,8 @@ class Schema:
                 continue
             values = [v for v in map(word, str(one.get("values") or "").split("|"))
                       if v and v != "nan"]
-            ends = {k: one.get(k) for k in ("low", "high")}
             columns[name] = kinds.of_record(name, {"categories": values} if values else
-                                            {"range": [ends["low"], ends["high"]]})
+                                            {"range": [one.get("low"), one.get("high")]})
         return cls(columns, label, positive, owner, most)
 
     def to_dict(self) -> dict[str, Any]:

@@ -186,7 +186,8 @@ def test_it_is_shut_when_spent_and_for_what_it_does_not_answer():
 def test_records_are_read_in_their_order_without_padding(size):
     """Slices that lie in one group, and slices that reach into the next ones."""
     x = records(np.nan)
-    part = reading.read_groups({"x": x}, SIZES, lambda rows, group, row: (rows, group, row))
+    part = reading.read_groups({"x": x}, SIZES, lambda rows, group, row: (
+        rows, jnp.broadcast_to(group, row.shape), row))
     flat = np.concatenate([own[:n] for own, n in zip(x, SIZES, strict=True)])
     for start in range(part.count - size + 1):
         rows, group, row = jax.jit(part.read, static_argnums=1)(start, size)

@@ -1,4 +1,9 @@
-"""Programs that are compiled briefly: which ones they are, and that a run stays with its own."""
+"""Programs of tables: how they are compiled, and stored, and that a run stays with its own."""
+
+import dataclasses
+import functools
+import pickle
+import stat
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +11,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle
+from jaxminimax import Saddle, tables
 from jaxminimax.base import programs
 from jaxminimax.drivers import saved_runs
+from jaxminimax.releases import sums
+from jaxminimax.tables import statistics
 
 
 def test_shapes_and_rounds_alone_decide():
@@ -69,3 +76,102 @@ def test_a_run_that_goes_on_is_compiled_as_it_began(before, tmp_path):
         np.testing.assert_array_equal(saved.latest({"z": np.zeros(2)})["z"], np.ones(2))
     with folder(not before) as saved, pytest.raises(ValueError, match="another compiler's effort"):
         saved.latest({"z": np.zeros(2)})
+
+
+# --- programs on disk ---
+
+
+def released(rows):
+    """The means of a table with two columns, released, whose program is that of equal shapes."""
+    columns = dict.fromkeys("ab", tables.Number(-1, 1))
+    schema, described = tables.Schema(columns, "y", "1"), statistics.one_release(len(rows), 2.0, 1)
+    key = jax.random.key(7, impl="threefry2x32")
+    return statistics.release_moments(key, described, rows[:, None, :], np.ones((len(rows), 1)),
+                                      np.ones((len(rows), 1)), schema).mean.tolist()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of this user in which JAX keeps programs, and no program in memory."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    monkeypatch.setattr(sums._compiled, "_stored", {})
+    yield tmp_path / "tables"
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_stored_program_releases_what_the_compiled_one_does_and_holds_no_data(
+        folder, monkeypatch):
+    rng = np.random.default_rng(0)
+    one, other = rng.uniform(-1, 1, (2, 40, 2))
+    jax.config.update("jax_enable_compilation_cache", False)  # as where nothing is stored
+    expected = released(one)
+    assert not folder.exists()
+    jax.config.update("jax_enable_compilation_cache", True)
+    assert released(one) == expected
+    (path,) = folder.iterdir()
+    assert [stat.S_IMODE(x.stat().st_mode) for x in (folder, path)] == [0o700, 0o600]
+    content = path.read_bytes()
+    assert not any(x.astype(kind).tobytes() in content
+                   for x in (*one, *one.T[:, :4]) for kind in (np.float32, np.float64))
+
+    # another process: nothing in memory, and nothing is compiled
+    with monkeypatch.context() as patched:
+        patched.setattr(sums._compiled, "_stored", {})
+        patched.setattr(sums._compiled, "_compiled", None)
+        assert released(one) == expected
+        assert released(other) != expected
+    # a damaged program, another content, and a program that others may write count for none
+    another, count = pickle.dumps(([], {})), 8  # key, clip norm, noise, number, point and data
+    for damage in (lambda: path.write_bytes(content[:999]), lambda: path.write_bytes(another),
+                   lambda: path.chmod(0o660), path.unlink):
+        assert programs._loaded(path, count) is not None
+        damage()
+        assert programs._loaded(path, count) is None
+        path.write_bytes(content)
+        path.chmod(0o600)
+
+
+def test_nothing_is_stored_where_others_read_or_write(folder):
+    folder.mkdir(0o700)
+    x = [np.zeros(2)]
+    assert programs._path(x, [None]).parent == folder
+    for place, mode in ((folder, 0o755), (folder.parent, 0o777)):
+        before = stat.S_IMODE(place.stat().st_mode)
+        place.chmod(mode)
+        programs._folder.cache_clear()
+        assert programs._path(x, [None]) is None
+        place.chmod(before)
+    programs._folder.cache_clear()
+
+
+def test_a_program_has_another_name_for_all_that_tracing_reads(folder, monkeypatch):
+    problem = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+    query = jmm.Query(clip=Saddle(3.0, 3.0), noise_multiplier=Saddle(5.0, 5.0), population=100)
+    x, tree = np.zeros(2, np.float32), jax.tree.structure
+    names = [programs._path(*one) for one in (
+        ([x], [problem, tree(query)]), ([x, x], [problem, tree(query)]),
+        ([x[:1]], [problem, tree(query)]), ([x.astype(np.int32)], [problem, tree(query)]),
+        ([0.0], [problem, tree(query)]), ([np.float32(0)], [problem, tree(query)]),
+        ([x], [problem, tree(dataclasses.replace(query, population=101))]),
+        ([x], [problem, tree(dataclasses.replace(query, sampling=jmm.Poisson(rate=0.1)))]),
+        ([x], [jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 3.0)),
+               tree(query)]),
+        ([x], [problem.operator, tree(query)]))]
+    with jax.default_matmul_precision("float32"):
+        names.append(programs._path([x], [problem, tree(query)]))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=false")
+    programs._versions.cache_clear()
+    names.append(programs._path([x], [problem, tree(query)]))
+    assert None not in names
+    assert len(set(names)) == len(names)
+    programs._versions.cache_clear()
+
+
+@pytest.mark.parametrize("unnamed", [
+    lambda w, v, record: w, np.zeros(3), jnp.zeros(3), functools.partial(np.add, np.ones(2)),
+    functools.partial(jnp.add, jnp.ones(2)), np.sin, {1, 2}, object(),
+    np.random.default_rng(0).normal])
+def test_what_may_hold_data_or_is_not_of_the_library_has_no_name(folder, unnamed):
+    assert programs._path([], [unnamed]) is None
+    assert programs._path([], [(unnamed,)]) is None

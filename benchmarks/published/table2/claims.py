@@ -15,6 +15,7 @@ Row = dict[str, Any]
 Cells = dict[tuple[Any, ...], dict[str, Any]]  # by reading, data, method, epsilon, delta
 _NAMES = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
           "front end": "front end"}
+_FLOATS = "floating-point"  # of rows from before releases were exact
 _WITHIN = 0.5  # points that "Original" may stay below the published figure
 
 
@@ -125,7 +126,7 @@ def markdown(rows: list[Row], assumed: Sequence[str] = ()) -> str:
              "sets if the gradient bounds, the class prior and the scaling of columns were "
              "public, which they are not. Its AUC is that of the better of the last and the "
              "averaged point, chosen on the test rows. *front end*: a fixed public map before the "
-             "scorer, compared with the published MLP.", "",
+             "scorer, compared with the published MLP.", "", _runs(rows), "",
              "Assumed by *honest*, besides what every privacy statement lists:", "",
              *(f"* {x}" for x in assumed), ""]
     cells: Cells = {(r["reading"], r["dataset"], r["method"], r["epsilon"], r["delta"]): r
@@ -148,6 +149,21 @@ def markdown(rows: list[Row], assumed: Sequence[str] = ()) -> str:
                         else ")"))
         lines += [f"  * {x}" for x in claim["exceptions"]]
     return "\n".join(lines)
+
+
+def _runs(rows: list[Row]) -> str:
+    """How many seeds the cells have, and which have noise of floating-point numbers."""
+    texts = []
+    for noise, what in ((None, "Honest cells with noise of integers, added exactly"),
+                        (_FLOATS, "Cells with †, made before releases were exact, with "
+                                  "floating-point noise of the same law")):
+        cells = [row for row in rows if row.get("noise") == noise and row["epsilon"] is not None
+                 and (noise or row["reading"] == "honest")]
+        if cells:
+            counts = collections.Counter(row["seeds"] for row in cells)
+            texts.append(f"{what}: " + ", ".join(
+                f"{n} of {seeds} seeds" for seeds, n in sorted(counts.items(), reverse=True)) + ".")
+    return " ".join(texts)
 
 
 def _true_epsilons(rows: list[Row], deltas: Sequence[float]) -> list[str]:
@@ -184,7 +200,8 @@ def _lines(cells: Cells, dataset: str, method: str, delta: float, epsilons: list
         if what == "true":
             return "" if epsilon is None else f"{row['true_epsilon_attained']:.3g}"
         file = f" (file {row['auc_test_file']:.2f})" if "auc_test_file" in row else ""
-        return f"{row['auc_mean']:.2f} ± {report.error(row):.2f}{file}"
+        mark = " †" if row.get("noise") == _FLOATS else ""
+        return f"{row['auc_mean']:.2f} ± {report.error(row):.2f}{file}{mark}"
 
     result = []
     for reading, what, label in (("honest", "published", "published"), ("honest", "auc", "honest"),
@@ -216,7 +233,7 @@ def plot(path: pathlib.Path, rows: list[Row]) -> None:
         line[0].set_ylabel("AUC [per cent]")
     handles, labels = grid[0][1 if len(methods) > 1 else 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
-    figure.suptitle(f"delta = {delta:g}, replace-one, {rows[0]['seeds']} seeds", fontsize=10)
+    figure.suptitle(f"delta = {delta:g}, replace-one, mean and standard error", fontsize=10)
     figure.savefig(path, dpi=110)
 
 
