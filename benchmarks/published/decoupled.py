@@ -277,10 +277,11 @@ def rows(done: dict[str, Any]) -> list[dict[str, Any]]:
 def points(result: dict[str, Any]) -> str:
     """The table of a page."""
     return report.markdown(
-        ["", "ε", "next to", "published accuracy", "gap", "accuracy", "gap", "they are"],
-        [[r["way"], f"{r['epsilon']:g}", r["published_method"], f"{100 * r['published']:.2f}",
-          f"{100 * r['published_gap']:.2f}", f"{100 * r['accuracy']:.2f} ± "
-          f"{100 * r['accuracy_se']:.2f}", f"{100 * r['gap']:.2f} ± {100 * r['gap_se']:.2f}",
+        ["", "ε", "seeds", "next to", "published accuracy", "gap", "accuracy", "gap", "they are"],
+        [[r["way"], f"{r['epsilon']:g}", str(r["seeds"]), r["published_method"],
+          f"{100 * r['published']:.2f}", f"{100 * r['published_gap']:.2f}",
+          f"{100 * r['accuracy']:.2f} ± {100 * r['accuracy_se']:.2f}",
+          f"{100 * r['gap']:.2f} ± {100 * r['gap_se']:.2f}",
           f"{r['verdict']}, {r['gap_verdict']}"] for r in result["rows"]])
 
 
