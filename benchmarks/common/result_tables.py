@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.code_size import kinds
 from benchmarks.common import report, verdicts
 from benchmarks.privacy import prices
+from benchmarks.published import decoupled, robust
 from benchmarks.published import page as published_report
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
@@ -357,10 +358,12 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "zoo_turns": zoo_noise.turns_table, "worst_group": worst_group,
     "worst_group_references": worst_group_references, "tables": tables,
     "calibration": calibration.table, "notes": notes.tables, "plans": plans.table,
+    "plans_one_read": plans.one_read,
     "untuned_worst": untuned_groups.worst_table, "untuned_fair": untuned_groups.fair_table,
     "label_tables": label_tables, "problems": problems.ahead,
     "tables_of_packages": tables_of_packages,
-    "published": published, "counts": counts,
+    "published": published, "counts": counts, "decoupled": decoupled.points,
+    "robust": robust.printed, "programs": published_report.programs,
     "gaps": gaps, "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
     "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc,

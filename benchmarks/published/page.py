@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.common import verdicts
+from benchmarks.common import report, verdicts
 from benchmarks.published import claims, truth
 
 Row = dict[str, Any]
@@ -199,3 +199,17 @@ def plot(path: pathlib.Path, rows: Sequence[Row]) -> None:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     figure.savefig(path, dpi=110)
+
+
+def programs(result: dict[str, Any]) -> str:
+    """What the noise of published programs gives, by reading."""
+    def bracket(low: float | None, high: float | None) -> str:
+        if low is None and high is None:
+            return "none"
+        if low is None or high is None:
+            return f"at least {low:.3g}" if high is None else f"at most {high:.3g}"
+        return f"{low:.3g} to {high:.3g}"
+
+    return report.markdown(["method", "claimed ε", "reading", "neighbours", "ε"], [
+        [line["method"], f"{line['epsilon_claimed']:g}", line["reading"], line["neighbours"],
+         bracket(line["low"], line["high"])] for line in result["noise"]])

@@ -36,13 +36,14 @@ _WIDTH = 256
 Parts = list[tuple[float, float, int]]  # noise over clip norm, sampling rate, releases
 
 
-def certified(parts: Parts, population: int, delta: float) -> float:
-    """The accountant's upper bound on epsilon, replace-one; infinite where it has none."""
+def certified(parts: Parts, population: int, delta: float,
+              neighbours: str = "replace_one") -> float:
+    """The accountant's upper bound on epsilon; infinite where it has none."""
     sampled = [jmm.Full() if q == 1 else jmm.Poisson(rate=q) for _, q, _ in parts]
     repeats = tuple(jmm.Repeat(query=jmm.Query(
         clip=Saddle(1.0, None), noise_multiplier=Saddle(z, None), population=population,
         sampling=how), times=times) for (z, _, times), how in zip(parts, sampled, strict=True))
-    return float(jmm.epsilon(jmm.Sequence(parts=repeats), delta))
+    return float(jmm.epsilon(jmm.Sequence(parts=repeats), delta, neighbours=neighbours))
 
 
 def of_the_pair(parts: Parts, delta: float, up: bool) -> float:
@@ -221,18 +222,17 @@ def privatediff(cell: Cell, data_dir: str | None, epochs: int, split: str) -> di
     low, high = bracket([(first * unit, q, rounds - rounds // PERIOD),
                          (later * unit, q, rounds // PERIOD)], cell.records, DELTA)
     # a record of any size, from one end of the clip of the mean to the other, in the first batch
-    return {**result, "low": low, "high": high, "one_release_any_size": _once(first, q)}
+    return {**result, "low": low, "high": high, "one_release_any_size": once(first, q)}
 
 
-def _once(z: float, q: float) -> float:
+def once(z: float, q: float, delta: float = DELTA) -> float:
     """Epsilon of one release of a mean that a single record carries from -1 to 1, if it is drawn.
 
     Below it lies P[x > t] - e^epsilon Q[x > t] = delta at the best threshold t.
     """
     t = np.linspace(-1, 1 + 8 * z, 4001)
-    far = np.logaddexp(np.log1p(-q) + special.log_ndtr(-t / z),
-                       math.log(q) + special.log_ndtr((1 - t) / z))
-    near = np.logaddexp(np.log1p(-q) + special.log_ndtr(-t / z),
-                        math.log(q) + special.log_ndtr((-1 - t) / z))
-    kept = far > math.log(DELTA)
-    return float(np.max(far[kept] + np.log1p(-np.exp(math.log(DELTA) - far[kept])) - near[kept]))
+    rest = math.log1p(-q) if q < 1 else -math.inf
+    far, near = (np.logaddexp(rest + special.log_ndtr(-t / z),
+                              math.log(q) + special.log_ndtr((sign - t) / z)) for sign in (1, -1))
+    kept = far > math.log(delta)
+    return float(np.max(far[kept] + np.log1p(-np.exp(math.log(delta) - far[kept])) - near[kept]))

@@ -10,10 +10,8 @@ choice does not flatter it. The file grows by a cell at a time, and a command th
 on with those that it lacks.
 """
 
-import dataclasses
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,195 +20,14 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.common import report
-from benchmarks.utility.rates import descent, groups, recursive
+from benchmarks.utility.plan_entries import Entry, entries
+from benchmarks.utility.rates import recursive
 from benchmarks.utility.rates.base import DELTA, Job
 
 NS = (1_000, 10_000, 100_000)
 EPSILONS = (0.5, 1.0, 4.0)
 MOST = 4e7  # records read by a run; a plan that reads more is not run
-_P = 5  # groups
 OPTIONS = {"xla_backend_optimization_level": 1}
-
-Maker = Callable[[int, float], Job]
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One algorithm, and what its plan is compared with.
-
-    Attributes:
-      name: of the algorithm and the variant of its plan.
-      plan: `(n, epsilon) -> Job`, with the default plan.
-      others: ten makers of jobs, by what they change.
-      copied: whether a run sees the records through means alone, so that a few of them stand for n.
-    """
-
-    name: str
-    plan: Maker
-    others: dict[str, Maker]
-    copied: bool = False
-
-
-def with_hyper(job: Job, epsilon: float, **changed: Any) -> Job:
-    """The job with other settings, and the noise that they need for epsilon."""
-    hyper = dataclasses.replace(job.hyper, **changed)
-    return dataclasses.replace(job, hyper=jmm.calibrate(job.algorithm, hyper, epsilon, DELTA))
-
-
-def altered(plan: Maker, rounds: float, step: float, batch: float, n: int, epsilon: float) -> Job:
-    """The plan with other numbers of rounds, steps and batches, in multiples of its own.
-
-    Disjoint batches stay one pass: their rounds follow from the batch.
-    """
-    job = plan(n, epsilon)
-    hyper: Any = job.hyper
-    changed: dict[str, Any] = {name: jax.tree.map(lambda x: step * x, getattr(hyper, name))
-                               for name in ("step", "weight_step") if hasattr(hyper, name)}
-    if hasattr(hyper, "modulus"):
-        changed = {"modulus": hyper.modulus / step}
-    if "iterations" in vars(hyper):
-        changed["iterations"] = max(2, round(rounds * hyper.iterations))
-    sampling = getattr(hyper.query, "sampling", None)
-    match sampling:
-        case jmm.Poisson(rate=rate):
-            sampling = jmm.Poisson(rate=min(1.0, batch * rate))
-        case jmm.Disjoint(batch=size):
-            size = min(n // 2, max(1, round(batch * size)))
-            each = jmm.mechanism.releases(job.algorithm.mechanism(hyper)) // hyper.iterations
-            changed["iterations"] = n // size // each
-            sampling = jmm.Disjoint(batch=size)
-    if sampling is not None:
-        changed["query"] = dataclasses.replace(hyper.query, sampling=sampling)
-    return with_hyper(job, epsilon, **changed)
-
-
-def multiples(plan: Maker, *factors: tuple[float, float, float]) -> dict[str, Maker]:
-    """Alternatives by factors of rounds, step and batch."""
-    return {", ".join(f"{name} x {factor:g}" for name, factor in zip(
-        ("rounds", "step", "batch"), one, strict=True) if factor != 1):
-        functools.partial(altered, plan, *one) for one in factors}
-
-
-FULL = ((1, 0.25, 1), (1, 0.5, 1), (1, 2, 1), (1, 4, 1), (0.25, 1, 1), (0.25, 2, 1), (0.25, 4, 1),
-        (4, 0.5, 1), (4, 1, 1), (4, 2, 1))
-SAMPLED = ((1, 2, 1), (0.25, 1, 1), (0.25, 2, 1), (0.25, 4, 1), (1 / 16, 1, 1), (1 / 16, 4, 1),
-           (1 / 16, 16, 1), (1 / 16, 4, 4), (1 / 16, 16, 4), (1 / 16, 4, 16))
-ONE_PASS = ((1, 0.25, 1), (1, 0.5, 1), (1, 2, 1), (1, 4, 1), (1, 8, 1), (1, 1, 0.25),
-            (1, 0.5, 0.25), (1, 1, 4), (1, 2, 4), (1, 4, 4))
-STEPS = tuple((1, 2.0**k, 1) for k in (-4, -3, -2, -1, 1, 2, 3, 4, 5, 6))
-
-
-def small_game(algorithm: Any, **numbers: Any) -> Maker:
-    """The bilinear game on small balls, its solution inside, by the algorithm's plan."""
-    def job(n: int, epsilon: float, **more: Any) -> Job:
-        known = {**recursive.SMALL_NUMBERS, **numbers, **more}
-        plan = jmm.plan(algorithm, population=n, epsilon=epsilon, **{
-            name: value for name, value in known.items() if value is not None})
-        return Job(algorithm, plan.hyper, recursive.SMALL, recursive.SMALL_START,
-                   recursive.small_sample(n), recursive.small_gap)
-
-    return job
-
-
-def quadratic_game(n: int, epsilon: float) -> Job:
-    """The strongly monotone game of `rates`, by the plan of gda."""
-    job = descent.gda_job(n, epsilon)
-    clip = job.hyper.query.clip.w
-    plan = jmm.plan(jmm.gda, population=n, epsilon=epsilon, delta=DELTA, bound=clip * math.sqrt(2),
-                    smooth=math.hypot(1.0, 0.5), modulus=1.0)
-    return dataclasses.replace(job, hyper=plan.hyper)
-
-
-def around_a_point(algorithm: Any, n: int, epsilon: float) -> Job:
-    """Five groups whose records have one length each, by the algorithm's plan."""
-    job = groups.group_job(2, 1.0)
-    plan = jmm.plan(algorithm, problem=job.problem, sizes=(n // _P,) * _P, dim=groups.GROUPS_DIM,
-                    epsilon=epsilon, delta=DELTA)
-    return dataclasses.replace(job, algorithm=algorithm, hyper=plan.hyper)
-
-
-def phased(n: int, epsilon: float, eta: float = 1.0, phases: float = 1.0) -> Job:
-    """Certified phases, with multiples of the plan's step and number of phases."""
-    if (eta, phases) == (1.0, 1.0):
-        return groups.phased_job(n, epsilon)
-    numbers: Any = dict(problem=groups.NEAR, sizes=(n // _P,) * _P, dim=groups.GROUPS_DIM)
-    constants = {k: getattr(groups.NEAR, k) for k in ("lipschitz", "bound", "diameter")}
-    step = jmm.phased_erm.calibrated_eta(**constants, sizes=numbers["sizes"], dim=numbers["dim"],
-                                         slack=0.01, epsilon=epsilon, delta=DELTA)
-    plan = jmm.plan(jmm.phased_erm, **numbers, epsilon=epsilon, delta=DELTA, eta=eta * step,
-                    phases=max(1, round(phases * math.floor(math.log2(n)))))
-    return dataclasses.replace(groups.phased_job(n, epsilon), hyper=plan.hyper)
-
-
-def changes(plan: Callable[..., Job], settings: Sequence[dict[str, Any]]) -> dict[str, Maker]:
-    """Alternatives by other numbers for the plan."""
-    return {", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}"
-                      for k, v in one.items()): functools.partial(plan, **one) for one in settings}
-
-
-def _recursive(name: str, plan: Callable[..., Job]) -> Entry:
-    return Entry(name, plan, changes(plan, [
-        *({"rounds": t} for t in (1, 2, 3, 4, 5)),
-        *({"mode": "manual", "kappa": k} for k in (0.5, 2.0)),
-        *({"mode": "manual", "kappa": k, "rounds": t} for k, t in ((0.5, 1), (2.0, 1), (2.0, 3)))]))
-
-
-def entries() -> list[Entry]:
-    """All algorithms that have a plan, with ten alternatives each."""
-    sgda, one_pass = small_game(jmm.sgda, dim=5, smooth=1.0, diameter=None), small_game(
-        jmm.sgda, passes="one")
-    simple: dict[str, tuple[Maker, tuple[tuple[float, float, float], ...], bool]] = {
-        "gda": (quadratic_game, FULL, True),
-        "sgda, many passes": (sgda, SAMPLED, False),
-        "sgda, one pass": (one_pass, ONE_PASS, False),
-        "extragradient, one pass": (small_game(jmm.extragradient, smooth=1.0), ONE_PASS, False),
-        "extragradient, full batches": (
-            small_game(jmm.extragradient, smooth=1.0, passes="full"), FULL, True),
-        "optimistic": (small_game(jmm.optimistic, smooth=1.0, game="bilinear",
-                                  radius=recursive.SMALL_RADIUS), FULL, True),
-        "spider": (small_game(jmm.spider, smooth=1.0, diameter=None), FULL, True),
-        "ftrl": (small_game(jmm.ftrl), STEPS, False),
-        "group_sgd": (functools.partial(around_a_point, jmm.group_sgd), FULL, True),
-        "active_groups": (functools.partial(around_a_point, jmm.active_groups), FULL, True),
-        "group_oco": (groups.oco_job, STEPS, False),
-    }
-    made = [Entry(name, plan, multiples(plan, *factors), copied)
-            for name, (plan, factors, copied) in simple.items()]
-    phases = [(e, 1.0) for e in (0.25, 0.5, 2.0, 4.0, 8.0)] + [(1.0, p) for p in (0.25, 0.5)] + [
-        (4.0, 0.25), (4.0, 0.5), (16.0, 0.25)]
-    return [*made, _recursive("recursive", recursive.recursive_job),
-            _recursive("recursive_sgda", recursive.descent_job),
-            Entry("phased_erm", phased, changes(phased, [dict(eta=e, phases=p)
-                                                         for e, p in phases]))]
-
-
-# --- runs ---
-
-
-def few(job: Job) -> Job:
-    """The same law on two records of each group, or on one: their means are the population's."""
-    hyper: Any = job.hyper
-
-    def less(query: Any) -> Any:
-        if hasattr(query, "anchor"):
-            return dataclasses.replace(query, anchor=less(query.anchor),
-                                       difference=less(query.difference))
-        grouped = hasattr(query, "sizes")
-        rows = 2 if grouped else 1
-        share = rows / (min(query.sizes) if grouped else query.population)
-        size = {"sizes": (rows,) * _P} if grouped else {"population": rows}
-        exact = {"exact": False} if hasattr(query, "exact") else {}
-        return dataclasses.replace(query, **size, **exact, noise_multiplier=jax.tree.map(
-            lambda z: z * share, query.noise_multiplier))
-
-    changed = {name: less(getattr(hyper, name)) for name in ("query", "losses")
-               if hasattr(hyper, name)}
-    sample = groups.group_sample(2) if hasattr(hyper, "losses") else (
-        lambda key: _QUADRATIC if job.algorithm is jmm.gda else recursive.SMALL_MEAN)
-    return dataclasses.replace(job, hyper=dataclasses.replace(hyper, **changed), sample=sample)
-
-
-_QUADRATIC = descent.MEAN
 
 
 def gaps(jobs: Sequence[Job], keys: jax.Array) -> np.ndarray:
@@ -249,6 +66,8 @@ def reads(job: Job) -> float:
         query = hyper.query
         return (query.steps + 2) * query.phases * sum(jmm.mechanism.phase_sizes(query))
     rounds = jmm.mechanism.releases(job.algorithm.mechanism(hyper))
+    if job.algorithm is jmm.proximal:
+        rounds *= hyper.query.steps + 2
     if hasattr(hyper.query, "sampling") and not hasattr(hyper.query, "sizes"):
         return rounds * jmm.mechanism.rows_read(hyper.query)
     return rounds
@@ -269,9 +88,9 @@ def measured(entry: Entry, n: int, seeds: int) -> list[dict[str, Any]]:
             continue
         row["statement"] = report.stated(jmm.statement(plan.algorithm, plan.hyper, delta=DELTA))
         own = {"": plan, **{name: make(n, epsilon) for name, make in entry.others.items()}}
-        if entry.copied:
-            own = {name: few(job) for name, job in own.items()}
-        if reads(plan if not entry.copied else own[""]) > MOST:
+        if entry.few is not None:
+            own = {name: entry.few(job) for name, job in own.items()}
+        if reads(own[""]) > MOST:
             row["left_out"] = f"a run reads {reads(own['']):.2g} records"
             continue
         own = {name: job for name, job in own.items() if reads(job) <= 4 * MOST}
@@ -298,17 +117,27 @@ def compared(found: np.ndarray, others: list[str], seeds: int) -> dict[str, Any]
 
 
 def table(result: dict[str, Any]) -> str:
-    """Ratios by algorithm, epsilon and n."""
-    cells = {(r["algorithm"], r["epsilon"], r["n"]): r for r in result["rows"]}
+    """Ratios to the best of ten alternatives, by algorithm, epsilon and n."""
+    return _ratios("plan", [r for r in result["rows"] if " over " not in r["algorithm"]])
+
+
+def one_read(result: dict[str, Any]) -> str:
+    """Ratios of algorithms that read a record once to one that reads all in every round."""
+    return _ratios("gaps", [r for r in result["rows"] if " over " in r["algorithm"]])
+
+
+def _ratios(title: str, rows: list[dict[str, Any]]) -> str:
+    cells = {(r["algorithm"], r["epsilon"], r["n"]): r for r in rows}
+    columns = [(e, n) for e in EPSILONS for n in NS if any(r["n"] == n for r in rows)]
 
     def shown(r: dict[str, Any] | None) -> str:
         return "" if r is None else "-" if "left_out" in r else (
             f"{r['ratio']:.2f} ± {r['ratio_error']:.2f}")
 
     return report.markdown(
-        ["plan", *(f"ε = {e:g}, n = {n:,}" for e in EPSILONS for n in NS)],
-        [[name, *(shown(cells.get((name, e, n))) for e in EPSILONS for n in NS)]
-         for name in dict.fromkeys(r["algorithm"] for r in result["rows"])])
+        [title, *(f"ε = {e:g}, n = {n:,}" for e, n in columns)],
+        [[name, *(shown(cells.get((name, e, n))) for e, n in columns)]
+         for name in dict.fromkeys(r["algorithm"] for r in rows)])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -337,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
     order = list(dict.fromkeys(entry.name for entry in entries()))
     rows.sort(key=lambda r: (order.index(r["algorithm"]), r["n"], r["epsilon"]))
     report.save(args, {"rows": rows})
-    report.show(args, table({"rows": rows}), "Default plans")
+    report.show(args, table({"rows": rows}) + "\n" + one_read({"rows": rows}), "Default plans")
     return 0
 
 

@@ -43,7 +43,6 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import curve, gaussian
-from jaxminimax.accounting.curve import charges, dearest
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, Repeat
 from jaxminimax.mechanism.composed import as_description, check, leaves
@@ -170,7 +169,7 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
     warn_of(delta, mechanism)
     if asked is None:
         return 0.0
-    return dearest(asked.mechanism, float(delta), neighbours, asked.people).epsilon
+    return curve.dearest(asked.mechanism, float(delta), neighbours, asked.people).epsilon
 
 
 def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
@@ -218,14 +217,14 @@ class Asked(NamedTuple):
 
 def ask(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
     """Checks a question; returns None if nothing was released."""
-    costs, done = charges(mechanism, neighbours), mechanism
+    costs, done = curve.charges(mechanism, neighbours), mechanism
     curve.check_people(mechanism, people)
     if spent is not None:
         checks.count("spent", spent, low=0)
         part = mechanism.truncated(int(spent))
         if part is None:
             return None
-        costs, done = charges(part, neighbours), part
+        costs, done = curve.charges(part, neighbours), part
     return Asked(done, costs, neighbours, int(people))
 
 
@@ -269,7 +268,7 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
     Raises:
       ValueError: as `charges`.
     """
-    costs = charges(mechanism, neighbours)
+    costs = curve.charges(mechanism, neighbours)
     proven = [Limits(people * _largest(costs, delta, people),
                      people * max(_floor(cost) for cost in costs))]
     if curve.together(mechanism, costs, people):
@@ -282,7 +281,7 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
 def proven_up_to(mechanism: Description, delta: float, neighbours: str,
                  people: int = 1) -> float | None:
     """Returns the largest epsilon of `limits`; None without noise, or without a limit."""
-    if any(map(silent, charges(mechanism, neighbours))):
+    if any(map(silent, curve.charges(mechanism, neighbours))):
         return None
     largest = limits(mechanism, delta, neighbours, people).epsilon
     return largest if math.isfinite(largest) else None
@@ -374,4 +373,4 @@ def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, de
     if spent == 0 and not leaves(part_at(0)):
         return 0.0, 0  # nothing was released, and coins alone decided it
     end, share = next(x for x in milestones(allowed, delta) if x[0] >= spent)
-    return dearest(part_at(end), share, neighbours, people).epsilon, end
+    return curve.dearest(part_at(end), share, neighbours, people).epsilon, end

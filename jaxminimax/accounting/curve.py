@@ -42,7 +42,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax import mechanism as described
 from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.base import arguments, checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, composed
@@ -56,8 +55,8 @@ def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
       ValueError: for a description that is not valid, or a relation it has no guarantee for.
     """
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
-    described.composed.check(mechanism)
-    return described.composed.charges(mechanism, neighbours)
+    composed.check(mechanism)
+    return composed.charges(mechanism, neighbours)
 
 
 def of_run(algorithm: Any, hyper: Any) -> Description:

@@ -39,7 +39,6 @@ import scipy
 
 from jaxminimax.accounting import curve, gaussian, renyi, sections
 from jaxminimax.accounting.answers import Asked, ask, curves
-from jaxminimax.accounting.curve import charges
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description
 from jaxminimax.mechanism.costs import Charge, concrete
@@ -261,7 +260,7 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
 
 def briefly(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:
     """Computes a profile at few epsilons, up to that of `delta`, for statements."""
-    asked = Asked(mechanism, charges(mechanism, neighbours), neighbours, people)
+    asked = Asked(mechanism, curve.charges(mechanism, neighbours), neighbours, people)
     top = _reaches(asked, delta) or 1.0
     first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
     at = [*np.linspace(0.0, top, 5), *_best_for(STATED, first)]

@@ -7,9 +7,7 @@ from typing import Any
 
 from jaxminimax.accounting import curve, profiles, statements, tuning
 from jaxminimax.accounting.answers import LARGE, check_delta, odometer, proven_up_to, warn_of
-from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run
 from jaxminimax.accounting.sections import LARGE_DELTA, quote_one
-from jaxminimax.accounting.tuning import Target, one_run
 from jaxminimax.base import VERSION, checks, identity
 from jaxminimax.mechanism import Repeat, Sequence, leaves, releases, repetitions
 from jaxminimax.mechanism.costs import concrete
@@ -139,7 +137,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         The releases of this run satisfy (...)-differential privacy for one visit...
     """
     check_delta(delta)
-    main, alongside = of_run(algorithm, hyper), extras(alongside)
+    main, alongside = curve.of_run(algorithm, hyper), curve.extras(alongside)
     allowed = releases(main)
     spent = allowed if state is None else int(concrete(state.spent))
     checks.count("spent", spent, low=0)
@@ -179,7 +177,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     if rows_each is not None:
         checks.count("rows_each", rows_each)
     unit = unit or identity.unit_of(people, rows_each)
-    worst = dearest(everything, float(delta), neighbours, people)
+    worst = curve.dearest(everything, float(delta), neighbours, people)
     warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
     looking = milestone = None
@@ -193,7 +191,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         epsilon=worst.epsilon,
         epsilon_if_stopped_by_looking=looking,
         milestone=milestone,
-        epsilon_spent_if_fixed=dearest(so_far, float(delta), neighbours, people).epsilon,
+        epsilon_spent_if_fixed=curve.dearest(so_far, float(delta), neighbours, people).epsilon,
         delta=float(delta),
         neighbours=neighbours,
         unit=unit,
@@ -247,8 +245,9 @@ _APART = ("User: The training and the score read different records. Which record
 
 
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
-                     score_range: tuple[float, float], target: Target, *, unit: str, padded: bool,
-                     apart: bool, assumed: tuple[str, ...] = ()) -> statements.TuningStatement:
+                     score_range: tuple[float, float], target: tuning.Target, *, unit: str,
+                     padded: bool, apart: bool, assumed: tuple[str, ...] = (),
+                     ) -> statements.TuningStatement:
     """Returns the statement of a search.
 
     Args:
@@ -263,10 +262,10 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
       assumed: further assumptions to print.
     """
     delta, runs, neighbours = float(target.delta), target.runs, target.neighbours
-    mechanisms = [one_run(algorithm, hyper, score, apart) for hyper in candidates]
+    mechanisms = [tuning.one_run(algorithm, hyper, score, apart) for hyper in candidates]
     trainings = [algorithm.mechanism(hyper) for hyper in candidates]
     warn_of(delta, trainings[0], stacklevel=4)
-    costs = tuple(dict.fromkeys(x for one in mechanisms for x in charges(one, neighbours)))
+    costs = tuple(dict.fromkeys(x for one in mechanisms for x in curve.charges(one, neighbours)))
     parts = [leaf for one in trainings for leaf in leaves(one)]
     exact = all(one.is_exact() for one in mechanisms)
     guaranteed = dict.fromkeys(x for one in mechanisms for x in one.enforced())
@@ -283,7 +282,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         gamma=runs.gamma,
         chance_of_one_run=runs.weights[0] / 2**repetitions.BITS,
         chance_of_trying=runs.chance_of_trying(len(mechanisms)),
-        epsilon_of_one_run=max(epsilon_of(cost, delta, neighbours) for cost in costs),
+        epsilon_of_one_run=max(curve.epsilon_of(cost, delta, neighbours) for cost in costs),
         padded=padded,
         sampling=tuple(dict.fromkeys(part.summary() for part in parts)),
         score=_score_in_words(score, score_range, apart),

@@ -150,7 +150,13 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float,
          diameter: float) -> planning.Plan[Hyper]:
-    """Plans one pass over n records, with the step that minimises the bound on the regret.
+    """Plans one pass over n records, with up to twice the step that minimises the regret's bound.
+
+    It is min{2 `theorem_step`, M / (C T^(1/2))}, the second as without noise. With c times its best
+    step the bound is (c + 1/c) / 2 times as large, at most 5/4. The bound has noise move every
+    point against the gradient. On the average it moves points in no direction, so a longer step
+    costs less than the bound says. On the two bilinear games of `benchmarks.utility.rates`, n of
+    1,000 and 10,000, twice the step had 0.5 to 0.95 of the gap, and longer ones had no less.
 
     Args:
       target: the privacy target; without epsilon there is no noise.
@@ -166,11 +172,13 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     query = sums_for(bound, population, dim)
     hyper = target.noise(Hyper(query=query, step=1.0))
     step = theorem_step(hyper.query, dim=dim, diameter=diameter)
-    regret = regret_bound(hyper.query, dim=dim, diameter=diameter)
-    trivial = bound * diameter
+    regret, trivial = regret_bound(hyper.query, dim=dim, diameter=diameter), bound * diameter
+    longer = min(2.0, regret * math.sqrt(population) / trivial)  # M / (C T^(1/2)) over the step
+    step, regret = longer * step, regret * (longer + 1 / longer) / 2
     return planning.Plan(dataclasses.replace(hyper, step=step), regret, regret >= trivial, (
         "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
         "Kairouz et al. (2021), with the deviation of their noise.",
+        f"The step is {longer:.3g} times the one of the smallest bound.",
         planning.with_trivial(regret, trivial),
         "The noise is that of a replaced record, twice the published sensitivity."), trivial)
 

@@ -139,8 +139,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
 
     The average of T rounds is off by about (C_1 / L)^2 / (step T) without noise, and by step V for
     it, V = C_1^2 T / Q with Q = (n / (2 r))^2 / d, r the Gaussian's ratio of noise to sensitivity.
-    The two are equal at T = Q^(1/2) / (step L), which is Q by the default step. From T = n on the
-    first is below the error of the sample, of order n^(-1/2), by the default step.
+    The two are equal at T = Q^(1/2) / (step L), which is Q by the default step. By that step the
+    first is of the order of the sample's error, n^(-1/2), at T = n, and half of it at T = 4 n.
 
     Args:
       target: the privacy target.
@@ -148,8 +148,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       dim: d, the number of coordinates of both players together.
       bound: C_1, the largest norm of a record's operator, players together: the joint clip.
       smooth: L, the Lipschitz constant of a record's operator.
-      iterations: T, the number of rounds; None for that T, at most n and at most 100,000. They take
-        n T evaluations of the operator: give a smaller number where that is too long.
+      iterations: T, the number of rounds; None for that T, at most 4 n and at most 100,000. They
+        take n T evaluations of the operator: give a smaller number where that is too long.
       step: the step, at most 1 / L; None for 1 / (L T^(1/2)). By that, T rounds without noise on a
         bilinear game move no point further from the solution than e^(1/2) times the start.
       anchors: the share of the budget for anchors, in (0, 1).
@@ -165,7 +165,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
         checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
     if iterations is None:
         noise = 2 * target.gaussian() * math.sqrt(dim) / population  # Q^(-1/2)
-        most = min(population, planning.MOST_ROUNDS)
+        most = min(4 * population, planning.MOST_ROUNDS)
         scaled = noise**2 if step is None else noise * step * smooth  # 1 / T
         iterations = most if scaled * most <= 1 else math.ceil(1 / scaled)
     checks.count("iterations", iterations)

@@ -26,7 +26,6 @@ from jaxminimax.placement import gather_rows, sharding
 from jaxminimax.releases import noisy_sums, opening, reading, record_isolation, release_keys
 from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import Regularised, certify, groups, operator_extrapolation, saddle
-from jaxminimax.solvers.saddle import never_fails
 
 _NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with
 _CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on
@@ -186,7 +185,7 @@ def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle,
                 / jnp.log1p(modulus(query) / lipschitz))
 
     lost = rounding(query, saddle.norm(z) + saddle.norm(start))
-    return (modulus(query) > 0) & never_fails(residual, lost, steps, needed)
+    return (modulus(query) > 0) & saddle.never_fails(residual, lost, steps, needed)
 
 
 # --- solutions on fresh records of all groups ---
@@ -344,8 +343,8 @@ def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: Group
         # accelerated steps: ln(8 l start / (mu a)^2) / -ln(1 - (mu / l)^(1/2))
         return (jnp.log(start) - 2 * jnp.log(reg_w * distance) + jnp.log(8 * smooth)) / fall
 
-    good = never_fails(query.slack * solutions.exact_sensitivity(query, reg_w), lost, query.steps,
-                       needed)
+    good = saddle.never_fails(query.slack * solutions.exact_sensitivity(query, reg_w), lost,
+                              query.steps, needed)
     for name in _CONSTANTS:
         if getattr(query, name) is not None:  # but for rounding to float32
             good &= getattr(query, name) >= getattr(problem, name) * (1 - 1e-6)

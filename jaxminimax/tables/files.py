@@ -19,6 +19,7 @@ from jaxminimax.tables.columns import listed
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = ",;\t|"
 _ROWS = 2**16  # of a frame
+_SMALL = 2**22  # bytes of a CSV file that is read before pandas is loaded
 # cells that `float` refuses, and pandas would refuse or, in a column of truth values, not refuse
 _NO_NUMBERS = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?", ".", "-",
                "true", "True", "TRUE", "false", "False", "FALSE"]
@@ -53,6 +54,8 @@ def read(path: Any, numeric: Collection[str] = ()) -> Any:
 class Frames:
     """A table in a file as frames of successive rows, read as by `read` but never all at once.
 
+    A small CSV file is read as by `pieces`, which has the same cells without loading pandas.
+
     Attributes:
       columns: names of all columns.
       most: rows, at most: exact for a Parquet file, the lines of a CSV file.
@@ -83,6 +86,8 @@ class Frames:
         self._stretch: tuple[int, int] | None = None
 
     def __iter__(self) -> Iterator[Any]:
+        if not _is_parquet(self._path) and pathlib.Path(self._path).stat().st_size <= _SMALL:
+            return pieces(self._path)
         return _frames(self._path, self._numeric, self._wanted, _ROWS, self._stretch)
 
     def stretch(self, first: int, count: int) -> Self:
@@ -240,12 +245,17 @@ def pieces(path: Any, rows: int = 2**13) -> Iterator[Any]:
                 itertools.chain(itertools.islice(file, how["skiprows"], None), ["\n"]),
                 delimiter=how["sep"], skipinitialspace=how["skipinitialspace"]))
             next(lines)
-            while block := list(itertools.islice(lines, rows)):
-                columns = list(itertools.zip_longest(names, *block, fillvalue=""))
-                if len(columns) > len(names):
-                    raise ValueError(f"a line has more cells than the {len(names)} names of the "
-                                     "header line: quote cells that hold a separator, and remove "
-                                     "one that ends lines.")
+            for number in itertools.count():
+                block = list(itertools.islice(lines, rows))
+                if number and not block:  # a table without rows has a piece without rows
+                    return
+                long = next((k for k, cells in enumerate(block) if len(cells) > len(names)), None)
+                if long is not None:
+                    raise ValueError(f"record {number * rows + long + 1} has {len(block[long])} "
+                                     f"cells, more than the {len(names)} names of the header line: "
+                                     "quote cells that hold a separator, and remove one that ends "
+                                     "lines.")
+                columns = itertools.zip_longest(names, *block, fillvalue="")
                 yield {name: cells for name, *cells in columns}
 
 

@@ -40,6 +40,13 @@ def refuse_ledger(driver: Mapping[str, Any]) -> None:
                          ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
 
 
+@programs.Compiled
+def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array, dict[int, jax.Array]]:
+    """Returns the keys of the moments, of the training, and of the releases around it."""
+    first, second = jax.random.split(key)
+    return first, second, {k: jax.random.fold_in(first, k) for k in (1, 2, 3)}
+
+
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
                   groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
@@ -73,7 +80,8 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     """
     refuse_ledger(driver)
     place: Callable[[PyTree], PyTree] = jax.device_put if share is None else share.place
-    first, second = jax.random.split(key)
+    with programs.briefly(True):
+        first, second, others = _keys(key)
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
         first, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
         chosen.standardise, place).to_json()))
@@ -98,8 +106,8 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         described = chosen.matrix
 
         def conditioned() -> dict[str, Any]:
-            second = statistics.release_second_moments(jax.random.fold_in(first, 2), described,
-                                                       data[0], data[2], place)
+            second = statistics.release_second_moments(
+                others[2], described, data[0], data[2], place)
             # P is saved, as another machine may have other eigenvectors in the last digits
             return {"matrix": statistics.preconditioner(second, chosen.ridge / kind.growth(by),
                                                         kind.curvature).tolist(),
@@ -118,8 +126,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         for part in (slice(None),) if share is None else share.shards(len(y)):
             in_blocks(lambda x: x @ np.float32(w), scores[part], data[0][part])
         shift, tilt = once("line", lambda: labels.release_line(
-            jax.random.fold_in(first, 3), line, scores, data[1], data[2], start_by.prior, store,
-            place))
+            others[3], line, scores, data[1], data[2], start_by.prior, store, place))
         w *= tilt
         w[-1] += shift
     released = None
@@ -127,7 +134,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
         assert groups is not None
         losses, by_group = chosen.losses, groups
         released = once("losses", lambda: recording.losses_of(
-            jax.random.fold_in(first, 1), losses, w, data, by_group))
+            others[1], losses, w, data, by_group))
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed),

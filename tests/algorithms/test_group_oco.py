@@ -187,6 +187,17 @@ def test_the_average_regret_on_lines_is_within_its_bound_and_grows_with_the_nois
         ftrl.init(start, dataclasses.replace(hyper, step=0.0))
 
 
+def test_a_plan_takes_up_to_twice_the_step_of_the_smallest_bound_and_says_what_it_costs():
+    numbers = dict(population=400, dim=4, bound=1.0, diameter=2.0, delta=1e-6)
+    for epsilon, longer, cost in ((1.0, 2.0, 1.25), (None, 1.0, 1.0)):
+        plan = jmm.plan(ftrl, epsilon=epsilon, **numbers)
+        query = plan.hyper.query
+        assert plan.hyper.step == pytest.approx(
+            longer * ftrl.theorem_step(query, dim=4, diameter=2.0))
+        assert plan.guarantee == pytest.approx(
+            cost * ftrl.regret_bound(query, dim=4, diameter=2.0))
+
+
 # --- records ---
 
 

@@ -95,7 +95,7 @@ def test_the_pair_brackets_the_gaussian_and_poisson_samples():
 
 def test_one_release_is_the_pair_of_one_release():
     low, high = (published_truth.of_the_pair([(0.5, 0.06, 1)], 1e-4, up) for up in (False, True))
-    assert low - 0.02 <= published_truth._once(0.5, 0.06) <= high + 0.02
+    assert low - 0.02 <= published_truth.once(0.5, 0.06) <= high + 0.02
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 9.0])

@@ -65,7 +65,7 @@ def active_job(n: int, epsilon: float) -> Job:
 NEAR = problems.group_means(radius=1.0, record_bound=1.0)
 
 
-def _corners(p: int, radius: float) -> np.ndarray:
+def corners(p: int, radius: float) -> np.ndarray:
     """Means of p groups at distance `radius` from a centre, the corners of a regular simplex."""
     corners = np.eye(p, GROUPS_DIM) - np.eye(p, GROUPS_DIM).mean(0)
     centre = 0.3 * np.eye(GROUPS_DIM)[-1]
@@ -92,7 +92,7 @@ def _group_job(algorithm: Any, hyper: Any, means: np.ndarray, widths: np.ndarray
 
 def phased_job(n: int, epsilon: float) -> Job:
     """Phased empirical risk minimisation; five groups in general position."""
-    means = _corners(5, 0.4)
+    means = corners(5, 0.4)
     plan = jmm.plan(jmm.phased_erm, problem=NEAR, sizes=(n // 5,) * 5, dim=GROUPS_DIM,
                     epsilon=epsilon, delta=DELTA)
     return _group_job(jmm.phased_erm, plan.hyper, means, np.full(5, 0.3), np.zeros(GROUPS_DIM))
