@@ -31,7 +31,8 @@ def table2(result: dict[str, Any]) -> str:
     cells: dict[tuple[str, str], dict[float | None, str]] = {}
     for row in rows:
         cells.setdefault((row["dataset"], row["method"]), {})[row["epsilon"]] = (
-            f"{row['auc_mean']:.2f} ± {report.error(row):.2f} ({row['published']:.2f})")
+            f"{row['auc_mean']:.2f} ± {report.error(row):.2f} ({row['published']:.2f})"
+            + " †" * (row.get("noise") == "floating-point"))
     levels = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
     header = ["data, model", *(f"ε = {x:g}" for x in levels), "no noise"]
     return report.markdown(header, [
