@@ -139,7 +139,8 @@ def test_programs_of_a_table_hold_neither_its_rows_nor_the_key(kept, tmp_path):
     compilation_cache.reset_cache()
     jmm.tables.train(table, schema, epsilon=8.0, delta=1e-3, key=key)
     actual, x = stored(tmp_path), schema.without(("d",)).features(table)
-    assert len(list(tmp_path.glob("tables/*"))) == 4  # keys, ranges, means, training
+    # of keys, ranges, means, second moments, training and scale
+    assert len(list(tmp_path.glob("tables/*"))) == 6
     secrets = [*x, *x.T[:, :4], schema.labels(table)[:24], *jax.random.key_data(key), *(
         jax.random.key_data(one) for one in jax.random.split(key))]
     assert len(actual) > 10_000

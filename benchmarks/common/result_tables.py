@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.code_size import kinds
 from benchmarks.common import report, verdicts
 from benchmarks.privacy import prices
-from benchmarks.published import decoupled
+from benchmarks.published import decoupled, robust
 from benchmarks.published import page as published_report
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
@@ -31,7 +31,8 @@ def table2(result: dict[str, Any]) -> str:
     cells: dict[tuple[str, str], dict[float | None, str]] = {}
     for row in rows:
         cells.setdefault((row["dataset"], row["method"]), {})[row["epsilon"]] = (
-            f"{row['auc_mean']:.2f} ± {report.error(row):.2f} ({row['published']:.2f})")
+            f"{row['auc_mean']:.2f} ± {report.error(row):.2f} ({row['published']:.2f})"
+            + " †" * (row.get("noise") == "floating-point"))
     levels = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
     header = ["data, model", *(f"ε = {x:g}" for x in levels), "no noise"]
     return report.markdown(header, [
@@ -362,7 +363,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "label_tables": label_tables, "problems": problems.ahead,
     "tables_of_packages": tables_of_packages,
     "published": published, "counts": counts, "decoupled": decoupled.points,
-    "programs": published_report.programs,
+    "robust": robust.printed, "programs": published_report.programs,
     "gaps": gaps, "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
     "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc,
