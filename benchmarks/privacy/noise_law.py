@@ -156,14 +156,19 @@ def speed(size: int, bits: int, rounds: int = 15, clock: str = "cpu") -> dict[st
             "ratio": statistics.median(a / b for a, b in pairs)}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Runs and prints all parts."""
+def parser() -> report.Parser:
+    """The arguments."""
     p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--draws", type=report.number(1e4, 1e12), default=1e8,
                    help="integers a chi-square (default 1e8)")
     p.add_argument("--quick", action="store_true",
                    help="2^22 words of the first stage instead of all 2^31")
-    options = p.parse_args(arguments)
+    return p
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs and prints all parts."""
+    options = parser().parse_args(arguments)
     draws = int(options.draws)
     record: dict[str, Any] = {"environment": report.environment()}
 
