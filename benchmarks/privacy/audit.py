@@ -76,8 +76,10 @@ class Case:
                 how = f"disjoint batches of {batch}"
             case FixedSize(batch=batch, replacement=replacement):
                 how = f"{batch} {'with' if replacement else 'without'} replacement"
-            case _:
+            case Full():
                 how = "full batch"
+            case other:
+                raise ValueError(f"{other!r} has no name in the table of audits: give it one here.")
         strategy = f", {self.how['strategy']}" if self.how else ""
         clip = ", joint clip" if self.joint else ""
         return f"{how}, {self.rounds} round{'s' * (self.rounds > 1)}{strategy}{clip}"

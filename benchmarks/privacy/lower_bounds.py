@@ -64,6 +64,8 @@ def samples(sampler: str, n: int, m: int, step: int = 0) -> Iterator[tuple[float
         case "replacement":
             for draw in itertools.product(range(n), repeat=m):
                 yield n**-m, draw
+        case _:
+            raise ValueError(f"no samples of {sampler!r} are listed here")
 
 
 def mixture(sampler: str, m: int, records: np.ndarray,
@@ -166,9 +168,12 @@ def claimed(sampler: str, n: int, m: int, z: float, alpha: float) -> float:
     if alpha < 1:
         return 1 - alpha + alpha * claimed(sampler, n, m, z, 1 / alpha)
     epsilon = np.array([math.log(alpha)])
-    if sampler == "poisson":
-        return float(pairs._Mixtures(1, 1, m / n, z)(epsilon)[0])
-    return float(gaussian.profile(epsilon, n, m, z / 2, sampler == "replacement")[0])
+    match sampler:
+        case "poisson":
+            return float(pairs._Mixtures(1, 1, m / n, z)(epsilon)[0])
+        case "fixed" | "replacement":
+            return float(gaussian.profile(epsilon, n, m, z / 2, sampler == "replacement")[0])
+    raise ValueError(f"the accountant's bound for one release of {sampler!r} is not listed here")
 
 
 def described(sampler: str, n: int, m: int, z: float, times: int) -> jmm.Repeat:
