@@ -278,7 +278,9 @@ def _words(x: Any) -> str:
         case float():
             return x.hex()
         case types.FunctionType():
-            parts = [[*x.__code__.co_positions()], x.__defaults__, x.__kwdefaults__,
+            # each instruction's lines and columns, packed
+            places = x.__code__.co_firstlineno, x.__code__.co_linetable.hex()
+            parts = [places, x.__defaults__, x.__kwdefaults__,
                      [cell.cell_contents for cell in x.__closure__ or ()]]
         case type():
             parts = []
