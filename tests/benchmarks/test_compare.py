@@ -102,7 +102,7 @@ def test_the_noise_that_is_better_depends_on_epsilon():
     rows = json.loads(RESULT.read_text(encoding="utf-8"))["rows"]
     actual = {(r["target_epsilon"], r["algorithm"].split(", ", 2)[2]): r for r in rows
               if r["algorithm"].endswith("oracle")}
-    assert len(actual) == 8
+    assert len(actual) == 6
 
     def ahead(epsilon, kind, other):  # by two standard errors
         a, b = (actual[epsilon, f"{k}, oracle"] for k in (kind, other))
