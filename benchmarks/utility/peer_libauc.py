@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from libauc.losses import auc as losses
 
-_MOST = 200_000  # calls until thresholds have settled
-
 
 def _auc(s: np.ndarray, positive: np.ndarray, version: str) -> float:
     """`AUCMLoss` at the best a, b and alpha; of version 1 without its factor p (1 - p)."""
@@ -37,36 +35,60 @@ def _macro(scores: np.ndarray, y: np.ndarray) -> float:
     return float(loss(torch.tensor(scores), torch.tensor(one.astype(int))))
 
 
-def _settled(loss: Any, states: tuple[str, ...], s: np.ndarray, positive: np.ndarray) -> float:
-    """The loss, once its own steps of thresholds and weights move none of them."""
-    for name in states:
-        setattr(loss, name, getattr(loss, name).double())
-    given = torch.tensor(s)[:, None], torch.tensor(positive.astype(int)), torch.arange(len(s))
-    for _ in range(_MOST):
-        before = [getattr(loss, name).clone() for name in states]
-        value = loss(*given)
-        if all(torch.equal(x, getattr(loss, n)) for x, n in zip(before, states, strict=True)):
-            return float(value)
-    raise RuntimeError(f"thresholds still move after {_MOST} steps")
+def _threshold(values: np.ndarray, share: float) -> np.ndarray:
+    """Returns numbers between the largest `share` of each row and the rest."""
+    kept = round(share * values.shape[-1])
+    return np.sort(values)[..., ::-1][..., kept - 1:kept + 1].mean(-1)
+
+
+def _at(loss: Any, states: dict[str, np.ndarray], s: np.ndarray, positive: np.ndarray) -> float:
+    """The loss at thresholds and weights that its own steps do not move."""
+    for name, value in states.items():
+        setattr(loss, name, torch.tensor(value, dtype=torch.float64)[..., None])
+    value = loss(torch.tensor(s)[:, None], torch.tensor(positive.astype(int)), torch.arange(len(s)))
+    for name, before in states.items():
+        if abs(getattr(loss, name).numpy()[..., 0] - before).max() > 1e-6:
+            raise RuntimeError(f"{name} moves, so it is not the best one")
+    return float(value)
+
+
+def _parts(s: np.ndarray, positive: np.ndarray, max_fpr: float, two_way: tuple[float, float]
+           ) -> tuple[float, float]:
+    """`pAUC_CVaR_Loss` and `tpAUC_CVaR_loss` at the best thresholds."""
+    pairs = (1 - s[positive][:, None] + s[~positive])**2
+    largest, share = two_way[0], 1 - two_way[1]
+
+    def spread(of_positives: np.ndarray) -> np.ndarray:
+        result = np.zeros(len(s))
+        result[positive] = of_positives
+        return result
+
+    numbers: dict[str, Any] = {"surr_loss": "squared", "device": "cpu"}
+    one = losses.pAUC_CVaR_Loss(len(s), sum(positive), margin=1.0, beta=max_fpr, **numbers)
+    two = losses.tpAUC_CVaR_loss(len(s), threshold=1.0, theta_0=share, theta_1=largest, **numbers)
+    edge = _threshold(pairs, largest)
+    means = edge + np.maximum(pairs - edge[:, None], 0).mean(1) / largest
+    last = _threshold(means, share)
+    states = {"s1": spread(edge), "s2": last[None], "u": spread(means),
+              "dual_var": spread(means > last)}
+    return (_at(one, {"u_pos": spread(_threshold(pairs, max_fpr))}, s, positive),
+            _at(two, states, s, positive))
 
 
 def values(scores: np.ndarray, y: np.ndarray, max_fpr: float, two_way: tuple[float, float]
            ) -> dict[str, float]:
     """Losses with the squared surrogate and margin 1, by what they measure."""
-    s, positive, numbers = scores[:, 0], y == 0, {"surr_loss": "squared", "device": "cpu"}
+    s, positive = scores[:, 0], y == 0
     pairs = [(i, (y == i) | (y == j)) for i, j in itertools.permutations(
         range(scores.shape[1]), 2)]
-    one = losses.pAUC_CVaR_Loss(len(y), sum(positive), beta=max_fpr, eta=0.01, **numbers)
-    two = losses.tpAUC_CVaR_loss(len(y), threshold=1.0, theta_0=1 - two_way[1], theta_1=two_way[0],
-                                 alpha=0.01, beta_0=0.003, beta_1=0.001, **numbers)
+    one, two = _parts(s, positive, max_fpr, two_way)
     return {
         "AUC": _auc(s, positive, "v1"),
         "AUC, version 2": _auc(s, positive, "v2"),
         "one-versus-rest AUC": _macro(scores, y),
         "Hand and Till": float(np.mean([_auc(scores[of, i], y[of] == i, "v1")
                                         for i, of in pairs])),
-        "one-way AUC": _settled(one, ("u_pos",), s, positive),
-        "two-way AUC": _settled(two, ("u", "s1", "s2", "dual_var"), s, positive),
+        "one-way AUC": one, "two-way AUC": two,
     }
 
 
