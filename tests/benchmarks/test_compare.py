@@ -102,12 +102,13 @@ def test_the_noise_that_is_better_depends_on_epsilon():
     rows = json.loads(RESULT.read_text(encoding="utf-8"))["rows"]
     actual = {(r["target_epsilon"], r["algorithm"].split(", ", 2)[2]): r for r in rows
               if r["algorithm"].endswith("oracle")}
-    assert len(actual) == 6
+    assert len(actual) == 8
 
     def ahead(epsilon, kind, other):  # by two standard errors
         a, b = (actual[epsilon, f"{k}, oracle"] for k in (kind, other))
         return a["value"] - b["value"] > 2 * np.hypot(a["error"], b["error"])
 
     assert ahead(1.0, "Poisson", "disjoint, 32 bands")
-    assert ahead(8.0, "disjoint, 32 bands", "Poisson")
+    for correlated in ("disjoint, 32 bands", "Poisson, 32 parts in turn"):
+        assert ahead(8.0, correlated, "Poisson")
     assert all(ahead(e, "disjoint, 32 bands", "disjoint") for e in (1.0, 8.0))
