@@ -72,7 +72,7 @@ def traced_round() -> dict[str, int]:
                       noise_multiplier=Saddle(3.0, 3.0))
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
     key, start = jax.random.key(0), jmm.problems.auc_start(jnp.zeros(d))
-    state = jmm.sgda.init(start, hyper)
+    state, update = jmm.sgda.init(start, hyper), jmm.sgda.update
     calls: list[tuple[str, str]] = []
 
     def profile(frame: object, event: str, arg: object) -> None:
@@ -83,7 +83,7 @@ def traced_round() -> dict[str, int]:
     for _ in range(2):  # the first one fills caches
         calls.clear()
         sys.setprofile(profile)
-        jax.eval_shape(lambda k, s: jmm.sgda.update(k, s, data, hyper, problem), key, state)
+        jax.eval_shape(lambda k, s: update(k, s, data, hyper, problem), key, state)
         sys.setprofile(None)
     files = [file for file, _ in calls]
     return {"calls": len(calls), "functions": len(set(calls)), "files": len(set(files)),
