@@ -148,6 +148,7 @@ def test_equal_first_words_are_told_apart_by_further_ones(count, bug):
     assert chi_square_p(seen, expected) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 161])
 def test_places_are_the_same_alone_and_beside_others_whose_numbers_tie(count, bug):
     """Rows are drawn ahead for many releases at once, and count if each draws them again alone."""
