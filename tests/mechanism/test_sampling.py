@@ -99,7 +99,6 @@ RECORDS, RELEASES, RUNS, SHARD = 20, 10, 400, 5
 EVERY = {name: choice.make(choice.batch and choice.batch(4), RECORDS)
          for name, choice in sampling.choices().items()}
 EVERY["cyclic"] = CyclicPoisson(rate=0.4, parts=2)
-every = pytest.mark.parametrize("name", EVERY)
 
 
 def below(of):
@@ -147,7 +146,8 @@ def check_reads(how, inside):
 
 
 @pytest.mark.slow
-@every
+@pytest.mark.parametrize("name", [
+    *(name for name in EVERY if name != "cyclic"), pytest.param("cyclic", marks=pytest.mark.nightly)])
 def test_every_sampling_draws_what_its_class_says(name):
     how, (inside, ascending) = EVERY[name], reads(name)
     check_reads(how, inside)
@@ -159,7 +159,8 @@ def test_every_sampling_draws_what_its_class_says(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, how in EVERY.items() if how.secret])
+@pytest.mark.parametrize("name", [
+    name for name, how in EVERY.items() if how.secret and name != "cyclic"])
 def test_a_record_that_is_in_too_many_samples_is_seen(name):
     """One sample in twenty holds it whatever is drawn."""
     inside = np.array(reads(name)[0])
@@ -179,9 +180,9 @@ def attained(case, z, epsilon, own, reads):
     return max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in ((one, two), (two, one)))
 
 
-@pytest.mark.parametrize("reads", [1, 2])
-@pytest.mark.parametrize(("name", "relation"), [
-    (name, relation) for name, how in EVERY.items() for relation in how.relations
+@pytest.mark.parametrize(("name", "relation", "reads"), [
+    pytest.param(name, relation, reads, marks=[pytest.mark.slow] * (reads > 1))
+    for name, how in EVERY.items() for relation in how.relations for reads in (1, 2)
     if how.worst_case(RECORDS)])  # others say that no pair is proved to be the worst
 def test_the_charge_of_every_sampling_is_attained_up_to_a_tenth(name, relation, reads):
     """And is not exceeded: half the charge, or a release that is not charged, would be."""
