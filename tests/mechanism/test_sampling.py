@@ -3,6 +3,8 @@
 import functools
 import itertools
 import math
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +111,12 @@ def below(of):
 def test_every_sampling_has_a_name_on_the_command_line_or_a_test_file_of_its_own():
     elsewhere = {CyclicPoisson}
     assert {type(x) for x in EVERY.values()} | elsewhere == below(sampling.Sampling)
+
+
+def test_every_sampling_has_a_row_on_the_page_that_compares_them():
+    page = pathlib.Path(__file__).parents[2] / "docs/choosing.md"
+    rows = re.findall(r"^\| `jmm\.(?:mechanism\.)?(\w+)\(", page.read_text(), re.MULTILINE)
+    assert set(rows) >= {x.__name__ for x in below(sampling.Sampling)}
 
 
 def of_every(name, **values):
