@@ -121,7 +121,7 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
 
 
 class Matrices(NamedTuple):
-    """What the gradient by a kernel consists of: G matrices, each a sum of t terms x_t d_t^T.
+    """The gradient by a kernel as G matrices, each a sum of t terms x_t d_t^T.
 
     Attributes:
       groups: G.
