@@ -137,8 +137,11 @@ def hyper_of(module: Any, case: Case) -> Any | None:
         # a capacity is for the population of the other algorithms
         usual = case.pair == "worst" and not (case.joint or case.how or getattr(
             case.sampling, "capacity", None))
-        if not usual or isinstance(case.sampling, Disjoint) or (
-                module is jmm.balanced_groups and not isinstance(case.sampling, jmm.Full)):
+        if not usual or (module is jmm.balanced_groups and not isinstance(case.sampling, Full)):
+            return None
+        try:
+            case.sampling.in_groups()
+        except ValueError:
             return None
         return group_attack.hyper_of(module, case.sampling, case.rounds)
     if case.how and module not in (jmm.sgda, jmm.gda):  # strategies are the release's

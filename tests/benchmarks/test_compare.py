@@ -39,7 +39,7 @@ def test_a_row_says_what_was_measured():
     assert row["epsilon"] <= row["target_epsilon"] == 4.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_constants_of_the_auc_problem_hold_for_every_record():
     """L of the clipped operator is that of the raw one; the public term counts too."""
     settings = types.SimpleNamespace(clip=18.0)

@@ -3,6 +3,8 @@
 import functools
 import itertools
 import math
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -95,11 +97,9 @@ def chi_square_p(observed, expected):
 # --- every sampling: what is drawn, and what is charged for it ---
 
 RECORDS, RELEASES, RUNS, SHARD = 20, 10, 400, 5
-# one for each name on the command line; classes without a name are listed
+# one for each name on the command line
 EVERY = {name: choice.make(choice.batch and choice.batch(4), RECORDS)
          for name, choice in sampling.choices().items()}
-EVERY["cyclic"] = CyclicPoisson(rate=0.4, parts=2)
-every = pytest.mark.parametrize("name", EVERY)
 
 
 def below(of):
@@ -108,8 +108,15 @@ def below(of):
     return {x for x in ours if not x.__abstractmethods__}.union(*map(below, ours))
 
 
-def test_every_sampling_is_among_those_that_are_tested():
-    assert {type(x) for x in EVERY.values()} == below(sampling.Sampling)
+def test_every_sampling_has_a_name_on_the_command_line_or_a_test_file_of_its_own():
+    elsewhere = {CyclicPoisson}
+    assert {type(x) for x in EVERY.values()} | elsewhere == below(sampling.Sampling)
+
+
+def test_every_sampling_has_a_row_on_the_page_that_compares_them():
+    page = pathlib.Path(__file__).parents[2] / "docs/choosing.md"
+    rows = re.findall(r"^\| `jmm\.(?:mechanism\.)?(\w+)\(", page.read_text(), re.MULTILINE)
+    assert set(rows) >= {x.__name__ for x in below(sampling.Sampling)}
 
 
 def of_every(name, **values):
@@ -147,15 +154,14 @@ def check_reads(how, inside):
 
 
 @pytest.mark.slow
-@every
+@pytest.mark.parametrize("name", EVERY)
 def test_every_sampling_draws_what_its_class_says(name):
     how, (inside, ascending) = EVERY[name], reads(name)
     check_reads(how, inside)
     assert ascending.all() or not how.ordered
     assert np.any(inside[0] != inside[1]) or not how.secret  # of two keys
-    if name != "cyclic":  # which is for one device
-        shards = inside.reshape(RUNS, RELEASES, -1, SHARD).sum(3)
-        assert shards.max() <= how.rows_in_shard(RECORDS, SHARD)
+    shards = inside.reshape(RUNS, RELEASES, -1, SHARD).sum(3)
+    assert shards.max() <= how.rows_in_shard(RECORDS, SHARD)
 
 
 @pytest.mark.slow
@@ -179,9 +185,9 @@ def attained(case, z, epsilon, own, reads):
     return max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in ((one, two), (two, one)))
 
 
-@pytest.mark.parametrize("reads", [1, 2])
-@pytest.mark.parametrize(("name", "relation"), [
-    (name, relation) for name, how in EVERY.items() for relation in how.relations
+@pytest.mark.parametrize(("name", "relation", "reads"), [
+    pytest.param(name, relation, reads, marks=[pytest.mark.slow] * (reads > 1))
+    for name, how in EVERY.items() for relation in how.relations for reads in (1, 2)
     if how.worst_case(RECORDS)])  # others say that no pair is proved to be the worst
 def test_the_charge_of_every_sampling_is_attained_up_to_a_tenth(name, relation, reads):
     """And is not exceeded: half the charge, or a release that is not charged, would be."""
@@ -251,6 +257,7 @@ def test_equal_first_words_are_told_apart_by_further_ones(count, bug):
     assert chi_square_p(seen, expected) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 161])
 def test_places_are_the_same_alone_and_beside_others_whose_numbers_tie(count, bug):
     """Rows are drawn ahead for many releases at once, and count if each draws them again alone."""
