@@ -90,7 +90,7 @@ def stored(folder):
                      *(x.read_bytes() for x in folder.glob("tables/*"))])
 
 
-@pytest.mark.nightly  # with every change those of a table
+@pytest.mark.nightly
 def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     n, d = 40, 16
     x, y = np.random.default_rng(5).standard_normal((2, n, d), np.float32)
@@ -124,7 +124,7 @@ def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     assert y[0].tobytes() in programs(jmm.Problem(jmm.saddle_operator(leaking)), "leaking")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_programs_of_a_table_hold_neither_its_rows_nor_the_key(kept, tmp_path):
     rng = np.random.default_rng(6)
     key = jax.random.wrap_key_data(np.array([0x2C3D4E5F, 0x6B7C8D9E], np.uint32))

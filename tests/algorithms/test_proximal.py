@@ -108,7 +108,7 @@ def test_public_terms_enter_the_solution_and_not_the_sensitivity():
                                (3 * AT.w - 1) / 4, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_players_of_float32_are_solved_in_float64():
     bounded = problems.bounded_bilinear(coupling=1.0, offset=0.5, radius=Saddle(1.0, 1.0))
     rng = np.random.default_rng(0)
