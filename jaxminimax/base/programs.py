@@ -75,10 +75,10 @@ def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
 
 
 @contextlib.contextmanager
-def briefly(wanted: bool) -> Iterator[None]:
+def briefly(wanted: bool | None) -> Iterator[None]:
     """Has each `Compiled` that is called within stored, and compiled briefly if that is wanted.
 
-    It is for programs of the library's own tables alone.
+    It is for programs of the library's own tables alone; None for those of others within.
     """
     before = _WANTED.set(wanted)
     try:

@@ -15,7 +15,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle, tables
 from jaxminimax.base import programs
-from jaxminimax.drivers import saved_runs
+from jaxminimax.drivers import long_runs, saved_runs
 from jaxminimax.releases import sums
 from jaxminimax.tables import statistics
 
@@ -53,6 +53,21 @@ def test_a_program_is_compiled_briefly_where_that_is_wanted_and_it_is_one_of_its
             double(1)
     double(1)
     assert options == [None, programs.BRIEF, None, None, None]
+
+
+def test_a_callback_of_a_table_compiles_its_own_programs_as_usual(monkeypatch):
+    wanted = []
+    monkeypatch.setattr(long_runs, "_advance", lambda state, *_: state._replace(
+        spent=state.spent + 1))
+    game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+    query = jmm.Query(clip=Saddle(3.0, 3.0), noise_multiplier=Saddle(5.0, 5.0), population=9)
+    with programs.briefly(True):
+        jmm.fit(jax.random.key(0), Saddle(np.zeros(2), np.zeros(2)), (np.ones((9, 2)),) * 2,
+                jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2), jmm.sgda, game,
+                delta=1e-3, progress=False,
+                callback=lambda _: wanted.append(programs._WANTED.get()))
+        assert programs._WANTED.get() is True
+    assert wanted == [None, None]
 
 
 def test_both_programs_compute_the_same():
