@@ -15,6 +15,7 @@ import json
 import pathlib
 import sys
 import tokenize
+import types
 
 import jax
 import jax.numpy as jnp
@@ -63,31 +64,47 @@ def folders() -> dict[str, collections.Counter[str]]:
     return sums
 
 
-def traced_round() -> dict[str, int]:
-    """Calls, functions and files of one round, and moves from one file to another."""
+def traced_round() -> dict[str, dict[str, int]]:
+    """Calls, functions and files of one round, and moves from one file to another.
+
+    Of all of it, and of the way of three arguments: the calls that get the very same object.
+    """
     n, d = 200, 3
     data = (jnp.ones((n, d)), jnp.zeros(n))
     problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.7, radius=Saddle(10.0, 10.0))
     query = jmm.Query(clip=Saddle(5.0, 1.0), sampling=jmm.Poisson(rate=0.05), population=n,
                       noise_multiplier=Saddle(3.0, 3.0))
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
-    key, start = jax.random.key(0), jmm.problems.auc_start(jnp.zeros(d))
-    state = jmm.sgda.init(start, hyper)
-    calls: list[tuple[str, str]] = []
+    start = jmm.problems.auc_start(jnp.zeros(d))
+    state, update = jmm.sgda.init(start, hyper), jmm.sgda.update
+    calls: list[tuple[str, str, list[str]]] = []
+    followed: dict[str, object] = {}
 
-    def profile(frame: object, event: str, arg: object) -> None:
-        code = frame.f_code  # type: ignore[attr-defined]
+    def profile(frame: types.FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
         if event == "call" and code.co_filename.startswith(str(ROOT)):
-            calls.append((code.co_filename, code.co_name))
+            given = frame.f_locals.values()
+            calls.append((code.co_filename, code.co_qualname, [
+                name for name, value in followed.items() if any(x is value for x in given)]))
+
+    def traced(key: jax.Array) -> object:
+        calls.clear()
+        followed.update(key=key, data=data, hyper=hyper)
+        sys.setprofile(profile)
+        try:
+            return update(key, state, data, hyper, problem)
+        finally:
+            sys.setprofile(None)
 
     for _ in range(2):  # the first one fills caches
-        calls.clear()
-        sys.setprofile(profile)
-        jax.eval_shape(lambda k, s: jmm.sgda.update(k, s, data, hyper, problem), key, state)
-        sys.setprofile(None)
-    files = [file for file, _ in calls]
-    return {"calls": len(calls), "functions": len(set(calls)), "files": len(set(files)),
-            "moves": sum(a != b for a, b in itertools.pairwise(files))}
+        jax.eval_shape(lambda key: traced(key), jax.random.key(0))
+
+    def counted(name: str | None = None) -> dict[str, int]:
+        way = [(file, function) for file, function, names in calls if name is None or name in names]
+        return {"calls": len(way), "functions": len(set(way)), "files": len({x for x, _ in way}),
+                "moves": sum(a[0] != b[0] for a, b in itertools.pairwise(way))}
+
+    return {"one traced round": counted()} | {f"way of {x}": counted(x) for x in followed}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -103,7 +120,8 @@ def main(argv: list[str] | None = None) -> None:
     total = sums["all"]
     print(f"imports are {100 * total['imports'] / total['code']:.1f} % of the code; "
           f"{len(dir(jmm))} names at the top level")
-    print("one traced round: " + ", ".join(f"{value:,} {name}" for name, value in traced.items()))
+    for what, counts in traced.items():
+        print(f"{what}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))
     if args.json:
         args.json.write_text(json.dumps({"folders": sums, "round": traced,
                                          "names": len(dir(jmm))}, indent=1) + "\n")

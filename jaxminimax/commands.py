@@ -1,8 +1,12 @@
 """All commands of `python -m jaxminimax`: their options, and what they print."""
 
 import argparse
+import collections
 import dataclasses
+import functools
 import inspect
+import re
+import typing
 from typing import Any
 
 import numpy as np
@@ -202,39 +206,34 @@ _PLANNED = {name: x for name, x in sorted(ALGORITHMS.items()) if hasattr(x, "pla
 _PLAN = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
 
 
-def _rounds(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+_IN_PYTHON = {"smooth_l1"}  # which takes a `dim` of each player
+_READ = {frozenset({int}): int, frozenset({float}): float, frozenset({str}): str,
+         frozenset({int, Saddle}): int,
+         frozenset({int, str}): lambda text: int(text) if text.isdigit() else text}
 
 
-# the keyword of `plan`, its type, and what it is
-NUMBERS: dict[str, tuple[Any, str]] = {
-    "population": (int, "n, records"),
-    "dim": (int, "d, numbers of both players together; of group algorithms, of the model"),
-    "bound": (float, "on the norm of a record's operator, players together; of group algorithms, "
-                     "on a record's loss"),
-    "smooth": (float, "Lipschitz constant of a record's operator"),
-    "diameter": (float, "of the feasible set"),
-    "radius": (float, "largest distance of a feasible point from the start"),
-    "modulus": (float, "of strong monotonicity"),
-    "passes": (str, "one, many or full"),
-    "iterations": (int, "rounds"),
-    "batch": (int, "records of a disjoint batch"),
-    "slack": (float, "relative residual of certified solutions"),
-    "mode": (str, "tight, paper or manual"),
-    "kappa": (float, "factor of the regularisation, or of the step"),
-    "rounds": (_rounds, "bound_optimal, largest, or a number"),
-    "inner": (int, "iterates of a round"),
-    "composite": (bool, "keep the regularisation out of the clipped operator"),
-    "game": (str, "monotone, bilinear or strongly_monotone"),
-    "proved": (bool, "keep to the settings that the theorem covers"),
-    "loss_bound": (float, "range of losses, to which each loss is clipped"),
-    "tree": (bool, "noise by a tree where correlated noise would be less, too"),
-    "eta": (float, "step size"),
-    "phases": (int, "certified solutions"),
-    "step": (float, "step size"),
-    "anchors": (float, "share of the budget for anchors"),
-}
-_IN_PYTHON = {"sampling", "solver", "geometry", "decaying", "smooth_l1"}
+@functools.cache
+def numbers() -> dict[str, tuple[Any, str]]:
+    """Finds the public numbers of all plans: how each is read, and what most plans say it is.
+
+    Types that no word stands for, such as a sampling or a solver, are for Python only.
+    """
+    kinds: dict[str, Any] = {}
+    texts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for module in _PLANNED.values():
+        described = dict(re.findall(r"^  (\w+): (.*(?:\n {4}.*)*)",
+                                    inspect.getdoc(module.plan) or "", re.MULTILINE))
+        for name, hint in typing.get_type_hints(module.plan).items():
+            kind = bool if hint is bool else _READ.get(
+                frozenset(typing.get_args(hint) or [hint]) - {type(None)})
+            if kind is not None and name not in _IN_PYTHON:
+                kinds[name] = kind
+                # the first sentence, of a number without its default
+                texts[name][re.split(r"[.;]\s" if kind in (int, float) else r"[.]\s",
+                                     " ".join(described[name].split()) + " ")[0]] += 1
+    return {name: (kind, texts[name].most_common(1)[0][0]) for name, kind in kinds.items()}
+
+
 _CONSTANTS = ("bound", "lipschitz", "diameter", "smooth")  # of a group problem
 
 
@@ -243,7 +242,6 @@ def _add_plan(commands: Any) -> None:
 
     Its options are the public numbers that the algorithms' `plan` functions take. For group
     algorithms they include the constants of the `problem`, because a plan reads nothing else of it.
-    Samplings, solvers and geometries can be given in Python only.
     """
     lines = (f"  {name}: {', '.join(flag_of(x) for x in plan_options(name))}" for name in _PLANNED)
     command = commands.add_parser(
@@ -258,12 +256,13 @@ def _add_plan(commands: Any) -> None:
     flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n")
     flag("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
          help="what neighbouring data sets differ by (default: replace_one)")
-    for name, (kind, text) in NUMBERS.items():
+    for name, (kind, text) in numbers().items():
         if kind is bool:
             flag(flag_of(name), action="store_true", default=None, help=text)
         else:
             flag(flag_of(name), type=kind, help=text)
-    flag("--lipschitz", type=float, help="of group algorithms, on the norm of a record's gradient")
+    flag("--lipschitz", type=float,
+         help="of group algorithms, on the norm of a record's gradient; --bound is on its loss")
     flag("--group-sizes", dest="sizes", type=int, nargs="+", metavar="N",
          help="of group algorithms, records of every group")
     flag("--json", action="store_true", help="print JSON only")
@@ -272,7 +271,7 @@ def _add_plan(commands: Any) -> None:
 def plan_options(name: str) -> list[str]:
     """Returns the options of an algorithm, by the names that they have in Python."""
     taken = [x for x in inspect.signature(ALGORITHMS[name].plan).parameters
-             if x != "target" and x not in _IN_PYTHON]
+             if x in numbers() or x in ("problem", "sizes")]
     return [x for one in taken for x in (_CONSTANTS if one == "problem" else (one,))]
 
 
@@ -288,7 +287,7 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
       ValueError: for an option that the algorithm has no use for, or a constant that is missing.
     """
     own = plan_options(args.algorithm)
-    arguments = {name: getattr(args, name) for name in (*NUMBERS, "lipschitz", "sizes")
+    arguments = {name: getattr(args, name) for name in (*numbers(), "lipschitz", "sizes")
                  if getattr(args, name) is not None}
     for name in arguments.keys() - set(own):
         raise ValueError(f"{flag_of(name)} is no number of {args.algorithm}, which takes "

@@ -448,7 +448,7 @@ def test_a_plan_takes_every_number_of_an_algorithm_and_no_other(capsys):
     for name, algorithm in ALGORITHMS.items():
         if not hasattr(algorithm, "plan"):
             continue
-        offered = {*commands.NUMBERS, "lipschitz", "sizes"}
+        offered = {*commands.numbers(), "lipschitz", "sizes"}
         assert set(commands.plan_options(name)) <= offered, name
     given = ["plan", "gda", "--epsilon", "1", "--delta", "1e-6", "--population", "1000"]
     assert main(given) == 2

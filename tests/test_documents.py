@@ -32,8 +32,9 @@ RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.gl
 PAGES = (*RUN, "CHANGELOG.md")
 # whose programs take longest: they run every night
 LONG = {f"docs/{name}.md" for name in (
-    "accounting", "choosing", "cookbook", "fairness", "scale", "several_runs", "tables", "tuning",
-    "variational_inequalities", "worst_group", "your_own_problem")}
+    "accounting", "choosing", "cookbook", "fairness", "for_data_scientists",
+    "for_privacy_officers", "for_researchers", "people", "scale", "serving", "several_runs",
+    "tables", "tuning", "variational_inequalities", "worst_group", "your_own_problem")}
 DATA = {"text", "bibtex", "json", "yaml"}  # languages of what is no program
 REASON = re.compile(r"<!-- not run: \S.* -->")
 PRINTED = "<!-- printed -->"
@@ -172,6 +173,7 @@ def test_the_picture_of_the_layers_is_drawn(tmp_path, monkeypatch):
     assert ("mechanism", "algorithms") not in arrows
 
 
+@pytest.mark.slow
 def test_every_picture_is_drawn_by_its_command(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pictures.py", str(tmp_path)])
     names = runpy.run_path(str(ROOT / "docs/pictures.py"), run_name="__main__")

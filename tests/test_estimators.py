@@ -17,6 +17,7 @@ from jaxminimax.estimators import (
 )
 from jaxminimax.tables import Category, Number, Schema
 from jaxminimax.tables.scaling import spread
+from tests.helpers.lanes import rest_nightly
 
 pytestmark = pytest.mark.slow
 # of the checks that fit, those that run with every change; every night all of them
@@ -141,7 +142,7 @@ def test_a_schema_with_an_owner_makes_records_of_persons():
             clone(one).set_params(most=1 if more else 3).fit(table, y, **more)
 
 
-@pytest.mark.parametrize("column", ["group", 2])
+@pytest.mark.parametrize("column", rest_nightly(["group", 2], 1))
 def test_groups_may_be_a_column(column):
     x, y = made(200)
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "group": np.arange(200) % 2})

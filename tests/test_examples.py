@@ -24,6 +24,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 FACES = ("problems", "metrics", "mechanism", "audit", "tables", "estimators", "placement",
          "solvers", "solvers.groups", "noise", "averaging", "schedules", "accounting", "types")
 NAMES = {"jax": jax, "jnp": jnp, "np": np, "jmm": jmm, "Saddle": Saddle}
+# whose examples take longest: they run every night
+LONG = {"audit.audit", "audit.signal", "estimators.PrivateClassifier",
+        "estimators.PrivateRegressor", "estimators.PrivateWorstGroupClassifier",
+        "metrics.vi_gap", "metrics.worst_group_risk",
+        "noise.floored_laplace", "noise.standard_laplace", "problems.average_precision",
+        "problems.multiclass_auc", "problems.release_prior", "problems.release_shares", "sweep",
+        "tables.train", "tune"}
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -62,8 +69,8 @@ def run(name, text):
     assert failed == 0, "".join(stated)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", [pytest.param(
+    name, marks=pytest.mark.nightly if name in LONG else pytest.mark.slow) for name in PUBLIC])
 def test_an_example_runs(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     run(name, PUBLIC[name].__doc__)

@@ -90,7 +90,7 @@ def stored(folder):
                      *(x.read_bytes() for x in folder.glob("tables/*"))])
 
 
-@pytest.mark.nightly  # with every change those of a table
+@pytest.mark.nightly
 def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     n, d = 40, 16
     x, y = np.random.default_rng(5).standard_normal((2, n, d), np.float32)

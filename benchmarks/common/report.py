@@ -1,6 +1,7 @@
 """What benchmarks share: one-line refusals, the environment, a table, JSON and a plot."""
 
 import argparse
+import collections
 import importlib.metadata
 import json
 import math
@@ -288,6 +289,23 @@ def missing(runs: dict[str, Any], recipes: Mapping[str, str | None],
         for seed in seeds:
             if str(seed) not in own:
                 yield name, seed
+
+
+def runs(cells: Mapping[str, Any]) -> str:
+    """Words the commit and the seeds of every cell, a line for cells that share both.
+
+    Args:
+      cells: as `missing` has them; a seed's result has the `commit()` that made it.
+    """
+    alike = collections.defaultdict(list)
+    for name, cell in cells.items():
+        seeds = collections.defaultdict(list)
+        for seed, result in cell["seeds"].items():
+            seeds[(result["commit"] or "none")[:7]].append(int(seed))
+        for made, own in seeds.items():
+            alike[made, f"{min(own)} to {max(own)}"].append(name)
+    return markdown(["commit", "seeds", "cells"],
+                    [[*made, "; ".join(names)] for made, names in alike.items()])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,7 +14,14 @@ from benchmarks.published import decoupled, robust
 from benchmarks.published import page as published_report
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
-from benchmarks.utility import calibration, notes, plans, problems, untuned_groups
+from benchmarks.utility import (
+    calibration,
+    libauc_values,
+    notes,
+    plans,
+    problems,
+    untuned_groups,
+)
 from benchmarks.utility.variance import tables as variance_tables
 from benchmarks.utility.worst_group import figures as group_figures
 from benchmarks.utility.zoo import noise as zoo_noise
@@ -360,7 +367,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "calibration": calibration.table, "notes": notes.tables, "plans": plans.table,
     "plans_one_read": plans.one_read,
     "untuned_worst": untuned_groups.worst_table, "untuned_fair": untuned_groups.fair_table,
-    "label_tables": label_tables, "problems": problems.ahead,
+    "label_tables": label_tables, "problems": problems.ahead, "libauc": libauc_values.table,
     "tables_of_packages": tables_of_packages,
     "published": published, "counts": counts, "decoupled": decoupled.points,
     "robust": robust.printed, "programs": published_report.programs,

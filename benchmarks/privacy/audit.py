@@ -29,6 +29,7 @@ from jaxminimax.audit import Audit, audit
 from jaxminimax.audit.pairs import worst_pair
 from jaxminimax.mechanism import Resolvent
 from jaxminimax.mechanism.composed import parts_of_data
+from jaxminimax.mechanism.sampling import choices
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
 RUNS, QUICK_RUNS = 100_000, 20_000
@@ -79,13 +80,13 @@ class Case:
             case Full():
                 how = "full batch"
             case other:
-                raise ValueError(f"{other!r} has no name in the table of audits: give it one here.")
+                how = other.summary(self.rounds, POPULATION)
         strategy = f", {self.how['strategy']}" if self.how else ""
         clip = ", joint clip" if self.joint else ""
         return f"{how}, {self.rounds} round{'s' * (self.rounds > 1)}{strategy}{clip}"
 
 
-CASES = (
+_LISTED = (
     Case(Full(), 1),
     Case(Full(), 5, BOTH, quick=True),
     Case(Full(), 5, how={"strategy": "ghost"}),
@@ -101,6 +102,12 @@ CASES = (
     Case(FixedSize(batch=5), 5),
     Case(FixedSize(batch=5, replacement=True), 5),
 )
+# and of every other sampling of the command line whose worst pair is known
+CASES = _LISTED + tuple(
+    Case(other, 5, quick=True) for other in (
+        choice.make(choice.batch and choice.batch(5), POPULATION) for choice in choices().values())
+    if type(other) not in {type(case.sampling) for case in _LISTED}
+    and other.worst_case(POPULATION) is not None)
 
 
 def modules() -> dict[str, Any]:
@@ -130,8 +137,11 @@ def hyper_of(module: Any, case: Case) -> Any | None:
         # a capacity is for the population of the other algorithms
         usual = case.pair == "worst" and not (case.joint or case.how or getattr(
             case.sampling, "capacity", None))
-        if not usual or isinstance(case.sampling, Disjoint) or (
-                module is jmm.balanced_groups and not isinstance(case.sampling, jmm.Full)):
+        if not usual or (module is jmm.balanced_groups and not isinstance(case.sampling, Full)):
+            return None
+        try:
+            case.sampling.in_groups()
+        except ValueError:
             return None
         return group_attack.hyper_of(module, case.sampling, case.rounds)
     if case.how and module not in (jmm.sgda, jmm.gda):  # strategies are the release's

@@ -142,7 +142,8 @@ def main(argv: list[str] | None = None) -> int:
                 result = (run(args, todo[name], seed) if side == "ours" else
                           truth.privatediff(todo[name], args.data_dir, args.epochs, args.split))
                 own = ("auc", "seconds") if side == "ours" else tuple(result)
-                done[name]["seeds"][str(seed)] = {k: result.pop(k) for k in own}
+                done[name]["seeds"][str(seed)] = {"commit": report.commit(),
+                                                  **{k: result.pop(k) for k in own}}
                 done[name] |= result
                 write(args, arguments, done, False)
                 if set(map(str, seeds)) <= set(done[name]["seeds"]):
@@ -153,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
         p.error(str(error))
     if "fermi" in args.papers and not READ["fermi"].exists():
         report.say("DP-FERMI is left out: python -m benchmarks.utility.fair makes its results")
-    text = page.markdown(rows, details, claims.ASSUMED)
+    text = page.markdown(rows, details, done, claims.ASSUMED)
     print(text)
     if args.markdown is not None:
         args.markdown.write_text(text, encoding="utf-8")

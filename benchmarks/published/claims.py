@@ -162,8 +162,7 @@ ASSUMED = (
     "Three balanced cells were run again with other settings once their test AUC, or that at "
     "another epsilon, was seen: MNIST at epsilon 5 and 10 with more rounds, Fashion-MNIST at "
     "epsilon 1 with an MLP. No other setting of Table 1 was chosen by test rows.",
-    "Which positives of an imbalanced task stay is drawn by the seed, and is not private. Cells of "
-    "imbalanced MNIST, and of imbalanced Fashion-MNIST above epsilon 1, have one draw of before.",
+    "Which positives of an imbalanced task stay is drawn by the seed, and is not private.",
     "The AUC of the test rows is computed without privacy.",
     "Keys follow from the seeds so that the table can be repeated; a real run needs a secret key.",
     "Rows that are read from other results come with the assumptions stated there: weights of the "

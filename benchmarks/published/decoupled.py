@@ -303,9 +303,9 @@ def _fixed() -> dict[str, Any]:
     statements = []
     for epsilon in PUBLISHED:
         ask, hyper = ours(epsilon)
-        statements.append(jmm.statement(
-            jmm.sgda, hyper, delta=DELTA, alongside=(ask,), unit="one row of the table",
-            assumed=(*tasks.PUBLIC, *_ASSUMED)).to_json())
+        statements.append(report.stated(jmm.statement(
+            jmm.sgda, hyper, delta=DELTA, alongside=(ask,), unit="one row of the table"),
+            tasks.PUBLIC))
     return {"noise": noise(), "statements": statements, "assumed": list(_ASSUMED)}
 
 

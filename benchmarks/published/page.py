@@ -143,8 +143,9 @@ def tables(rows: Sequence[Row]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def markdown(rows: Sequence[Row], details: Sequence[dict[str, Any]], assumed: Sequence[str]) -> str:
-    """The page: what is compared, tables, the re-runs, what is assumed."""
+def markdown(rows: Sequence[Row], details: Sequence[dict[str, Any]], cells: dict[str, Any],
+             assumed: Sequence[str]) -> str:
+    """The page: what is compared, tables, the re-runs, the seeds, what is assumed."""
     lines = ["# The published record at a true ε", "",
              "*Published*: as printed, at the claimed ε. *Ours*: mean ± standard error over seeds, "
              "at a true ε equal to the claimed one, replace-one neighbours; bold if ahead. A "
@@ -165,7 +166,8 @@ def markdown(rows: Sequence[Row], details: Sequence[dict[str, Any]], assumed: Se
                   "| --- " * 6 + "|"]
         lines += [f"| {d['data']} | {d['epsilon']:g} | {d['epochs']} | {d['gradient']:.1f} | "
                   f"{d['best_auc']:.4f} | {d['one_release_any_size']:.4g} |" for d in details]
-        lines.append("")
+        lines += ["", "## Seeds and commits of PrivateDiff's Table 1", "",
+                  "\"theirs\" is a re-run of the program.", "", report.runs(cells)]
     return "\n".join([*lines, "## Assumed", "", *(f"* {x}" for x in assumed), ""])
 
 

@@ -1,7 +1,9 @@
 """AUC maximisation in one pass: Poisson samples, disjoint batches, and correlated noise.
 
 DP-SGDA on ijcnn1 with a linear scorer and batches of 100, in another order of the rows for every
-seed. Steps are the best of five for each row, by the held-out AUC itself and unpaid ("oracle").
+seed. Correlated noise has as many bands on disjoint batches as on Poisson samples of parts that
+take turns (`CyclicPoisson`). Steps are the best of five for each row, by the held-out AUC itself
+and unpaid ("oracle").
 """
 
 import dataclasses
@@ -19,6 +21,7 @@ from benchmarks.auc import runs as auc_runs
 from benchmarks.common import evaluations, report
 from benchmarks.utility.rates import cases as rate_cases
 from jaxminimax import Disjoint, Poisson, Saddle
+from jaxminimax.mechanism import CyclicPoisson
 
 BATCH, BANDS, CLIP, SEEDS = 100, 32, 18.0, 20
 STEPS = (0.003, 0.01, 0.03, 0.1, 0.25)
@@ -28,6 +31,9 @@ def queries(n: int) -> dict[str, jmm.Query]:
     """The releases by name, not calibrated."""
     disjoint = jmm.Query(clip=Saddle(CLIP, None), population=n, sampling=Disjoint(batch=BATCH))
     return {"Poisson": dataclasses.replace(disjoint, sampling=Poisson(rate=BATCH / n)),
+            f"Poisson, {BANDS} parts in turn": dataclasses.replace(
+                disjoint, bands=BANDS,
+                sampling=CyclicPoisson(rate=min(1.0, BATCH * BANDS / n), parts=BANDS)),
             "disjoint": disjoint,
             f"disjoint, {BANDS} bands": dataclasses.replace(disjoint, bands=BANDS)}
 

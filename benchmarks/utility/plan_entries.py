@@ -123,9 +123,9 @@ _LINEAR = problems.worst_group(lambda w, z: 1 - jnp.vdot(w, z), problems.ball(1.
                                bound=2.0, smooth=1e-3, convex=True)
 
 
-def _pairs(key: jax.Array) -> jax.Array:
-    """Two records of each group, whose mean and squared length are those of the population."""
-    x = jax.random.normal(key, (P, 1, groups.GROUPS_DIM), jnp.float32)
+def _pairs(key: jax.Array, count: int = 1) -> jax.Array:
+    """Pairs of records of each group, whose mean and squared length are those of the population."""
+    x = jax.random.normal(key, (P, count, groups.GROUPS_DIM), jnp.float32)
     x = _WIDTH * x / jnp.linalg.norm(x, axis=2, keepdims=True)
     return jnp.asarray(_MEANS, jnp.float32)[:, None] + jnp.concatenate([x, -x], 1)
 
@@ -147,6 +147,14 @@ def in_groups(algorithm: Any, linear: bool, n: int, epsilon: float) -> Job:
     start = Saddle(jnp.zeros(groups.GROUPS_DIM, jnp.float32), ())
     return Job(algorithm, plan.hyper, problem, start, _pairs,
                _linear_excess if linear else _near_excess)
+
+
+def online(linear: bool, n: int, epsilon: float) -> Job:
+    """Points near two groups, or linear losses of five, that are read once."""
+    if not linear:
+        return groups.oco_job(n, epsilon, paper=False)
+    return dataclasses.replace(in_groups(jmm.group_oco, True, n, epsilon),
+                               sample=functools.partial(_pairs, count=n // P // 2))
 
 
 def phased(n: int, epsilon: float, eta: float = 1.0, phases: float = 1.0) -> Job:
@@ -248,12 +256,14 @@ def entries() -> list[Entry]:
             small_game(jmm.extragradient, smooth=1.0, passes="full"), FULL, small),
         "optimistic": (small_game(jmm.optimistic, smooth=1.0, game="bilinear",
                                   radius=recursive.SMALL_RADIUS), FULL, small),
-        "proximal, one pass": (small_game(jmm.proximal, smooth=1.0), ONE_PASS, None),
+        "proximal, one pass": (small_game(jmm.proximal, smooth=1.0, smooth_difference=0.0),
+                               ONE_PASS, None),  # records shift this game's operator
         "proximal, many passes": (small_game(jmm.proximal, smooth=1.0, passes="many"), SAMPLED,
                                   None),
         "spider": (small_game(jmm.spider, smooth=1.0, diameter=None), FULL, small),
         "ftrl": (small_game(jmm.ftrl), STEPS, None),
-        "group_oco": (groups.oco_job, STEPS, None),
+        "group_oco": (functools.partial(online, False), STEPS, None),
+        "group_oco, linear losses": (functools.partial(online, True), STEPS, None),
     }
     for algorithm, name in ((jmm.group_sgd, "group_sgd"), (jmm.active_groups, "active_groups")):
         for linear, losses in ((False, ""), (True, ", linear losses")):
@@ -263,7 +273,7 @@ def entries() -> list[Entry]:
         (4.0, 0.25), (4.0, 0.5), (16.0, 0.25)]
     against = [Entry(f"{name} over balanced_groups", plan, {
         "balanced_groups": functools.partial(balanced, plan)})
-        for name, plan in (("phased_erm", phased), ("group_oco", groups.oco_job))]
+        for name, plan in (("phased_erm", phased), ("group_oco", functools.partial(online, False)))]
     return [*(Entry(name, plan, multiples(plan, *factors), few)
               for name, (plan, factors, few) in simple.items()),
             _recursive("recursive", recursive.recursive_job),

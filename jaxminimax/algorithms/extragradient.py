@@ -163,9 +163,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
                     "L).")
     if math.isinf(chosen.gap_bound):
         return planning.Plan(hyper, None, False, reasons)
-    trivial = bound * diameter
-    return planning.Plan(hyper, chosen.gap_bound, chosen.gap_bound >= trivial, (
-        *reasons, planning.with_trivial(chosen.gap_bound, trivial)), trivial)
+    return planning.guaranteed(hyper, chosen.gap_bound, bound * diameter, *reasons)
 
 
 class Schedule(NamedTuple):
@@ -235,9 +233,8 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
             variance / rounds)
         return Schedule(batch, rounds, step, gap)
 
-    most = max(1, population // 2)
-    grid = {min(most, round(2 ** (k / 8))) for k in range(8 * most.bit_length() + 1)}
-    return min(map(of, sorted(grid)), key=lambda chosen: chosen.gap_bound)
+    return min(map(of, planning.batches(max(1, population // 2))),
+               key=lambda chosen: chosen.gap_bound)
 
 
 def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter: float,

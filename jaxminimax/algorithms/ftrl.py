@@ -150,13 +150,9 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float,
          diameter: float) -> planning.Plan[Hyper]:
-    """Plans one pass over n records, with up to twice the step that minimises the regret's bound.
+    """Plans one pass over n records, with `planned_step`, and the bound on its regret.
 
-    It is min{2 `theorem_step`, M / (C T^(1/2))}, the second as without noise. With c times its best
-    step the bound is (c + 1/c) / 2 times as large, at most 5/4. The bound has noise move every
-    point against the gradient. On the average it moves points in no direction, so a longer step
-    costs less than the bound says. On the two bilinear games of `benchmarks.utility.rates`, n of
-    1,000 and 10,000, twice the step had 0.5 to 0.95 of the gap, and longer ones had no less.
+    With c times its best step the bound is (c + 1/c) / 2 times as large, here at most 5/4.
 
     Args:
       target: the privacy target; without epsilon there is no noise.
@@ -171,16 +167,16 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     planning.check_numbers(population=population)
     query = sums_for(bound, population, dim)
     hyper = target.noise(Hyper(query=query, step=1.0))
-    step = theorem_step(hyper.query, dim=dim, diameter=diameter)
+    step = planned_step(hyper.query, dim=dim, diameter=diameter)
+    longer = step / theorem_step(hyper.query, dim=dim, diameter=diameter)
     regret, trivial = regret_bound(hyper.query, dim=dim, diameter=diameter), bound * diameter
-    longer = min(2.0, regret * math.sqrt(population) / trivial)  # M / (C T^(1/2)) over the step
-    step, regret = longer * step, regret * (longer + 1 / longer) / 2
-    return planning.Plan(dataclasses.replace(hyper, step=step), regret, regret >= trivial, (
+    regret *= (longer + 1 / longer) / 2
+    return planning.guaranteed(
+        dataclasses.replace(hyper, step=step), regret, trivial,
         "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
         "Kairouz et al. (2021), with the deviation of their noise.",
         f"The step is {longer:.3g} times the one of the smallest bound.",
-        planning.with_trivial(regret, trivial),
-        "The noise is that of a replaced record, twice the published sensitivity."), trivial)
+        "The noise is that of a replaced record, twice the published sensitivity.")
 
 
 def theorem_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
@@ -205,6 +201,19 @@ def theorem_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
     checks.number("noise_multiplier", z, low=0.0, closed=True)
     noise = costs.concrete(z) * math.sqrt(dim) * query.spread()
     return diameter / (costs.concrete(query.clip) * math.sqrt(query.leaves * (1 + 2 * noise)))
+
+
+def planned_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
+                 noise_multiplier: Any = None) -> float:
+    """The step min{2 `theorem_step`, M / (C T^(1/2))}, the second as without noise.
+
+    The bound has noise move every point against the gradient. On the average it moves points in no
+    direction, so a longer step costs less than the bound says. On the two bilinear games of
+    `benchmarks.utility.rates`, n of 1,000 and 10,000, twice the step had 0.5 to 0.95 of the gap,
+    and longer ones had no less. The arguments are those of `theorem_step`.
+    """
+    step = theorem_step(query, dim=dim, diameter=diameter, noise_multiplier=noise_multiplier)
+    return min(2 * step, diameter / (costs.concrete(query.clip) * math.sqrt(query.leaves)))
 
 
 def regret_bound(query: factorisation.PrefixSums, *, dim: int, diameter: float) -> float:

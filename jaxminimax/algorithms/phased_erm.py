@@ -202,8 +202,8 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
       problem: a problem, of which only the constants are used.
       sizes: the number of records of each group.
       dim: d, the dimension of w.
-      slack: see `GroupSolution`; around 1 for losses that are not smooth, whose inner solver needs
-        a number of steps that grows like its inverse square.
+      slack: the slack of certificates, see `GroupSolution`; around 1 for losses that are not
+        smooth, whose inner solver needs a number of steps that grows like its inverse square.
       eta: the step size; None for `calibrated_eta`.
       phases: T, the number of phases; None for floor(log2 n).
 

@@ -53,6 +53,16 @@ def with_trivial(bound: float, trivial: float) -> str:
     return f"The bound is {bound:.3g}; any point at all has one of L B = {trivial:.3g}, {verdict}."
 
 
+def guaranteed(hyper: HyperT, bound: float, trivial: float, *why: str) -> Plan[HyperT]:
+    """Returns a plan whose guarantee is a bound, compared with the trivial one."""
+    return Plan(hyper, bound, bound >= trivial, (*why, with_trivial(bound, trivial)), trivial)
+
+
+def batches(most: int) -> list[int]:
+    """Returns a geometric grid of batches up to `most`, from which a schedule takes the best."""
+    return sorted({min(most, round(2 ** (k / 8))) for k in range(8 * most.bit_length() + 1)})
+
+
 class Target(NamedTuple):
     """The privacy target of a plan.
 

@@ -41,8 +41,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import scipy
 
-from jaxminimax.algorithms import averaging, descent, planning
+from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
@@ -151,8 +152,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one", modulus: float = 0.0, slack: float = 0.01,
-         solver: Any = None) -> planning.Plan[Hyper]:
-    """Plans Corollary 2's one pass over disjoint batches, or Theorem 7's uniform subsets.
+         solver: Any = None, smooth_difference: float | None = None) -> planning.Plan[Hyper]:
+    """Plans one pass over disjoint batches by its smallest bound, or Theorem 7's uniform subsets.
 
     See `single_pass` and `multi_pass`. Privacy rests on the constants of this call: the operator of
     a record of any content must be monotone, bounded and Lipschitz with them.
@@ -161,7 +162,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       target: the privacy target.
       population: n, the number of records.
       dim: d, the number of coordinates of both players together.
-      bound: M, the largest norm of a record's operator, players together.
+      bound: M, the largest norm of a record's operator, players together. The guarantee of one
+        pass is for an M that includes the public terms.
       smooth: L, the operator's Lipschitz constant.
       diameter: D, the diameter of W.
       passes: "one" or "many".
@@ -169,24 +171,33 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
         `mechanism.Resolvent`. The noise falls with it, and the schedule does not change.
       slack: the slack of certificates, see `mechanism.Resolvent`.
       solver: `(key, problem, residual) -> point`, see `mechanism.Resolvent`.
+      smooth_difference: of one pass, see `single_pass`; no privacy rests on it.
 
     Raises:
-      ValueError: for numbers out of range.
+      ValueError: for numbers out of range, or a `smooth_difference` of many passes.
     """
     checks.one_of("passes", passes, ("one", "many"))
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
-    schedule, kind = (single_pass, Disjoint) if passes == "one" else (multi_pass, FixedSize)
-    batch, rounds, prox = schedule(
-        population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
-        epsilon=epsilon, delta=target.delta)
-    query = Resolvent(bound=bound, prox=prox, lipschitz=smooth, diameter=diameter,
-                      sampling=kind(batch=batch), population=population, assumes="monotone",
-                      slack=slack, modulus=modulus, solver=solver)
-    hyper = target.noise(Hyper(query=certified(query), iterations=rounds))
-    return planning.Plan(hyper, None, False, (
-        "The strong gap by Corollary 2 of Boob and Guzman (2023), a rate." if passes == "one"
-        else "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.",
-        "The noise is that of certified residuals, half of Proposition 9's."))
+    numbers: Any = dict(population=population, dim=dim, bound=bound, smooth=smooth,
+                        diameter=diameter, epsilon=epsilon, delta=target.delta)
+    one = passes == "one"
+    if not one and smooth_difference is not None:
+        raise ValueError("smooth_difference is for passes='one': leave it out.")
+    chosen = (single_pass(slack=slack, smooth_difference=smooth_difference, **numbers) if one
+              else multi_pass(**numbers))
+    query = Resolvent(bound=bound, prox=chosen.prox, lipschitz=smooth, diameter=diameter,
+                      sampling=(Disjoint if one else FixedSize)(batch=chosen.batch),
+                      population=population, assumes="monotone", slack=slack, modulus=modulus,
+                      solver=solver)
+    hyper = target.noise(Hyper(query=certified(query), iterations=chosen.iterations))
+    noise = "The noise is that of certified residuals, half of Proposition 9's."
+    if not one:
+        return planning.Plan(hyper, None, False, (
+            "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.", noise))
+    return planning.guaranteed(
+        hyper, chosen.gap_bound, bound * diameter,
+        "The strong gap, for independent records, by the bound of `proximal.single_pass`, not by "
+        "that of Corollary 2.", noise)
 
 
 class Schedule(NamedTuple):
@@ -196,28 +207,50 @@ class Schedule(NamedTuple):
       batch: B, the number of records of a release.
       iterations: T, the number of rounds.
       prox: lambda, the proximal weight.
+      gap_bound: a bound on the strong gap; infinite for a rate.
     """
 
     batch: int
     iterations: int
     prox: float
-
-
-def _prox(power: float, population: int, dim: int, bound: float, smooth: float, diameter: float,
-          epsilon: float, delta: float) -> float:
-    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter, epsilon=epsilon, delta=delta)
-    spread = planning.privacy_term(dim, epsilon, delta)
-    return max(bound / diameter, smooth) * max(population**power, spread)
+    gap_bound: float = math.inf
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
-                epsilon: float, delta: float) -> Schedule:
-    """Sets one pass over disjoint batches by Corollary 2: a strong gap of order n^(-1/3).
+                epsilon: float, delta: float, slack: float = 0.01,
+                smooth_difference: float | None = None) -> Schedule:
+    """Sets one pass over disjoint batches, with the weight and the batch of the smallest bound.
 
-        B = n^(1/3),   T = n / B,   lambda = max{M / D, L} max{n^(1/3), sqrt(d ln(1/delta))/epsilon}
+    Let records be independent, T = n / B, eta = 1 / lambda, r the Gaussian's ratio of noise to
+    sensitivity, rho the slack, L' the Lipschitz constant of F(.; x) - F(.; x') for any two records,
+    at most 2 L, N = 4 d ((1 + rho) r M / B)^2, k = 1 + (1 + rho) eta L' and V = N + (k M)^2 / B.
+    For any lambda and B the expected strong gap is at most
 
-    with B and T rounded to integers. Use `Disjoint(batch=B)`.
+        D^2 / (2 eta T) + eta V / 2 + D (V / T)^(1/2) + (1 + rho) eta L' D M / B
+        + eta M (2 N / T)^(1/2) + rho M D / B.
+
+    lambda minimises it, and B is the best of a geometric grid. The bound is of the optimal order
+    n^(-1/2), where Corollary 2 has B = n^(1/3) and the order n^(-1/3).
+
+    *Proof.* Drop t. Let F_B be the batch's operator, x the noise, with lambda^2 E||x||^2 <= N, and
+    v any point of W. The inequality of u, with its residual of rho M / B, and ||z_{t+1} - v||^2 =
+    ||u - v||^2 + 2 <x, u - v> + ||x||^2 give
+
+        <F_B(u), u - v> <= (lambda / 2) (||z - v||^2 - ||z_{t+1} - v||^2 - ||u - z||^2 + ||x||^2)
+                           + lambda <x, u - v> + rho M D / B.
+
+    (a) Let y = F(u) - F_B(u), b its mean given the past, and c = P_W(z), so that ||u - c|| <=
+    ||u - z||. Then <y, u - v> = <y, u - c> + <b, c - v> + <y - b, c - v>, where <y, u - c> <=
+    (eta / 2) ||y||^2 + (lambda / 2) ||u - z||^2, whose last term cancels. (b) Exchanging record i
+    with a fresh one moves u to some u_i, by at most 2 (1 + rho) eta M / B. With G the operator of
+    the fresh record less that of record i, b is the mean of G(u) over i and the records, and also
+    that of -G(u_i), so that of (G(u) - G(u_i)) / 2. So ||b|| <= (1 + rho) eta L' M / B. (c) Let u*
+    solve the problem exactly, with F for F_B: it does not depend on the batch. By strong
+    monotonicity ||u - u*|| <= eta (||F(u*) - F_B(u*)|| + rho M / B), and F - F_B, a mean of
+    differences, is L'-Lipschitz, so E||y||^2 <= (k M)^2 / B. (d) lambda <x, u - v> + <y - b, c - v>
+    is a martingale difference for a fixed v: the sum has a supremum of at most D (T V)^(1/2) in the
+    mean. As F is monotone, the sum over T of all this bounds the gap of the mean of the u. (e) The
+    output is at most ||x_1 + ... + x_T|| / T from that mean, and gaps are sqrt(2) M-Lipschitz. QED.
 
     Args:
       population: n, the number of records.
@@ -227,10 +260,33 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       diameter: D, the diameter of W.
       epsilon: epsilon of the privacy target.
       delta: delta of the privacy target.
+      slack: rho, the slack of certificates.
+      smooth_difference: L'; 0 if records only shift the operator; None for 2 L.
     """
-    prox = _prox(1 / 3, population, dim, bound, smooth, diameter, epsilon, delta)
-    batch = max(1, round(population ** (1 / 3)))
-    return Schedule(batch, population // batch, prox)
+    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter, epsilon=epsilon, delta=delta, slack=slack)
+    steep = 2 * smooth if smooth_difference is None else smooth_difference
+    checks.number("smooth_difference", steep, low=0.0, high=2 * smooth, closed=True)
+    ratio = schedules.gaussian_multiplier(epsilon, delta)
+
+    def of(batch: int) -> Schedule:
+        rounds, each = population // batch, (1 + slack) * bound / batch
+        noise = 4 * dim * (ratio * each) ** 2  # N
+
+        def gap(log_step: float) -> float:
+            step = math.exp(log_step)
+            spread = noise + ((1 + (1 + slack) * step * steep) * bound) ** 2 / batch  # V
+            return (diameter**2 / (2 * step * rounds) + step * spread / 2
+                    + diameter * math.sqrt(spread / rounds) + step * steep * diameter * each
+                    + step * bound * math.sqrt(2 * noise / rounds)
+                    + slack * bound * diameter / batch)
+
+        longest = math.log(diameter / math.sqrt(rounds * (noise + bound**2 / batch)))
+        best = scipy.optimize.minimize_scalar(  # it is convex in ln eta
+            gap, bounds=(longest - 30, longest), method="bounded", options={"xatol": 1e-6})
+        return Schedule(batch, rounds, math.exp(-best.x), float(best.fun))
+
+    return min(map(of, planning.batches(population)), key=lambda chosen: chosen.gap_bound)
 
 
 def multi_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
@@ -242,5 +298,8 @@ def multi_pass(*, population: int, dim: int, bound: float, smooth: float, diamet
     with B rounded. Use `FixedSize(batch=B)` or `Poisson(rate=B / n)`. The arguments
     are those of `single_pass`.
     """
-    prox = _prox(1 / 2, population, dim, bound, smooth, diameter, epsilon, delta)
+    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter, epsilon=epsilon, delta=delta)
+    prox = max(bound / diameter, smooth) * max(
+        math.sqrt(population), planning.privacy_term(dim, epsilon, delta))
     return Schedule(max(1, round(math.sqrt(population))), population, prox)

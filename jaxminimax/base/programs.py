@@ -24,7 +24,7 @@ import contextvars
 import enum
 import functools
 import hashlib
-import importlib.metadata
+import importlib
 import inspect
 import itertools
 import math
@@ -33,6 +33,7 @@ import pathlib
 import pickle
 import platform
 import sys
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ _WANTED: contextvars.ContextVar[bool | None] = contextvars.ContextVar(
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax")
 _NAMED = (*_PACKAGES, "jaxminimax", "builtins", "functools")  # modules of what has words
 _MOST = 64  # stored programs, of one or two megabytes
+_LOADED = time.time_ns()  # an upgrade later on writes files that this process does not run
 
 
 def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
@@ -73,10 +75,10 @@ def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
 
 
 @contextlib.contextmanager
-def briefly(wanted: bool) -> Iterator[None]:
+def briefly(wanted: bool | None) -> Iterator[None]:
     """Has each `Compiled` that is called within stored, and compiled briefly if that is wanted.
 
-    It is for programs of the library's own tables alone.
+    It is for programs of the library's own tables alone; None for those of others within.
     """
     before = _WANTED.set(wanted)
     try:
@@ -249,14 +251,25 @@ def _folder(base: str) -> pathlib.Path | None:
 
 @functools.cache
 def _versions() -> str:
-    """Returns what decides how a function is traced and compiled, apart from its arguments."""
-    source = pathlib.Path(__file__).parents[1]  # by sizes and times, as Python finds its bytecode
-    files = [(str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns)
-             for path in sorted(source.rglob("*.py"))]
+    """Returns what decides how a function is traced and compiled, apart from its arguments.
+
+    Raises:
+      OSError: if the files of the library cannot be read, or need not be what this process loaded.
+    """
+    source, files = pathlib.Path(__file__).parents[1], hashlib.sha256(pathlib.Path(
+        __file__).read_bytes())
+    for path in sorted(source.rglob("*.[pn]*")):  # sources, and the tables of the noise
+        if path.parent.name == "__pycache__":
+            continue
+        if path.stat().st_ctime_ns > _LOADED:
+            raise OSError(f"{path} was written after this process loaded the library.")
+        files.update(f"{path.relative_to(source)} {path.stat().st_size} ".encode())
+        files.update(path.read_bytes())
     processor = {line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                  if line.startswith(("model name", "flags", "Features"))}
-    return _words([files, sorted(processor), platform.machine(), sys.version,
-                   os.environ.get("XLA_FLAGS"), *map(importlib.metadata.version, _PACKAGES)])
+    return _words([files.hexdigest(), sorted(processor), platform.machine(), sys.version,
+                   os.environ.get("XLA_FLAGS"),
+                   *(importlib.import_module(name).__version__ for name in _PACKAGES)])
 
 
 def _words(x: Any) -> str:
@@ -268,7 +281,9 @@ def _words(x: Any) -> str:
       TypeError: for what has no such words: an array, or what is not of a library.
     """
     kind = x if isinstance(x, types.FunctionType | type) else type(x)
-    package = str(kind.__module__).partition(".")[0]
+    # `functools.wraps` gives a user's function the module of the library's that it wraps
+    module = x.__globals__.get("__name__") if isinstance(x, types.FunctionType) else kind.__module__
+    package = str(module).partition(".")[0]
     parts: Any = None
     match x:
         case _ if package not in _NAMED:
@@ -276,7 +291,7 @@ def _words(x: Any) -> str:
         case None | bool() | int() | str():
             return repr(x)
         case float():
-            return x.hex()
+            parts = [x.hex()]  # NumPy's has another type, which tracing keeps
         case types.FunctionType():
             # each instruction's lines and columns, packed
             places = x.__code__.co_firstlineno, x.__code__.co_linetable.hex()
@@ -298,7 +313,7 @@ def _words(x: Any) -> str:
             parts = [vars(x)]
     if parts is None:
         raise TypeError(f"{kind} has no words.")
-    return f"{kind.__module__}.{kind.__qualname__}({', '.join(map(_words, parts))})"
+    return f"{module}.{kind.__qualname__}({', '.join(map(_words, parts))})"
 
 
 def _loaded(path: pathlib.Path, count: int) -> Callable[..., Any] | None:
@@ -316,7 +331,7 @@ def _store(path: pathlib.Path, program: Any) -> None:
     with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError):
         content, _, results = serialize_executable.serialize(program)
         own_files.write(path, pickle.dumps((content, results)), mode=0o600)
-        stored = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+        stored = sorted(path.parent.glob("[0-9a-f]" * 64), key=lambda one: one.stat().st_mtime)
         for one in stored[:-_MOST]:
             one.unlink(missing_ok=True)
 

@@ -190,7 +190,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                     if bar is not None:
                         bar.update(rounds)
                     if callback is not None:
-                        callback(sharding.on_host(state))
+                        with programs.briefly(None):  # the caller may train by another loss in it
+                            callback(sharding.on_host(state))
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
                                             neighbours=neighbours, alongside=alongside,
                                             people=people, rows_each=identity.rows_each(data)))

@@ -49,7 +49,8 @@ def stack(hypers: Sequence[HyperT]) -> HyperT:
             raise TypeError(f"stack needs records of numbers, got {checks.describe(x)} in one of "
                             "them.")
     lengths = tuple(getattr(h, "iterations", None) for h in hypers)
-    if len(set(lengths)) > 1 and all(_has_iterations(h) for h in hypers):
+    if len(set(lengths)) > 1 and all(dataclasses.is_dataclass(h) and any(
+            field.name == "iterations" for field in dataclasses.fields(h)) for h in hypers):
         hypers = [dataclasses.replace(h, iterations=lengths) for h in hypers]
     structures = {jax.tree.structure(h) for h in hypers}
     if len(structures) != 1:
@@ -57,11 +58,6 @@ def stack(hypers: Sequence[HyperT]) -> HyperT:
                          f"got {len(structures)} different structures among {len(hypers)} records: "
                          "population, sampling and optimisers must be equal.")
     return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), *hypers)
-
-
-def _has_iterations(hyper: Any) -> bool:
-    return dataclasses.is_dataclass(hyper) and any(
-        field.name == "iterations" for field in dataclasses.fields(hyper))
 
 
 def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,

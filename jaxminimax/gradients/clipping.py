@@ -14,7 +14,7 @@ min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the sam
 and "auto" picks one of them by the shapes and by what the loss does with its parameters. "auto" and
 "ghost" hold as many examples at a time as a budget of bytes allows, see `ghost.planning`. By ghost,
 terms of an example that cancel by more than 256 (8 in a table that is looked up and multiplied)
-make it clipped to less than the clip norm (`ghost.factors`, `ghost.tables`).
+make it clipped to less than the clip norm (`ghost.factors`, `ghost.sums`).
 """
 
 import dataclasses

@@ -257,14 +257,9 @@ def arrangement(key: jax.Array, size: int, population: int) -> tuple[jax.Array, 
     rows, new, _ = rows_of_slots(key, room, population)
     if room.shuffled:
         return rows, True
-    rank = running_sums(new.astype(jnp.int32))
+    rank = jax.lax.associative_scan(jnp.add, new.astype(jnp.int32))  # running sums
     place = jnp.where(new, rank - 1, size)
     return jnp.zeros(size, jnp.int32).at[place].set(rows, mode="drop"), rank[-1] >= size
-
-
-def running_sums(x: jax.Array) -> jax.Array:
-    """Running sums, each number included, `[c]`."""
-    return jax.lax.associative_scan(jnp.add, x)
 
 
 def tied(count: int) -> float:

@@ -217,14 +217,10 @@ def modulus(query: Resolvent) -> Any:
     return query.prox + query.modulus
 
 
-def weight_of_part(query: Resolvent, part: Any) -> Any:
-    """Proximal weight on part 0, 1, ... over that on part 0: 1, or 2^(part + 1) - 1."""
-    return 2.0 ** (part + 1) - 1 if query.doubling else 1.0
-
-
 def on_part(query: Resolvent, part: Any) -> Resolvent:
-    """Gives `query` the proximal weight that it has on a part of the data."""
-    return dataclasses.replace(query, prox=weight_of_part(query, part) * query.prox, doubling=False)
+    """Gives `query` its proximal weight on part 0, 1, ...: 1, or 2^(part + 1) - 1 times `prox`."""
+    weight = 2.0 ** (part + 1) - 1 if query.doubling else 1.0
+    return dataclasses.replace(query, prox=weight * query.prox, doubling=False)
 
 
 def split(query: Resolvent) -> tuple[Any, Any]:

@@ -28,9 +28,12 @@ def as_numbers(cells: Any) -> np.ndarray:
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
     listed = array.astype(object).tolist()
-    if set(map(type, listed)) == {str}:
-        with contextlib.suppress(ValueError):  # of a cell that is no number
+    kinds = set(map(type, listed))
+    with contextlib.suppress(ValueError, OverflowError):  # of a cell that is no number, or large
+        if kinds == {str}:
             return np.array(list(map(float, listed)))
+        if kinds <= {int, type(None)}:
+            return np.array(listed, np.float64)
     return np.array(list(map(_number, listed)), np.float64)
 
 

@@ -141,11 +141,13 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
 
         if not _is_parquet(path):
             yield from _of_csv(pd, path, numeric, rows)
-        elif rows is None:
-            yield pd.read_parquet(path)
-        else:
-            import pyarrow.parquet
+            return
+        import pyarrow.parquet
 
+        # a missing integer would make floats of the others, and those from 2^53 on other values
+        if rows is None:
+            yield pyarrow.parquet.read_table(path).to_pandas(integer_object_nulls=True)
+        else:
             # or what was read would stay in memory
             file = pyarrow.parquet.ParquetFile(path, pre_buffer=False)
             first, last = stretch or (0, file.metadata.num_rows)
@@ -157,7 +159,8 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
                 part = batch[max(first - at, 0): max(last - at, 0)]
                 at += len(batch)
                 if len(part):
-                    yield pyarrow.Table.from_batches([part]).to_pandas(ignore_metadata=True)
+                    yield pyarrow.Table.from_batches([part]).to_pandas(
+                        ignore_metadata=True, integer_object_nulls=True)
 
 
 def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> Iterator[Any]:

@@ -300,6 +300,7 @@ def test_masses_are_a_law_whose_divergences_are_the_profile_on_the_grid():
 # ---- laws --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_epsilon_and_delta_grow_and_fall_as_they_must():
     def both(rate=0.01, z=1.5, times=500, delta=1e-8, eps=1.0, people=1):
         cost = poisson(rate, z, times)

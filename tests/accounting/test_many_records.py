@@ -89,6 +89,7 @@ def test_what_is_charged_for_bad_sets_covers_every_choice_of_bad_steps(people, m
     assert uncovered > 5  # bad sets do show, and the pair alone does not cover them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [2.0, 50.0])
 def test_failures_of_sets_that_are_not_in_a_sample_cost_nothing(z):
     """At k = 68 and above epsilon was infinite, or that of the lemma on groups."""

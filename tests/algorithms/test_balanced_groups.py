@@ -182,6 +182,7 @@ def test_it_is_shut_when_spent_and_for_what_it_does_not_answer():
         release_weighted_gradient(key, described(), jnp.int32(0), LINEAR, W, data, jnp.arange(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5, 9, 15])
 def test_records_are_read_in_their_order_without_padding(size):
     """Slices that lie in one group, and slices that reach into the next ones."""

@@ -468,7 +468,7 @@ def test_both_roles_are_calibrated_to_the_whole_target():
     for part in (tree, losses, hyper.query):
         assert 0.999 * 2.0 < jmm.epsilon(part, 1e-6) <= 2.0
     # and the plan's steps were for that noise
-    assert hyper.step == pytest.approx(ftrl.theorem_step(tree, dim=4, diameter=2.0), rel=1e-6)
+    assert hyper.step == pytest.approx(ftrl.planned_step(tree, dim=4, diameter=2.0), rel=1e-6)
     assert hyper.weight_step == pytest.approx(group_oco.weight_step(losses, 2), rel=1e-3)
 
 

@@ -150,6 +150,7 @@ def test_fit_is_run_and_spends_two_releases_a_round():
     assert fit.statement.epsilon == fit.statement.epsilon_spent_if_fixed
 
 
+@pytest.mark.slow
 @both
 def test_after_the_last_round_there_is_nothing(algorithm):
     data, hyper = points(), hyper_of(algorithm, z=(1.0, 1.0), rounds=2)

@@ -8,6 +8,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.algorithms.planning import Plan
+from tests.algorithms.test_plan_rates import PLANS
 
 TARGET = dict(epsilon=1.0, delta=1e-6)
 NUMBERS = dict(dim=4, bound=2.0, diameter=3.0)
@@ -37,6 +38,10 @@ CASES = [
     (jmm.active_groups, dict(iterations=20, **GROUPS)),
     (jmm.ftrl, dict(population=400, **NUMBERS)),
 ]
+# of other plans the first of their rows on rates
+CASES += [(ALGORITHMS[name], row.numbers(row.ns[0])) for name, row in {
+    row.name.split(",")[0]: row for row in reversed(PLANS)}.items()
+    if ALGORITHMS[name] not in {algorithm for algorithm, _ in CASES}]
 
 
 @pytest.mark.slow

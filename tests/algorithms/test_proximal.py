@@ -108,7 +108,7 @@ def test_public_terms_enter_the_solution_and_not_the_sensitivity():
                                (3 * AT.w - 1) / 4, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_players_of_float32_are_solved_in_float64():
     bounded = problems.bounded_bilinear(coupling=1.0, offset=0.5, radius=Saddle(1.0, 1.0))
     rng = np.random.default_rng(0)
@@ -475,17 +475,71 @@ def test_a_door_opens_for_its_own_descriptions_only():
 
 @pytest.mark.usefixtures("real_noise")
 def test_one_pass_is_one_gaussian_and_its_noise_the_worked_example():
-    made = proximal.single_pass(population=1000, dim=10, bound=1.0, smooth=1.0, diameter=2.0,
-                                epsilon=1.0, delta=1e-5)
-    assert (made.batch, made.iterations) == (10, 100)
-    assert made.prox == pytest.approx(10.729830)
-    q = query(Disjoint(batch=made.batch), 1000, bound=1.0, prox=made.prox, lipschitz=1.0,
+    q = query(Disjoint(batch=10), 1000, bound=1.0, prox=10.729830, lipschitz=1.0,
               noise_multiplier=None)
-    hyper = jmm.calibrate(proximal, hyper_of(q, made.iterations), 1.0, 1e-5)
+    hyper = jmm.calibrate(proximal, hyper_of(q, 100), 1.0, 1e-5)
     assert limit(hyper.query) == pytest.approx(0.01882602, rel=1e-6)
     assert mechanism.resolvent.noise_unit(hyper.query) * hyper.query.noise_multiplier == (
         pytest.approx(0.07023295, rel=1e-6))
     assert hyper.query.steps == 9  # 37 with the proximal term inside the operator
+
+
+def one_pass_bound(n, d, big, apart, reach, batch, step, deviation, slack=0.01):
+    """The bound of `single_pass` for noise of a deviation; without the error of its average."""
+    rounds, noise = n // batch, d * (deviation / step) ** 2
+    spread = noise + ((1 + (1 + slack) * step * apart) * big) ** 2 / batch
+    return (reach**2 / (2 * step * rounds) + step * spread / 2 + reach * math.sqrt(spread / rounds)
+            + (1 + slack) * step * apart * reach * big / batch + slack * big * reach / batch)
+
+
+@pytest.mark.parametrize(("epsilon", "apart"), [(0.5, 2.0), (4.0, 0.5)])
+def test_one_pass_has_the_batch_and_the_weight_of_the_smallest_bound(epsilon, apart):
+    numbers = dict(population=20_000, dim=10, bound=1.0, smooth=1.0, diameter=2.0,
+                   smooth_difference=apart if apart < 2 else None)
+    plan = jmm.plan(proximal, **numbers, epsilon=epsilon, delta=1e-5)
+    found, prox = plan.hyper.query, plan.hyper.query.prox
+
+    def bound(batch, step):  # for the noise that a calibrated query has
+        q = proximal.certified(dataclasses.replace(
+            found, prox=1 / step, sampling=Disjoint(batch=batch), steps=None))
+        hyper = jmm.calibrate(proximal, hyper_of(q, 20_000 // batch), epsilon, 1e-5)
+        sigma = mechanism.resolvent.noise_unit(q) * hyper.query.noise_multiplier
+        return one_pass_bound(20_000, 10, 1.0, apart, 2.0, batch, step, sigma) + (
+            sigma * math.sqrt(2 * 10 / hyper.iterations))
+
+    batch = found.sampling.batch
+    assert plan.hyper.iterations == 20_000 // batch
+    assert bound(batch, 1 / prox) == pytest.approx(plan.guarantee, rel=1e-3)
+    for other, step in ((batch // 2, 1), (2 * batch, 1), (batch, 0.5), (batch, 2)):
+        assert bound(other, step / prox) > plan.guarantee
+
+
+@pytest.mark.parametrize("batch", [1, 4, 25])
+@pytest.mark.parametrize("step", [0.05, 0.4])
+@pytest.mark.parametrize("deviation", [0.0, 0.3])
+@pytest.mark.parametrize("apart", [0, 1])
+def test_the_bound_of_one_pass_holds(batch, step, deviation, apart):
+    """F(u; x) = a u + b on [-1, 1], a = 1 or any of 0 and 1, b = -1 or 1: solved in closed form."""
+    rng, runs, rounds = np.random.default_rng(0), 400, 400 // batch
+    z, points = np.ones(runs), np.zeros((rounds, runs))
+    for t in range(rounds):
+        slope = rng.integers(1 - apart, 2, (batch, runs)).mean(0)
+        shift = rng.choice([-1.0, 1.0], (batch, runs)).mean(0)
+        points[t] = np.clip((z / step - shift) / (slope + 1 / step), -1, 1)
+        z = points[t] + deviation * rng.normal(size=runs)
+    operator = points * (1 - apart / 2)  # on the population
+    worst = np.maximum(-operator.mean(0), operator.mean(0)) + (operator * points).mean(0)
+    bound = one_pass_bound(400, 1, 2.0, apart, 2.0, batch, step, deviation, slack=0.0)
+    assert worst.mean() <= bound
+
+
+def test_the_difference_of_records_is_for_one_pass_and_at_most_twice_the_constant():
+    numbers = dict(population=400, dim=3, bound=1.0, smooth=1.0, diameter=2.0, epsilon=1.0,
+                   delta=1e-6)
+    with pytest.raises(ValueError, match="smooth_difference is for passes='one'"):
+        jmm.plan(proximal, passes="many", smooth_difference=1.0, **numbers)
+    with pytest.raises(ValueError, match=r"smooth_difference must lie in \[0, 2\]"):
+        jmm.plan(proximal, smooth_difference=2.5, **numbers)
 
 
 def test_the_schedule_of_many_passes():

@@ -30,6 +30,7 @@ from jaxminimax import (
 )
 from jaxminimax.drivers import saved_runs
 from jaxminimax.mechanism import Resolvent
+from tests.helpers.lanes import rest_nightly
 from tests.helpers.words import one_line
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
@@ -274,7 +275,8 @@ def far_off(key, problem, residual):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", [nonsense, far_off, solvers.near_linear])
+@pytest.mark.parametrize("solver", rest_nightly(
+    [nonsense, far_off, solvers.near_linear], 1))
 def test_any_solver_gives_the_same_answer_up_to_the_certificate(solver):
     one, two = (path(recursive, dataclasses.replace(
         SMOOTH, query=query(solver=s, noise_multiplier=1e-3)), DATA)[0] for s in (None, solver))
@@ -385,6 +387,7 @@ def reference(data, hyper, z, rounds):
     return outs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("composite", [False, True])
 def test_descent_follows_the_listing(composite):
     quiet = dataclasses.replace(DESCENT, composite=composite, query=dataclasses.replace(
@@ -653,8 +656,8 @@ def draw_balls(key, n):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon", "base", "expected"), [
-    (None, 0.1634, 0.0736), (1.0, 0.1868, 0.0949)])
+@pytest.mark.parametrize(("epsilon", "base", "expected"), rest_nightly([
+    (None, 0.1634, 0.0736), (1.0, 0.1868, 0.0949)], 1))
 def test_the_gap_on_balls_is_that_of_the_reference_table(epsilon, base, expected):
     """Two rounds of a simulation without this library."""
     n = 2**10

@@ -18,6 +18,7 @@ from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import release_keys
 from jaxminimax.releases.differences import distance, release_difference, release_in_window
 from jaxminimax.releases.reading import sample_of_release
+from tests.helpers.lanes import rest_nightly
 from tests.helpers.words import one_line
 
 N, D, KEY = 12, 3, jax.random.key(5)
@@ -81,7 +82,7 @@ def test_it_is_the_sum_of_clipped_differences_over_one_sample(sampling):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vmap", "ghost"])
+@pytest.mark.parametrize("strategy", rest_nightly(["ghost", "vmap"], 1))
 def test_without_noise_estimates_are_the_operator_and_runs_those_of_descent_ascent(strategy):
     problem = PROBLEM._replace(operator=jmm.types.with_strategy(BENT, strategy, 5),
                                public=lambda z: Saddle(0.3 * z.w, 0.1 * z.v + 0.2))

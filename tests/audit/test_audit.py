@@ -21,6 +21,7 @@ from benchmarks.privacy.mutants import plants as mutant_plants
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism.composed import with_noise_of_all
+from jaxminimax.mechanism.sampling import choices
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import update_and_releases
 from tests.helpers.lanes import rest_nightly
@@ -125,13 +126,14 @@ def test_the_runs_that_choose_do_not_enter_the_bound():
 
 # --- the pair and the statistic ---
 
-SAMPLINGS = [Full(), Poisson(rate=0.25), Disjoint(batch=6), FixedSize(batch=5),
-             FixedSize(batch=5, replacement=True)]
+# those of the command line whose worst pair is known
+SAMPLINGS = {name: how for name, choice in choices().items()
+             if (how := choice.make(choice.batch and choice.batch(5), 20)).worst_case(20)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", rest_nightly([SAMPLINGS[i] for i in (1, 2, 4)], 1),
-                         ids=str)
+@pytest.mark.parametrize("sampling", rest_nightly([SAMPLINGS[name] for name in (
+    "poisson", "disjoint", "with_replacement")], 1), ids=str)
 def test_the_likelihood_ratio_is_the_one_of_what_was_released(sampling):
     """E_Q[P/Q] = E_P[Q/P] = 1: so the releases have the laws that the accountant charges."""
     runs, rounds = 20_000, 2
@@ -145,7 +147,7 @@ def test_the_likelihood_ratio_is_the_one_of_what_was_released(sampling):
         assert ratio.std() > 0.1
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=str)
 @pytest.mark.parametrize("pair", ["worst_pair", "random_pair"])
 def test_pairs_differ_in_one_record_that_is_read(sampling, pair):
     query = jmm.Query(clip=CLIP, sampling=sampling, population=20)
@@ -631,9 +633,9 @@ def test_the_benchmark_has_every_algorithm_and_every_sampling():
     assert [attack.algorithm for attack in benchmark.STREAMS()] == [
         jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco, jmm.phased_erm, jmm.ftrl,
         jmm.spider]
-    assert {type(c.sampling) for c in benchmark.CASES} == {Full, Poisson, Disjoint, FixedSize}
-    assert {type(c.sampling) for c in benchmark.CASES if c.quick} == {
-        Full, Poisson, Disjoint, FixedSize}
+    offered = {type(how) for how in SAMPLINGS.values()}
+    assert {type(c.sampling) for c in benchmark.CASES} == offered
+    assert {type(c.sampling) for c in benchmark.CASES if c.quick} == offered
 
 
 def test_an_algorithm_that_no_attack_knows_is_named(monkeypatch):

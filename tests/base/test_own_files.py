@@ -429,7 +429,7 @@ __main__.main(sys.argv[1:])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_locks_of_a_killed_process_are_free(tmp_path, capsys):
     table().to_csv(tmp_path / "t.csv", index=False)
     folder = tmp_path / "m"

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import os
 import pickle
 import stat
+import time
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle, tables
 from jaxminimax.base import programs
-from jaxminimax.drivers import saved_runs
+from jaxminimax.drivers import long_runs, saved_runs
 from jaxminimax.releases import sums
 from jaxminimax.tables import statistics
 
@@ -51,6 +53,21 @@ def test_a_program_is_compiled_briefly_where_that_is_wanted_and_it_is_one_of_its
             double(1)
     double(1)
     assert options == [None, programs.BRIEF, None, None, None]
+
+
+def test_a_callback_of_a_table_compiles_its_own_programs_as_usual(monkeypatch):
+    wanted = []
+    monkeypatch.setattr(long_runs, "_advance", lambda state, *_: state._replace(
+        spent=state.spent + 1))
+    game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+    query = jmm.Query(clip=Saddle(3.0, 3.0), noise_multiplier=Saddle(5.0, 5.0), population=9)
+    with programs.briefly(True):
+        jmm.fit(jax.random.key(0), Saddle(np.zeros(2), np.zeros(2)), (np.ones((9, 2)),) * 2,
+                jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2), jmm.sgda, game,
+                delta=1e-3, progress=False,
+                callback=lambda _: wanted.append(programs._WANTED.get()))
+        assert programs._WANTED.get() is True
+    assert wanted == [None, None]
 
 
 def test_both_programs_compute_the_same():
@@ -157,7 +174,7 @@ def test_a_program_has_another_name_for_all_that_tracing_reads(folder, monkeypat
         ([x], [problem, tree(dataclasses.replace(query, sampling=jmm.Poisson(rate=0.1)))]),
         ([x], [jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 3.0)),
                tree(query)]),
-        ([x], [problem.operator, tree(query)]))]
+        ([x], [problem.operator, tree(query)]), ([x], [0.5]), ([x], [np.float64(0.5)]))]
     with jax.default_matmul_precision("float32"):
         names.append(programs._path([x], [problem, tree(query)]))
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=false")
@@ -171,7 +188,40 @@ def test_a_program_has_another_name_for_all_that_tracing_reads(folder, monkeypat
 @pytest.mark.parametrize("unnamed", [
     lambda w, v, record: w, np.zeros(3), jnp.zeros(3), functools.partial(np.add, np.ones(2)),
     functools.partial(jnp.add, jnp.ones(2)), np.sin, {1, 2}, object(),
-    np.random.default_rng(0).normal])
+    np.random.default_rng(0).normal, functools.wraps(jmm.sgda.update)(lambda *args: args)])
 def test_what_may_hold_data_or_is_not_of_the_library_has_no_name(folder, unnamed):
     assert programs._path([], [unnamed]) is None
     assert programs._path([], [(unnamed,)]) is None
+
+
+def test_a_program_has_the_name_of_the_source_that_was_loaded_or_none(folder, monkeypatch):
+    source = folder.parent / "jaxminimax" / "base" / "programs.py"
+    monkeypatch.setattr(programs, "__file__", str(source))
+
+    def named():
+        programs._versions.cache_clear()
+        return programs._path([], [None])
+
+    assert named() is None  # a program in one file, without sources next to it
+    source.parent.mkdir(parents=True)
+    names = []
+    for text in ("1.0", "2.0"):  # of one size and time
+        source.write_text(text)
+        os.utime(source, (1, 1))
+        monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)
+        names.append(named())
+    assert len({None, *names}) == 3
+    monkeypatch.setattr(programs, "_LOADED", source.stat().st_ctime_ns - 1)
+    assert named() is None  # upgraded while this process runs the former version
+    programs._versions.cache_clear()
+
+
+def test_only_stored_programs_are_removed(folder, monkeypatch):
+    monkeypatch.setattr(programs, "_MOST", 1)
+    monkeypatch.setattr(programs.serialize_executable, "serialize", lambda one: (one, None, None))
+    folder.mkdir(0o700)
+    for name, written in (("patients.csv", 1), ("0" * 64, 2)):
+        (folder / name).touch()
+        os.utime(folder / name, (written, written))
+    programs._store(folder / ("1" * 64), None)
+    assert {one.name for one in folder.iterdir()} == {"patients.csv", "1" * 64}

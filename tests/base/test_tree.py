@@ -18,6 +18,7 @@ def _sines(held):
     return jax.jit(readers).lower(x, x[::-1].copy()).compile().as_text().count(" sine(")
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_what_is_materialised_is_computed_once_in_a_compiled_program():
     assert _sines(materialise) == 1

@@ -75,7 +75,7 @@ def randhie(tmp_path_factory):
     return out, plot
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_randhie_record(randhie):
     out, _ = randhie
     check_schema(out, rows=3)
@@ -92,7 +92,7 @@ def test_randhie_record(randhie):
         assert settings.ASSUMED in statement["assumed"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_randhie_auc(randhie):
     low, middle, high = (row["auc_mean"] for row in randhie[0]["rows"])
     reference = randhie[0]["rows"][0]["auc_nonprivate"]
@@ -102,7 +102,7 @@ def test_randhie_auc(randhie):
     assert max(low, middle, high) < reference + 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_plot(randhie):
     content = randhie[1].read_bytes()
     assert content.startswith(b"\x89PNG")

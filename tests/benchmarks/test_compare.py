@@ -39,7 +39,7 @@ def test_a_row_says_what_was_measured():
     assert row["epsilon"] <= row["target_epsilon"] == 4.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_constants_of_the_auc_problem_hold_for_every_record():
     """L of the clipped operator is that of the raw one; the public term counts too."""
     settings = types.SimpleNamespace(clip=18.0)
@@ -81,7 +81,7 @@ def test_missing_data_are_refused_before_anything_runs(monkeypatch, tmp_path, ca
     assert "no such file" in capsys.readouterr().err
 
 
-@pytest.mark.nightly  # three programs
+@pytest.mark.nightly  # four programs
 def test_noise_has_a_row_for_each_epsilon_and_kind(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(330, 3)).astype(np.float32)
@@ -91,22 +91,24 @@ def test_noise_has_a_row_for_each_epsilon_and_kind(monkeypatch):
     monkeypatch.setattr(compare_noise.auc, "load", lambda *_: few)
     rows = compare_noise.rows((4.0,), None, 2)
     assert [r["algorithm"].split(", ", 2)[2] for r in rows] == [
-        "Poisson, oracle", "disjoint, oracle", "disjoint, 32 bands, oracle"]
+        "Poisson, oracle", "Poisson, 32 parts in turn, oracle", "disjoint, oracle",
+        "disjoint, 32 bands, oracle"]
     assert all(0.9 * 4 < r["epsilon"] <= 4.0 and r["releases"] == 2 and 0 <= r["value"] <= 1
                for r in rows)
-    assert [r["evaluations"] for r in rows[1:]] == [200, 200]
+    assert [r["evaluations"] for r in rows[2:]] == [200, 200]
 
 
 def test_the_noise_that_is_better_depends_on_epsilon():
     rows = json.loads(RESULT.read_text(encoding="utf-8"))["rows"]
     actual = {(r["target_epsilon"], r["algorithm"].split(", ", 2)[2]): r for r in rows
               if r["algorithm"].endswith("oracle")}
-    assert len(actual) == 6
+    assert len(actual) == 8
 
     def ahead(epsilon, kind, other):  # by two standard errors
         a, b = (actual[epsilon, f"{k}, oracle"] for k in (kind, other))
         return a["value"] - b["value"] > 2 * np.hypot(a["error"], b["error"])
 
     assert ahead(1.0, "Poisson", "disjoint, 32 bands")
-    assert ahead(8.0, "disjoint, 32 bands", "Poisson")
+    for correlated in ("disjoint, 32 bands", "Poisson, 32 parts in turn"):
+        assert ahead(8.0, correlated, "Poisson")
     assert all(ahead(e, "disjoint, 32 bands", "disjoint") for e in (1.0, 8.0))

@@ -180,6 +180,7 @@ def test_the_sliced_distance_of_a_shifted_sample_is_the_mean_projection_of_the_s
     assert distance(x + np.array([3.0, 4.0]), x) == pytest.approx(10 / math.pi, rel=0.05)
 
 
+@pytest.mark.nightly
 def test_modes_are_covered_where_points_are(drawn):
     @jax.jit
     def covered(records):

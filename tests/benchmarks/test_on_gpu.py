@@ -15,6 +15,7 @@ from benchmarks.speed import device
 from benchmarks.speed.throughput import __main__ as throughput
 from benchmarks.speed.throughput.cases import Case
 from jaxminimax import Poisson
+from tests.helpers.lanes import rest_nightly
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
@@ -90,7 +91,7 @@ CEILINGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workload", "rows"), CEILINGS)
+@pytest.mark.parametrize(("workload", "rows"), rest_nightly([*CEILINGS], 4))
 def test_a_step_for_a_gpu_has_few_loops_and_branches(workload, rows):
     """A GPU may ask the host at each of them, and numbers of 64 bits are slow on many."""
     case = Case(workload, 64)

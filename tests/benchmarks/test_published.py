@@ -123,6 +123,8 @@ def test_norms_of_records_are_those_of_their_gradients():
 def test_rows_have_the_fields_in_order_and_bounds_in_order():
     rows = published_report.of_yang(published_report.RESULTS / "table2.json")
     assert len(rows) == 60
+    stored = json.loads((published_report.RESULTS / "published.json").read_text("utf-8"))
+    assert [r for r in stored["rows"] if r["paper"] == rows[0]["paper"]] == rows  # is not older
     for r in rows:
         assert tuple(r) == published_report.FIELDS
         if r["true_epsilon_high"] is not None:

@@ -263,6 +263,7 @@ def test_only_what_the_file_lacks_is_measured():
     assert names == [p for p in ("ours", *left) if throughput_report.PEERS[p] == "here"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", sorted(throughput_models.UNROLLED))
 def test_an_unrolled_model_is_the_same_one(model):
     case = Case(model, 1, 4)

@@ -146,6 +146,7 @@ def test_a_strongly_monotone_game_wants_the_last_iterate_of_a_falling_step():
     assert 100 * last["Cournot"] < last["bilinear, balls"]
 
 
+@pytest.mark.nightly
 def test_tables_and_figure_are_made_of_the_result_file(tmp_path, capsys):
     page, figure = tmp_path / "zoo.md", tmp_path / "zoo.png"
     assert zoo.main(["--result", str(RESULT), "--markdown", str(page), "--plot", str(figure)]) == 0

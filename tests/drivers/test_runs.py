@@ -139,7 +139,7 @@ def test_a_run_of_two_releases_a_round_ends_where_it_should():
     assert bool(jnp.all(jnp.isnan(over.z.w)))  # its own releases are spent, not the longest run's
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fewer_runs_at_once_need_less_memory_and_end_the_same():
     keys = jax.random.split(jax.random.key(0), (2, 8))
     stacked = jmm.stack([hyper(e, 3, jmm.Full()) for e in (1.0, 2.0)])
@@ -207,7 +207,7 @@ def once(data, problem, algorithm=Mine, swept=False, **query):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("swept", [False, True])
+@pytest.mark.parametrize("swept", rest_nightly([False, True], 1))
 def test_a_kept_program_is_no_stale_promise(monkeypatch, swept):
     rows, others = jnp.ones((8, 3)), 2 * jnp.ones((8, 3))
     problem = jmm.Problem(lambda z, x: Saddle(x + 0 * jnp.sum(others), jnp.zeros(())))
@@ -320,7 +320,7 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_process_resumes_bit_for_bit_in_float32(tmp_path):
     def go(kill_at, *folders):
         command = [sys.executable, "-c", SCRIPT, str(kill_at)]

@@ -499,7 +499,7 @@ def test_a_search_on_persons_is_stated_for_persons():
     assert actual.statement.unit == "one person"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_from_end_to_end():
     actual = tuned(expected=6.0, unit="one visit")
     assert actual.candidate in (1, 2)  # steps of 0.001 lead nowhere

@@ -405,6 +405,7 @@ def test_an_example_of_a_million_equal_numbers_is_not_longer_than_the_clip_norm(
         assert 1 - 1e-5 < np.linalg.norm(total.w.astype(np.float64)) <= 1.0
 
 
+@pytest.mark.slow
 @strategies
 @dtypes
 def test_a_short_example_passes_unchanged(strategy, dtype):

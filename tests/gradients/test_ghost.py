@@ -9,7 +9,8 @@ import pytest
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients.ghost import convolution as kernels
-from jaxminimax.gradients.ghost import factors, planning, tables
+from jaxminimax.gradients.ghost import factors, planning
+from jaxminimax.gradients.ghost.sums import weighted_rows
 from jaxminimax.types import SaddleOperator
 
 SIZE = 6
@@ -463,7 +464,7 @@ def test_one_looked_up_row_does_not_move_the_rounding_of_the_others(level):
     count = 2**18
     rows = jnp.zeros((count, 1), jnp.int32).at[0].set(7)
     d = jnp.full((count, 1, 1), level, jnp.float32)
-    total = jax.jit(lambda d: tables.weighted_rows(
+    total = jax.jit(lambda d: weighted_rows(
         rows, d, jnp.ones(count, jnp.float32), 8, 1.0))
     before, after = total(d.at[0].set(0.0)), total(d.at[0].set(1.0))
     assert abs(float(jnp.linalg.norm(after - before)) - 1.0) < 1e-5

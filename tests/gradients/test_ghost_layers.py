@@ -51,7 +51,7 @@ WIDE = random_models.covering(seed for seed in range(200) if seed % 3 < 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", rest_nightly([*WIDE, 2, 5, 8], 6))
+@pytest.mark.parametrize("seed", rest_nightly([*WIDE, 2, 5, 8], 4))
 def test_random_models_are_clipped_as_by_whole_gradients(seed):
     """At magnitudes from 1e-30 to 1e30, every layer against whole gradients in float64.
 

@@ -66,7 +66,7 @@ from jaxminimax.releases import noisy_sums, reading, release_keys
 # --- one process ---
 
 
-def samplings(found, names=("full", "poisson", "fixed")):
+def samplings(found, names=("full", "poisson")):
     """Releases with noise and without, on one device and on eight."""
     data = dataset()
     rows = jmm.placement.shard(data, meshed(8))
@@ -90,21 +90,27 @@ def samplings(found, names=("full", "poisson", "fixed")):
 
 
 def other_samplings(found):
-    samplings(found, ("narrow", "replacement", "disjoint"))
+    samplings(found, ("fixed", "narrow", "replacement", "disjoint"))
 
 
-def runs(found):
-    """Whole runs, with and without noise, on 1 and 8 devices; one moves from 1 to 4 to 8."""
+def runs(found, count=8):
+    """Whole runs, with and without noise, on that many devices."""
     data, settings, silent = dataset(), *(hyper(jmm.Poisson(rate=0.1), x) for x in (1.0, 0.0))
     one, quiet = fitted(settings, data), fitted(silent, data)
-    for count in (1, 8):  # runs that go on are on 2 and 4 devices
-        many = fitted(settings, data, meshed(count), shards=8)
-        found[f"run {count}"] = apart(one.state, many.state)
-        found[f"silent run {count}"] = apart(quiet.state, fitted(
-            silent, data, meshed(count), shards=8).state)
-        found[f"statement {count}"] = many.statement == one.statement
-        found[f"epsilon {count}"] = [one.statement.epsilon, many.statement.epsilon]
-        found[f"bits {count}"] = bits_of(many.state)
+    many = fitted(settings, data, meshed(count), shards=8)
+    found[f"run {count}"] = apart(one.state, many.state)
+    found[f"silent run {count}"] = apart(quiet.state, fitted(
+        silent, data, meshed(count), shards=8).state)
+    found[f"statement {count}"] = many.statement == one.statement
+    found[f"epsilon {count}"] = [one.statement.epsilon, many.statement.epsilon]
+    found[f"bits {count}"] = bits_of(many.state)
+
+
+def further_runs(found):
+    """The same on 1 device; a run that moves from 1 to 4 to 8 devices, and one of `jmm.run`."""
+    runs(found, 1)
+    data, settings = dataset(), hyper(jmm.Poisson(rate=0.1))
+    one = fitted(settings, data)
     # two rounds on one device, the third on four and the rest on eight
     with tempfile.TemporaryDirectory() as folder:
         go = functools.partial(fitted, settings, data, every=1, checkpoint=folder)
@@ -432,8 +438,9 @@ def main():
     actual, checks = {}, {
         "devices": (runs, samplings, sensitivity, described, refusals, mesh_groups.releases,
                     mesh_groups.clips, mesh_groups.streams),
-        "further": (mesh_host.runs, other_samplings, keys_of_rows, slots_of_shards, algorithms,
-                    placements, other_meshes, costs, mesh_groups.certified, mesh_groups.runs),
+        "further": (further_runs, mesh_host.runs, other_samplings, keys_of_rows, slots_of_shards,
+                    algorithms, placements, other_meshes, costs, mesh_groups.certified,
+                    mesh_groups.runs),
         "planted": (resumed, bugs, mesh_groups.planted, mesh_groups.planted_solutions),
         "pair": (together,),
         "process": (mesh_across.killed,) if PROCESSES == 4 else (in_processes,

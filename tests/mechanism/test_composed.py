@@ -372,6 +372,7 @@ def test_check_refuses_equal_numbers_that_are_computed_apart(number):
         by_check(Once)
 
 
+@pytest.mark.slow
 def test_check_lets_branches_release_one_number():
     def point(key, t, described, hyper, release, z):
         first, second = described.parts
@@ -497,6 +498,7 @@ def test_a_number_of_releases_that_32_bits_do_not_hold_is_refused(number):
         jmm.release(KEY, repeat(times=1), number, STILL, START, DATA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [np.int64(1), np.uint8(1), -1, np.int64(2**31 - 1)])
 def test_a_number_of_releases_that_is_not_left_is_nan(number):
     assert np.isnan(jmm.release(KEY, repeat(times=1), number, STILL, START, DATA).w).all()
@@ -510,7 +512,7 @@ def test_a_release_of_no_records_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vmap", "microbatch", "ghost", "auto"])
-@pytest.mark.parametrize("n", [20, 300])
+@pytest.mark.parametrize("n", rest_nightly([20, 300], 1))
 def test_a_leaf_without_numbers_is_released(n, strategy):
     def loss(w, v, x):
         return jnp.sum(x @ w["a"]) + jnp.sum(w["none"])
@@ -659,6 +661,7 @@ def test_a_stopped_run_is_charged_for_every_release_that_it_made():
     assert whole.truncated(8).charges("replace_one") == whole.charges("replace_one")
 
 
+@pytest.mark.slow
 def test_a_part_may_be_released_several_times_in_a_loop():
     by_check(Climbing)
 

@@ -24,6 +24,7 @@ from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
 from jaxminimax.mechanism.sentences import Words
 from jaxminimax.releases import release_keys
+from tests.helpers.lanes import rest_nightly
 from tests.helpers.words import one_line
 
 ROOT = pathlib.Path(jmm.__file__).parent
@@ -298,7 +299,7 @@ def test_a_new_sampling_reads_every_record_once_a_pass_in_a_new_order():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["host", "mesh"])
+@pytest.mark.parametrize("where", rest_nightly(["host", "mesh"], 1))
 def test_a_new_sampling_runs_wherever_the_data_are(where):
     own = hyper(query(Shuffled(batch=BATCH)), ROUNDS)
     rows = np.random.default_rng(0).normal(size=(N, N))

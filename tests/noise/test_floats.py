@@ -220,6 +220,7 @@ def test_no_word_of_a_key_comes_up_twice(generator):
                                   jnp.concatenate(random_bits.word_pairs(key, (32,)))[:63])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4096, 4097, 4126, 5001])
 def test_many_words_are_those_of_few(size):
     """The words of a row that is not full are left out, and no other one moves."""
@@ -248,6 +249,7 @@ def test_noise_is_zero_for_a_deviation_of_zero_alone(std):
 # --- shapes, leaves and keys ---
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (7,), (3, 5), (2, 3, 4)], ids=str)
 def test_any_shape_is_filled_with_different_numbers(shape, dtype):

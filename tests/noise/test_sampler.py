@@ -384,6 +384,7 @@ def test_lanes_and_rounds_draw_what_each_alone_would():
     np.testing.assert_array_equal(rounds(keys, bits), alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "least"), [(64, 2), (96, 4)])
 def test_a_rare_branch_stays_a_branch_under_vmap(size, least):
     keys = jax.random.split(jax.random.key(3), 4)

@@ -63,6 +63,7 @@ def fitted(data, **how):
                    **{"delta": 1e-5, "every": 2, "progress": False, **how})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [One, Many])
 def test_the_rows_of_a_share_are_those_of_arrays_each_asked_for_once(kind):
     """By leaf and by record, beside an array."""

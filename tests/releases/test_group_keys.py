@@ -144,7 +144,7 @@ def algorithms():
             second, noise_multiplier=1.0))), step=0.1, weight_step=0.1, sizes=SIZES)
 
 
-@pytest.mark.slow  # eight programs
+@pytest.mark.nightly  # eight programs
 def test_a_loss_that_ignores_its_key_gives_the_same_bits_everywhere():
     plain = worst_group(lambda w, x: deaf(w, x, None), ball(9.0), **NUMBERS)
     for module, hyper in algorithms():
@@ -153,7 +153,7 @@ def test_a_loss_that_ignores_its_key_gives_the_same_bits_everywhere():
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.slow  # three programs
+@pytest.mark.nightly
 def test_a_resumed_run_draws_what_the_first_one_drew(tmp_path):
     module, hyper = next(algorithms())
     full = jmm.run(KEY, Saddle(W, ()), DATA, hyper, module, of(noisy)).state

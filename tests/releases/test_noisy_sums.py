@@ -9,7 +9,6 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import runs
-from tests.helpers.lanes import rest_nightly
 
 N, BATCH = 20_000, 256
 
@@ -37,12 +36,11 @@ MODELS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.optimised
-@pytest.mark.parametrize("model", [
-    pytest.param(model, id=model.__name__, marks=pytest.mark.slow if model is linear
-                 else pytest.mark.nightly) for model in MODELS])
-@pytest.mark.parametrize(("sampling", "most"), rest_nightly([
-    (jmm.Poisson(rate=BATCH / N), 3), (jmm.FixedSize(batch=BATCH, replacement=True), 2)], 1),
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize(("sampling", "most"), [
+    (jmm.Poisson(rate=BATCH / N), 3), (jmm.FixedSize(batch=BATCH, replacement=True), 2)],
     ids=["Poisson", "replacement"])
 def test_a_round_has_two_conditionals_and_one_for_rare_samples(model, sampling, most):
     """Numbers in doubt, sums that need care and samples that are drawn again have one each.

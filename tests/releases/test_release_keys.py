@@ -93,7 +93,7 @@ def released(mechanism, problem, number=1, data=DATA):
 
 
 @pytest.mark.parametrize("sampling", [
-    jmm.Full(), pytest.param(jmm.Poisson(rate=0.4), marks=pytest.mark.slow),
+    jmm.Full(), jmm.Poisson(rate=0.4),
     jmm.Disjoint(batch=8),
     jmm.FixedSize(batch=10, replacement=True)], ids=lambda s: type(s).__name__)
 def test_a_release_is_the_sum_over_rows_with_their_keys(sampling):

@@ -100,6 +100,7 @@ def bug(monkeypatch):
     _opened.clear_cache()
 
 
+@pytest.mark.slow
 def test_records_of_float32_are_released_at_a_point_of_float64():
     data = jax.tree.map(lambda a: a.astype(np.float32), records(0))
     point = jax.tree.map(lambda a: np.zeros(a.shape[1:]), data)
@@ -360,6 +361,7 @@ def shares(rate, population, count):
     return opened(q, data, split(2, count), problem=ONLY_W).w
 
 
+@pytest.mark.slow
 def test_the_sum_is_divided_by_the_public_batch_size():
     """So its mean is unbiased and the binomial size of the sample shows in its variance."""
     rate, population, count = 0.2, 50, 4000
@@ -413,6 +415,7 @@ def test_disjoint_releases_read_each_row_once_a_pass():
 NO_V = dict(clip=CLIP._replace(v=None), noise=NOISE._replace(v=None))
 
 
+@pytest.mark.slow
 @samplings
 def test_beyond_the_allowed_releases_everything_is_nan(sampling):
     for players in ({}, NO_V) if sampling == Full() else ({},):
@@ -519,7 +522,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(algorithm):
         assert all(np.isnan(x).all() if k == 6 else np.isfinite(x).all() for x in state.z)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.optimised
 def test_rows_that_were_sent_ahead_change_no_bit():
     """In float32 and in optimised programs, where an order of sums would show."""

@@ -49,6 +49,7 @@ def test_without_a_budget_nothing_depends_on_a_cell(here, capsys, monkeypatch):
     assert printed(capsys) == first
 
 
+@pytest.mark.slow
 def test_with_a_budget_counts_are_released_with_a_statement(here, capsys):
     record = json.loads(printed(capsys, "--epsilon", "8", "--delta", "1e-3", "--json").out)
     assert 7.99 < record["statement"]["epsilon"] <= 8

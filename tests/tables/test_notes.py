@@ -144,7 +144,7 @@ def test_a_rare_label_is_noted(prior, noted):
 # --- by every route ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_notes_by_every_route(tmp_path, capsys):
     table = made(2000).assign(sex="?", extra=1)[["age", "sex", "y", "extra"]]
     kinds = {"age": {"range": [17, 90]}, "sex": {"categories": ["f", "m"]}}

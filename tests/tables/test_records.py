@@ -2,7 +2,9 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from jaxminimax.tables import (
     Category,
@@ -68,6 +70,20 @@ def test_pieces_of_a_parquet_file_are_the_whole(pieces):
     one, whole = pieces(made())
     same(one, whole)
     assert one.x.ctypes.data % 64 == 0  # or a device would copy it
+
+
+def test_a_missing_integer_changes_its_own_row_of_a_parquet_file(tmp_path):
+    first = 2**53 + 1  # floats have no such number
+    schema = Schema({"a": Category((first, first + 2)), "b": Number(0, 9)}, "y", first)
+    path = tmp_path / "t.parquet"
+    for last in (7, None):
+        numbers = pa.array([first, first + 2, last], pa.int64())
+        parquet.write_table(pa.table(dict.fromkeys("aby", numbers)), path)
+        for one in (records.encoded(files.Frames(path, schema.numeric, schema.names), schema),
+                    records.encoded(files.read(path), schema)):
+            assert one.x[:2, :2].tolist() == [[1, 0], [0, 1]]
+            assert one.x[:, 2].tolist() == [1, 1, np.float32(5 / 9) if last else 0]
+            assert one.labels.tolist() == [1, 0, 0]
 
 
 def test_a_bar_shows_the_rows_that_were_read(tmp_path, capsys, monkeypatch):

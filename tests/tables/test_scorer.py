@@ -366,7 +366,7 @@ def test_persons_are_what_the_statement_is_for():
     assert "all 200 records" in " ".join(one.statement.sampling)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_default_is_near_a_regression_without_privacy():
     gaps = []
     for seed in range(3):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from jaxminimax import FixedSize, GroupGradients, Saddle
+from jaxminimax import GroupGradients, Saddle
 from jaxminimax import audit as auditor
 from jaxminimax.audit.bounds import linear
 from jaxminimax.audit.released import likelihood_ratio
@@ -57,7 +57,7 @@ def worst_pair(sampling: Any) -> dict[str, jax.Array]:
     gradient = np.zeros((2, p, n, 2), np.float32)
     loss = np.zeros((2, p, n), np.float32)
     # as in the library's audit: the others pull the other way where samples have a fixed size
-    gradient[:, 0, :, 0] = -1.0 if isinstance(sampling, FixedSize) else 0.0
+    gradient[:, 0, :, 0] = -1.0 if sampling.worst_case(SIZES[0]).slots else 0.0
     gradient[:, 0, 0, 0] = (1.0, -1.0)
     gradient[:, 1, :, 1] = 1.0  # tells which group was read
     loss[:, 0] = 1.0

@@ -5,22 +5,26 @@
 A bug is planted by replacing one function in the module that uses it, for the time of one check;
 no file is edited. `plants` has the bugs and `aims` their places. A detector returns a number and
 the largest value that the number may have (`detectors`, and `samples` of samples); one that breaks
-has caught nothing. `charges` of the accountant, `subtle`, `grids`, `places`, `runs` of files and
-ledgers, `turns` of parts in turn, and `tables` have bugs with detectors.
+has caught nothing. `charges` of the accountant, `subtle`, `grids` and `places` have bugs with
+detectors, and so has each file with an `AIMS` and a `BUGS`, which is read without being listed:
+`runs` of files and ledgers, `turns` of parts in turn, and `tables`.
 """
 
 import contextlib
 import functools
+import importlib
 import pathlib
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 
 import jaxminimax as jmm
 from benchmarks.common import report
-from benchmarks.privacy.mutants import charges, grids, places, runs, samples, subtle, tables, turns
+from benchmarks.privacy.mutants import charges, grids, places, samples, subtle
 from benchmarks.privacy.mutants import detectors as find
 from benchmarks.privacy.mutants import plants as plant
 from benchmarks.privacy.mutants.aims import replace
@@ -305,10 +309,19 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      "true delta over the claimed one"),
     *subtle.BUGS,
 )
+
+
+def _files() -> list[ModuleType]:
+    """Finds the files of this folder with bugs and places of their own, `BUGS` and `AIMS`."""
+    names = (info.name for info in pkgutil.iter_modules([str(pathlib.Path(__file__).parent)]))
+    modules = [importlib.import_module(f"{__package__}.{x}") for x in names if x != "__main__"]
+    return [module for module in modules if {"AIMS", "BUGS"} <= vars(module).keys()]
+
+
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)
 MUTANTS += tuple(Mutant(name, breaks, number, replace(aim, make, own.AIMS), detector)
-                 for own in (runs, tables, turns)
+                 for own in _files()
                  for name, breaks, aim, make, detector, number in own.BUGS)
 # an attack's bound on epsilon sees a gross mistake of any kind
 MUTANTS += (Mutant("clip norm doubled, attacked", "sensitivity", "audit: lower bound on epsilon",

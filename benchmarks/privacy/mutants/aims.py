@@ -1,7 +1,6 @@
 """Where planted bugs go: each function, looked up where the code uses it.
 
-This is the one place to change when code moves; `runs`, `turns` and `tables` have places of their
-own.
+This is the one place to change when code moves; files with `BUGS` of their own have their places.
 """
 
 from collections.abc import Callable

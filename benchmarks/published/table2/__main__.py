@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
             report.say(f"{name}, seed {seed}, {time.perf_counter() - clock:.0f} s so far")
             result, facts = (honest if cell.reading == "honest" else printed)(args, cell, seed)
             done[name] |= {"cell": _finite(dataclasses.asdict(cell)), **facts}
-            done[name]["seeds"][str(seed)] = result
+            done[name]["seeds"][str(seed)] = {"commit": report.commit(), **result}
             rows = rows_measured(done)
             report.save(args, {"rows": rows, "claims": claims.claims(rows), "cells": done},
                         arguments)
@@ -251,7 +251,8 @@ def main(argv: list[str] | None = None) -> int:
         report.say(f"{p.prog}: {error}")
         return 1
     rows = rows_measured(done)
-    report.show(args, claims.markdown(rows, _ASSUMED) + "\n", "Table 2")
+    text = [claims.markdown(rows, _ASSUMED), "", "### Seeds and commits", "", report.runs(done)]
+    report.show(args, "\n".join(text), "Table 2")
     if args.plot is not None:
         claims.plot(args.plot, rows)
     return 0

@@ -88,11 +88,25 @@ def extragradient_job(n: int, epsilon: float, many: bool) -> Job:
     return Job(jmm.extragradient, hyper, GAME, START, game_sample(n), game_gap)
 
 
+def _corollary2(n: int, epsilon: float) -> Any:
+    """One pass by Corollary 2 of Boob and Guzman, with its noise calibrated.
+
+    B = n^(1/3), T = n / B, lambda = max{M / D, L} max{n^(1/3), sqrt(d ln(1/delta)) / epsilon}.
+    """
+    batch = max(1, round(n ** (1 / 3)))
+    prox = max(BOUND / _BALLS.diameter, 1.0) * max(n ** (1 / 3), spread(epsilon, DIM))
+    resolvent = jmm.proximal.certified(jmm.mechanism.Resolvent(
+        bound=BOUND, prox=prox, lipschitz=1.0, diameter=_BALLS.diameter, population=n,
+        sampling=Disjoint(batch=batch), assumes="monotone"))
+    return jmm.calibrate(jmm.proximal, jmm.proximal.Hyper(
+        query=resolvent, iterations=n // batch), epsilon, DELTA)
+
+
 def proximal_job(n: int, epsilon: float, many: bool) -> Job:
     """NISPP: one pass over disjoint batches, or n rounds on uniform subsets."""
-    plan = jmm.plan(jmm.proximal, population=n, epsilon=epsilon,
-                    passes="many" if many else "one", **NUMBERS)
-    return Job(jmm.proximal, plan.hyper, GAME, START, game_sample(n), game_gap)
+    hyper = jmm.plan(jmm.proximal, population=n, epsilon=epsilon, passes="many",
+                     **NUMBERS).hyper if many else _corollary2(n, epsilon)
+    return Job(jmm.proximal, hyper, GAME, START, game_sample(n), game_gap)
 
 
 def _resolvent_cost(n: int, epsilon: float, many: bool) -> int:

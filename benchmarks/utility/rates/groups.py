@@ -1,5 +1,6 @@
 """The worst of several groups: full batches, the active group, phases, and one pass."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -103,17 +104,24 @@ def _phased_cost(n: int, epsilon: float) -> int:
     return (query.steps + 2) * query.phases * sum(jmm.mechanism.phase_sizes(query))
 
 
-def oco_job(n: int, epsilon: float, **settings: Any) -> Job:
+def oco_job(n: int, epsilon: float, paper: bool = True, **settings: Any) -> Job:
     """One pass; two groups, of which the wider one has a weight of 0.946 at the optimum.
 
-    Half as many rounds as a group has records: no group can run out. `settings` are for the plan.
+    As in the paper the noise is a tree's and the step that of the smallest bound, with half as many
+    rounds as a group has records: no group can run out. Otherwise it is the default plan.
+    `settings` are for the plan.
     """
     means = np.zeros((2, GROUPS_DIM))
     means[:, 0] = -0.25, 0.25
     widths = np.sqrt([0.05, 0.05 + 2 * (0.946 - 0.5) * 0.25])
-    plan = jmm.plan(jmm.group_oco, problem=NEAR, sizes=(n // 2,) * 2, dim=GROUPS_DIM,
-                    epsilon=epsilon, delta=DELTA, iterations=n // 4, tree=True, **settings)
-    return _group_job(jmm.group_oco, plan.hyper, means, widths, -0.5 * np.eye(GROUPS_DIM)[0])
+    if paper:
+        settings |= dict(iterations=n // 4, tree=True)
+    hyper = jmm.plan(jmm.group_oco, problem=NEAR, sizes=(n // 2,) * 2, dim=GROUPS_DIM,
+                     epsilon=epsilon, delta=DELTA, **settings).hyper
+    if paper:
+        hyper = dataclasses.replace(hyper, step=jmm.ftrl.theorem_step(
+            hyper.query.parts[0], dim=GROUPS_DIM, diameter=NEAR.diameter))
+    return _group_job(jmm.group_oco, hyper, means, widths, -0.5 * np.eye(GROUPS_DIM)[0])
 
 
 def _lower(epsilon: float, groups: int, each: bool, n: int) -> float:

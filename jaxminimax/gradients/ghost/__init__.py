@@ -5,7 +5,7 @@ parameter, or a static slice of it, meets something in a product, a convolution 
 (`search`, `uses`, `convolution`). A zero is added to what comes out there (`trace`), and the
 derivative by that zero, together with what the parameter met, says all about its gradient
 (`factors`). One pass over the batch gives both for all parameters of both players; norms and
-clipped sums are made of them, also where a table is looked up and multiplied (`tables`). Parameters
+clipped sums are made of them (`sums`), also where a table is looked up and multiplied. Parameters
 whose use is not understood, and those whose matrix is no larger than its factors, get their
 per-example gradient; one that meets records in functions of it gets it by way of their matrices
 (`search.derived`). `treatment` decides, and `planning` does all of it.

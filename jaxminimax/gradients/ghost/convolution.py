@@ -1,4 +1,4 @@
-"""A convolution in a loss: which pixels each output pixel reads, and how it is run fast.
+"""A convolution in a loss: what each output pixel reads, its factors, and how it is run fast.
 
 Orders of dimensions. `dimension_numbers` of JAX says where the axes of the three arrays are:
 
@@ -28,7 +28,8 @@ for the backward pass: clipped sums with a convolution have no forward-mode deri
 
 import itertools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,7 @@ _SLICES = 64  # pixels of a window, above which patches come from a convolution
 def ungrouped(how: dict[str, Any]) -> bool:
     """True if neither features nor the batch are grouped.
 
-    Used for speed only, to choose `convolve`; convolutions in groups are handled in `uses.kernel`.
+    Used for speed only, to choose `convolve`; `matrices` is for those in groups too.
     """
     return bool(how["feature_group_count"] == 1 and how["batch_group_count"] == 1)
 
@@ -49,7 +50,7 @@ def ungrouped(how: dict[str, Any]) -> bool:
 def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
     """The convolution of these parameters (of `conv_general_dilated`), if it is `ungrouped`.
 
-    Used for speed only; convolutions in groups run as JAX has them, and `uses.kernel` handles them.
+    Used for speed only; convolutions in groups run as JAX has them.
     """
     x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
 
@@ -117,3 +118,57 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
                              (1, *strides, 1))
 
     return jnp.concatenate([seen(o) for o in itertools.product(*map(range, window))], -1)
+
+
+class Matrices(NamedTuple):
+    """The gradient by a kernel as G matrices, each a sum of t terms x_t d_t^T.
+
+    Attributes:
+      groups: G.
+      rows: t.
+      shape: (k, o), of each matrix.
+      orders: orders of axes, and shapes after them, that lead from the kernel to `[G, k, o]`.
+      factors: `(input, derivative by the output) -> (x [G, t, k], d [G, t, o])`, without the first
+        axis if G = 1.
+    """
+
+    groups: int
+    rows: int
+    shape: tuple[int, int]
+    orders: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    factors: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def matrices(how: dict[str, Any], kernel: tuple[int, ...], output: tuple[int, ...]) -> Matrices:
+    """The matrices of a kernel, of which none has a row if the convolution has no output.
+
+    Args:
+      how: parameters of the convolution, without groups of the batch.
+      kernel: its shape.
+      output: the shape of the result.
+    """
+    groups = how["feature_group_count"]
+    x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
+    window, features = tuple([kernel[i] for i in space]), kernel[into]
+    k, o = features * math.prod(window), kernel[out] // groups
+    t = math.prod(output) // max(o * groups, 1)
+
+    def factors(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # [n, *space, features] and [n, *out pixels, features]
+        x, d = (a.transpose((n, *pixels, last))
+                for a, (n, last, *pixels) in ((x, x_axes), (d, d_axes)))
+        x = patches(how, x, window)
+        if groups == 1:
+            return x.reshape(t, k), d.reshape(t, o)
+        # the features of a group lie side by side, within each pixel of a window
+        # [G, t, window, in] and [G, t, o]
+        x = jnp.moveaxis(x.reshape(t, math.prod(window), groups, features), 2, 0)
+        return x.reshape(groups, t, k), jnp.swapaxes(d.reshape(t, groups, o), 0, 1)
+
+    if groups == 1:
+        return Matrices(1, t, (k, o), (((*space, into, out), (k, o)),), factors)
+    # [groups, o, *window, features] first, whose second axis becomes the last
+    turned = (groups, o, *window, features)
+    return Matrices(groups, t, (k, o), (
+        ((out, *space, into), turned),
+        ((0, *range(2, len(turned)), 1), (groups, k, o))), factors)

@@ -11,7 +11,6 @@ import numpy as np
 
 from jaxminimax.base.tree import EXACT, at_least_float32
 from jaxminimax.gradients.ghost.factors import balanced
-from jaxminimax.gradients.ghost.tables import merged
 from jaxminimax.gradients.ghost.uses import Use, View, entries, is_partial, placed
 
 
@@ -219,6 +218,25 @@ def treatment_of(uses: list[Use] | str, leaf: Any) -> Treatment:
     return few if pays else few._replace(kind="matrix")
 
 
+def _merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
+    """The derivatives of one example's lookups, those of equal rows added to the first, `[t, o]`.
+
+    Args:
+      rows: t row numbers; from `count` on they are not there and get no derivative.
+      d: `[t, o]`.
+      count: rows of the table.
+    """
+    d = d.astype(at_least_float32(d.dtype))
+    d = jnp.where((rows < count)[:, None], d, 0)
+    if rows.shape[0] == 1:
+        return d
+    # for each lookup the number of the first one of the same row
+    first = jnp.argmax(rows[:, None] == rows[None, :], 1)
+    # d_s = sum of d_t over all t whose first lookup of the row is s
+    return jnp.einsum("ts,to->so", jax.nn.one_hot(first, rows.shape[0], dtype=d.dtype), d,
+                      precision=EXACT)
+
+
 def gathered(treatment: Treatment,
              factors: Callable[[Use], tuple[jax.Array, jax.Array]]) -> Any:
     """The kept form of one example's gradient: factors, or the gradient itself."""
@@ -226,7 +244,7 @@ def gathered(treatment: Treatment,
     if looked:
         rows, c = (jnp.concatenate(a) for a in zip(*looked, strict=True))
         # equal rows at once, or their norm would be that of rows that differ
-        c = merged(rows, c, treatment.parts[0].shape[0])
+        c = _merged(rows, c, treatment.parts[0].shape[0])
     if treatment.kind == "rows":
         return Factors((rows,), (c,))
 

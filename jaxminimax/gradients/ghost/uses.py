@@ -180,34 +180,14 @@ def kernel(at: Path, step: Step, me: int, view: View) -> Use | str:
         return "a convolution as its input"
     if how["batch_group_count"] != 1:
         return "a convolution with groups of the batch"
-    groups = how["feature_group_count"]
-    x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
     shape = step.avals[1].shape
-    window, features = tuple([shape[i] for i in space]), shape[into]
-    k, o = features * math.prod(window), shape[out] // groups
-    t = math.prod(step.out.shape) // max(o * groups, 1)
-    if not t:
+    read = convolution.matrices(how, shape, step.out.shape)
+    if not read.rows:
         return "a convolution of nothing"
-
-    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # [n, *space, features] and [n, *out pixels, features]
-        x, d = (a.transpose((n, *pixels, last))
-                for a, (n, last, *pixels) in ((met[0], x_axes), (d, d_axes)))
-        x = convolution.patches(how, x, window)
-        if groups == 1:
-            return x.reshape(t, k), d.reshape(t, o)
-        # the features of a group lie side by side, within each pixel of a window
-        # [G, t, window, in] and [G, t, o]
-        x = jnp.moveaxis(x.reshape(t, math.prod(window), groups, features), 2, 0)
-        return x.reshape(groups, t, k), jnp.swapaxes(d.reshape(t, groups, o), 0, 1)
-
-    if groups == 1:
-        view = as_matrices(view, shape, (*space, into, out), (k, o))
-    else:  # [groups, o, *window, features] first, whose second axis becomes the last
-        turned = (groups, o, *window, features)
-        view = as_matrices(view, shape, (out, *space, into), turned)
-        view = as_matrices(view, turned, (0, *range(2, len(turned)), 1), (groups, k, o))
-    return Use(at, ((at, 0),), "convolution", view, groups, t, (k, o), factors)
+    for order, after in read.orders:
+        view, shape = as_matrices(view, shape, order, after), after
+    return Use(at, ((at, 0),), "convolution", view, read.groups, read.rows, read.shape,
+               lambda met, d: read.factors(met[0], d))
 
 
 def _int32(rows: jax.Array) -> jax.Array:
