@@ -65,7 +65,7 @@ TESTED_IN = {
     "drivers/test_tuning": "mechanism/repetitions",
     "gradients/test_clipping": "gradients/summation gradients/weights",
     "gradients/test_integer_sums": "mechanism/grid",
-    "mechanism/test_description": "mechanism/limits mechanism/repeat mechanism/sentences",
+    "mechanism/test_description": "mechanism/repeat mechanism/sentences",
     "mechanism/test_sampling": "mechanism/distinct mechanism/fixed_size mechanism/poisson",
     "noise/test_floats": "base/random_bits",
     "noise/test_sampler": "noise/_tables",

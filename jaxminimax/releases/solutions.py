@@ -19,7 +19,7 @@ from jaxminimax.base.random_bits import fold_in, with_key_in_float64
 from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import GroupSolution, Repeat, Resolvent, batch_size, rows_read, solutions
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.placement import gather_rows, sharding

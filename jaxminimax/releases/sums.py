@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxminimax.base import arguments, checks, programs, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Repeat, batch_size, costs, description, limits, rows_read
+from jaxminimax.mechanism import Query, Repeat, batch_size, costs, description, grid, rows_read
 from jaxminimax.mechanism.query import REACH, count_grid
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
@@ -247,7 +247,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     """
     adaptive = query.adaptive
     assert adaptive is not None
-    z = costs.count_multiplier(limits.check_noise(query), query.joint, adaptive.counts(query),
+    z = costs.count_multiplier(grid.check_noise(query), query.joint, adaptive.counts(query),
                                adaptive.share)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
