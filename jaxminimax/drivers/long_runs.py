@@ -15,7 +15,7 @@ from jaxminimax.base import arguments, checks, identity, programs, types
 from jaxminimax.base.types import Algorithm, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, prefetch, runs, saved_runs
 from jaxminimax.mechanism import composed, description, releases
-from jaxminimax.placement import agreement, host_data, host_shards, sharding
+from jaxminimax.placement import agreement, host_data, sent_rows, sharding
 from jaxminimax.releases.watch import update
 
 
@@ -151,9 +151,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                             unit=unit or identity.unit_of(people, identity.rows_each(data))
                           ) as booking:
         sharding.check_records(data)  # what is refused here is not charged
-        placed = host_shards.on_mesh(data, mesh, shards,
+        placed = sent_rows.on_mesh(data, mesh, shards,
                                      grouped=isinstance(problem, types.GroupProblem))
-        if not isinstance(placed, host_data.HostData | host_shards.HostShards):
+        if not isinstance(placed, host_data.HostData | sent_rows.HostShards):
             placed = sharding.arrays(placed)
         mesh, places = getattr(placed, "mesh", None), None
         if mesh is not None:

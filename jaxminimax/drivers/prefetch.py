@@ -23,7 +23,7 @@ from jaxminimax.mechanism import Query, Repeat, Resolvent, releases, rows_read
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window, joined
-from jaxminimax.placement.host_shards import HostShards
+from jaxminimax.placement.sent_rows import HostShards
 from jaxminimax.releases.reading import described, samples_ahead
 
 _BYTES = 2**26  # of the rows that are sent together, by default
