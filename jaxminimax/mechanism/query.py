@@ -52,8 +52,7 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import correlated, description, grid, sentences
-from jaxminimax.mechanism.fixed_size import Full
+from jaxminimax.mechanism import correlated, description, fixed_size, grid, sentences
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
 from jaxminimax.mechanism.sampling import Sampling
 
@@ -176,7 +175,7 @@ class Query(OneRelease):
 
     clip: Saddle
     noise_multiplier: Saddle | None = None
-    sampling: Sampling = Full()
+    sampling: Sampling = fixed_size.Full()
     population: int = jax.tree.static()
     joint: bool = jax.tree.static(default=False)
     parameters: int = jax.tree.static(default=grid.PARAMETERS)
