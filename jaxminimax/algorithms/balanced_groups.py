@@ -142,8 +142,7 @@ def example(query: GroupGradients, iterations: int,
 
     The weights move from the first round on.
     """
-    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
-                         noise=losses_noise)
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes, noise=losses_noise)
     return Hyper(query=dataclasses.replace(query, groups="all"), losses=losses, step=1.0,
                  weight_step=1.0, iterations=iterations, balanced=0.0)
 
@@ -195,8 +194,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
         moved = jnp.minimum(jax.nn.log_softmax(log_weights + weight_step * y),
                             _most(hyper, log_weights.dtype))
         log_weights = jnp.where(done >= first, moved, log_weights)  # ln v_{t+1}
-    change, memory = _optimiser(hyper, t).update(
-        tree.cast_like(g, w), state.memory, w)
+    change, memory = _optimiser(hyper, t).update(tree.cast_like(g, w), state.memory, w)
     w = descent.projected(tree.add(w, change), w, problem)  # w_{t+1}
     z = tree.cast_like(Saddle(w, log_weights), state.z)
     spent = t + jnp.maximum(t - first, 0) * (hyper.losses is not None)

@@ -226,8 +226,7 @@ def projected(new: PyTree, z: PyTree, problem: AnyProblem) -> PyTree:
     return tree.cast_like(problem.project(new), z)
 
 
-def moved(z: PyTree, change: PyTree, problem: AnyProblem,
-          geometry: Saddle = EUCLIDEAN) -> PyTree:
+def moved(z: PyTree, change: PyTree, problem: AnyProblem, geometry: Saddle = EUCLIDEAN) -> PyTree:
     """Returns P(z + change) in the dtypes of z; softmax(log z + change) for entropic players.
 
     An entropic step stays inside the simplex by itself. Projecting it as well would set the

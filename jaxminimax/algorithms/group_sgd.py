@@ -125,8 +125,7 @@ def mechanism(hyper: Hyper) -> Sequence:
 def example(query: GroupGradients, iterations: int,
             laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
     """Returns the smallest legal settings around a description, for accounting and audits."""
-    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
-                         noise=losses_noise)
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes, noise=losses_noise)
     return Hyper(query=query, losses=losses, step=1.0, weight_step=1.0, iterations=iterations)
 
 

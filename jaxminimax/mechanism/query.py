@@ -218,8 +218,7 @@ class Query(OneRelease):
                                  "a player is released with both or with neither.")
             if z is not None:
                 grid.check_multiplier(f"noise_multiplier.{name}", z)
-                if (grid.is_plain(z, lambda x: x > 0)
-                        and grid.is_plain(clip, math.isinf)):
+                if grid.is_plain(z, lambda x: x > 0) and grid.is_plain(clip, math.isinf):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
 

@@ -155,8 +155,7 @@ class HostShards:
         at_once = self.at_once(query)
         place = begin + np.arange(at_once * max(1, -(-int(np.max(end - begin)) // at_once)))
         present = place < end
-        taken = np.take_along_axis(
-            numbers[:, None], np.minimum(place, numbers.shape[1] - 1), 2)
+        taken = np.take_along_axis(numbers[:, None], np.minimum(place, numbers.shape[1] - 1), 2)
         taken = np.where(present, taken, -1).astype(np.int32)
         own = self.own_shards()
         mine, counts = present[:, own], [count for _, count in self.stretches]
@@ -183,8 +182,7 @@ class HostShards:
                 first, stop, _ = index[1].indices(self.count)
                 return x[:, of(first):of(first) + stop - first]
 
-            return jax.make_array_from_callback(
-                (x.shape[0], self.count, *x.shape[2:]), where, part)
+            return jax.make_array_from_callback((x.shape[0], self.count, *x.shape[2:]), where, part)
 
         def everywhere(x: np.ndarray) -> jax.Array:  # device_put would have processes compare it
             spec = NamedSharding(self.mesh, PartitionSpec())

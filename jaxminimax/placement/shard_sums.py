@@ -210,8 +210,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         if data.shards is None:
             sums, marks = in_shard(z, mine, numbers, 0, first[0], *rest)
         else:
-            sums, marks = _each_shard(
-                lambda k: in_shard(z, mine, numbers, k, first[k], *rest), own)
+            sums, marks = _each_shard(lambda k: in_shard(z, mine, numbers, k, first[k], *rest), own)
         return add_up(sums, rounding.floats), None if numbers is None else _is_sample(marks)
 
     numbers, sent, copied, spread = None, None, None, rows_spec(False)
@@ -285,8 +284,7 @@ def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple
     It takes them in turns of a loop, whose number is hidden from the compiler: the compiler would
     unroll a loop of one turn, and might round differently than on a device with more shards.
     """
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                           jax.eval_shape(one, jnp.int32(0)))
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, jnp.int32(0)))
     turns = jax.lax.optimization_barrier(jnp.int32(own))
     return _one_after_another(one, nothing, 0, turns)
 
