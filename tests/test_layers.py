@@ -42,6 +42,8 @@ ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_adv
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
           "rows_each", "shards_of", "eval_shape"}
 
+AHEAD = {"Supply", "_readable"}  # of a driver, which send rows of the host to its rounds
+
 # modules that a test file of another name tests
 TESTED_IN = {
     "accounting/test_answers": "accounting/curve accounting/tuning",
@@ -69,7 +71,7 @@ TESTED_IN = {
     "mechanism/test_sampling": "mechanism/distinct mechanism/fixed_size mechanism/poisson",
     "noise/test_floats": "base/random_bits",
     "noise/test_sampler": "noise/_tables",
-    "placement/test_host_data": "drivers/prefetch placement/host_shards",
+    "placement/test_host_data": "placement/host_shards",
     "placement/test_sharding": "placement/agreement placement/gather_rows "
                                "placement/shard_sums",
     "problems/test_problems": "problems/_auc problems/_games metrics",
@@ -293,7 +295,9 @@ def test_an_update_gets_the_data_of_the_one_that_calls_it(line):
 
 def test_drivers_hand_data_on_and_do_nothing_else_with_them():
     for name in ("runs", "many_runs", "long_runs"):
-        assert leaks(SOURCES[f"drivers/{name}.py"], ONWARDS | SHAPES) == [], name
+        for part in ast.parse(SOURCES[f"drivers/{name}.py"]).body:
+            if getattr(part, "name", "") not in AHEAD:
+                assert leaks(ast.unparse(part), ONWARDS | SHAPES) == [], (name, part)
 
 
 @pytest.mark.parametrize("name", ["tune", "search"])
