@@ -18,7 +18,7 @@ LAYERS = {
     "placement": 4,
     "releases": 5,
     "algorithms": 6, "problems": 6, "metrics": 6,
-    "drivers": 7, "plans": 7,
+    "drivers": 7,
     "audit": 8, "checkup": 8, "options": 8, "public_signs": 7, "tables": 8,
     "estimators": 9, "types": 9, "commands": 9,
     "face": 10, "__main__": 10,
@@ -26,7 +26,7 @@ LAYERS = {
 }
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
-MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "tables", "estimators",
+MAY_ACCOUNT = {"drivers", "audit", "options", "tables", "estimators",
                "commands", "face"}
 # what releases are made of
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "placement.shard_sums"}
@@ -56,7 +56,6 @@ TESTED_IN = {
     "algorithms/test_descent": "algorithms/sgda algorithms/gda algorithms/averaging",
     "algorithms/test_extragradient": "algorithms/schedules",
     "algorithms/test_group_oco": "algorithms/ftrl releases/stream",
-    "algorithms/test_planning": "plans",
     "algorithms/test_proximal": "mechanism/resolvent",
     "algorithms/test_recursive": "algorithms/recursion algorithms/recursive_sgda",
     "algorithms/test_phased_erm": "mechanism/solutions releases/solutions",
