@@ -157,7 +157,7 @@ def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
     query: Any = main.query if isinstance(main, mechanism.Repeat) else main
     per_player = {"": query.noise_multiplier}
     if isinstance(query, mechanism.Query):
-        players = mechanism.limits.check_noise(query)._asdict()
+        players = mechanism.grid.check_noise(query)._asdict()
         per_player = {name: x for name, x in players.items() if x is not None}
     for other in others:
         per_player |= other.noise_multipliers()

@@ -41,7 +41,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import averaging, ftrl, planning, schedules
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, limits, sums_for
+from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, grid, sums_for
 from jaxminimax.releases.groups import release_loss
 from jaxminimax.releases.stream import next_pair
 
@@ -206,7 +206,7 @@ def _alone(problem: GroupProblem) -> Problem:
 
 def offset(losses: RecordLosses) -> Any:
     """U = B + 2 b ln T, above all noisy losses except with probability of order 1 / T."""
-    return losses.bound * (1 + 2 * limits.check_noise(losses) * math.log(losses.times))
+    return losses.bound * (1 + 2 * grid.check_noise(losses) * math.log(losses.times))
 
 
 def weight_step(losses: RecordLosses, groups: int) -> float:

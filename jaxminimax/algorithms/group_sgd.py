@@ -45,8 +45,8 @@ from jaxminimax.mechanism import (
     Repeat,
     Sequence,
     costs,
+    grid,
     group_batch_sizes,
-    limits,
 )
 from jaxminimax.releases.groups import release_group_gradient, release_group_losses
 
@@ -240,7 +240,7 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
     """
     planning.check_numbers(dim=dim, diameter=diameter)
     clip = costs.concrete(query.clip)
-    z = costs.concrete(limits.check_noise(query))
+    z = costs.concrete(grid.check_noise(query))
     noise = clip * z / min(group_batch_sizes(query))
     return diameter / math.sqrt(iterations * (clip**2 + dim * noise**2))
 
@@ -256,7 +256,7 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
     """
     p, n = len(losses.sizes), min(losses.sizes)
     bound = costs.concrete(losses.bound)
-    scale = bound * costs.concrete(limits.check_noise(losses)) / n
+    scale = bound * costs.concrete(grid.check_noise(losses)) / n
     reach = math.log(p * n * iterations)
     most = bound + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most

@@ -19,7 +19,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import HyperT, Saddle
 from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.grid import check_noise
 
 MOST_ROUNDS = 100_000  # more cost time, and the sampler's error in every release costs epsilon
 _COUNTS = ("population", "dim", "iterations")

@@ -48,7 +48,7 @@ from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Repeat, batch_size
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.releases.sums import noisy_operator
 
 

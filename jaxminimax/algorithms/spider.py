@@ -49,8 +49,7 @@ from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Windows
-from jaxminimax.releases.differences import release_in_window
-from jaxminimax.releases.sums import public_term
+from jaxminimax.releases.sums import public_term, release_in_window
 
 
 @pytree_dataclass

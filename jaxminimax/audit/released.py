@@ -28,7 +28,7 @@ from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Sadd
 from jaxminimax.drivers import run
 from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import Seen, update_and_releases
 
@@ -127,7 +127,7 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
       neighbours: the neighbouring relation.
       times: the number of releases on the part of the data with the record; None for all.
     """
-    noise, clips = mechanism.limits.check_noise(query), clip_norms(query)
+    noise, clips = mechanism.grid.check_noise(query), clip_norms(query)
     noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
     z = [mechanism.costs.concrete(x) for x in noise if x is not None]
     joint = effective_noise_multiplier(query)

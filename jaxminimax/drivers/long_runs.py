@@ -32,7 +32,7 @@ from jaxminimax.drivers import fingerprint, runs, saved_runs
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.placement import agreement, host_data, sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window
-from jaxminimax.placement.host_shards import HostShards, on_mesh
+from jaxminimax.placement.sent_rows import HostShards, on_mesh
 from jaxminimax.releases import reading
 from jaxminimax.releases.watch import update
 

@@ -39,7 +39,7 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import grid, limits, sentences
+from jaxminimax.mechanism import grid, sentences
 from jaxminimax.mechanism.composed import Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import Answered, Kind, Leaf
@@ -92,8 +92,8 @@ class Difference(OneRelease):
 
     def check_own(self) -> None:
         """Refuses numbers that no release should start from, and samples that are not drawn."""
-        limits.check_bound("lipschitz", self.lipschitz)
-        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
+        grid.check_bound("lipschitz", self.lipschitz)
+        grid.check_multiplier("noise_multiplier", self.noise_multiplier)
         if known_sampling(self.sampling).spread() is None:
             raise ValueError("differences need samples that are drawn anew in every release, got "
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
@@ -147,7 +147,7 @@ class Windows(Answered):
     def check(self) -> None:
         """Checks both kinds of releases, and that they are of the same records."""
         self.check_own()
-        limits.check_times("rounds (the number of releases)", self.rounds)
+        grid.check_times("rounds (the number of releases)", self.rounds)
         for leaf in self.flattened():
             leaf.check()
 
@@ -161,7 +161,7 @@ class Windows(Answered):
         self.anchor.check_own()
         self.difference.check_own()
         for one in (self.anchor, self.difference):
-            limits.check_grid(one.exact, one.parameters)
+            grid.check_grid(one.exact, one.parameters)
         if None in self.anchor.clip:
             raise ValueError("An anchor needs a clip norm for both players, got "
                              f"{self.anchor.clip!r}: differences are of both.")

@@ -9,7 +9,7 @@ import jax
 from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, grid, limits, sentences
+from jaxminimax.mechanism import costs, grid, sentences
 from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
 from jaxminimax.mechanism.fixed_size import FixedSize, Full
@@ -77,7 +77,7 @@ class GroupGradients(OneRelease):
         """The groups, and the sampling, clip norm and noise of the smallest and the largest."""
         if repeat.parts > 1:
             raise ValueError(f"parts must be 1 for gradients of groups, got {repeat.parts}.")
-        limits.check_sizes(self.sizes)
+        grid.check_sizes(self.sizes)
         checks.one_of("groups", self.groups, ("one", "all"))
         if self.groups == "all" and not isinstance(self.sampling, Full):
             raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
@@ -164,11 +164,11 @@ def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
 
 def _check_losses(losses: Any) -> None:
     """Refuses groups, a bound or noise that no release of losses should start from."""
-    limits.check_times("times (the number of releases)", losses.times)
+    grid.check_times("times (the number of releases)", losses.times)
     if hasattr(losses, "sizes"):
-        limits.check_sizes(losses.sizes)
-    limits.check_bound("bound", losses.bound)
-    limits.check_multiplier("noise_multiplier", losses.noise_multiplier)
+        grid.check_sizes(losses.sizes)
+    grid.check_bound("bound", losses.bound)
+    grid.check_multiplier("noise_multiplier", losses.noise_multiplier)
 
 
 @pytree_dataclass
@@ -215,7 +215,7 @@ class GroupLosses(Leaf):
 
     def check(self) -> None:
         """The groups, the bound and the noise."""
-        limits.check_grid(self.exact)
+        grid.check_grid(self.exact)
         _check_losses(self)
         if self.noise is not None:
             checks.one_of("noise", self.noise, ("laplace", "gaussian"))
@@ -369,7 +369,7 @@ class RecordLosses(Once):
 
     def check(self) -> None:
         """The number of releases, the bound and the noise."""
-        limits.check_grid(self.exact)
+        grid.check_grid(self.exact)
         _check_losses(self)
 
     def facts(self) -> Facts:

@@ -164,7 +164,7 @@ class HostData:
       rounds: the number of rounds whose rows are sent together; two such shares lie on the device
         at a time. None for as many as take 64 MiB, at least one.
       population: n, the records of all processes, if `rows` are only those that this process holds
-        on a mesh, `own_rows(n, mesh)`; see `host_shards`. None if `rows` are all.
+        on a mesh, `own_rows(n, mesh)`; see `sent_rows`. None if `rows` are all.
 
     Raises:
       ValueError: for objects that are neither arrays nor readers, leaves of different lengths, or

@@ -135,7 +135,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
 
     Raises:
       ValueError: while tracing, for rows that are not laid out as `sharding.shard` or
-        `host_shards` does.
+        `sent_rows` does.
     """
     assert data.mesh is not None
     queries = query if isinstance(query, tuple) else (query,)

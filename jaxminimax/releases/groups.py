@@ -25,8 +25,7 @@ from jaxminimax.mechanism import (
     Selection,
     groups,
 )
-from jaxminimax.mechanism.grid import MOST_BITS
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.grid import MOST_BITS, check_noise
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement import shard_sums, sharding
