@@ -76,7 +76,6 @@ TESTED_IN = {
     "releases/test_groups": "mechanism/groups",
     "releases/test_opening": "releases/watch",
     "releases/test_sums": "releases/reading",
-    "tables/test_labels": "tables/scores",
     "tables/test_scorer": "tables/columns tables/files tables/report tables/rule tables/schema "
                           "tables/training tables/unfinished",
     "test_command": "__main__ commands options",
