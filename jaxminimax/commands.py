@@ -17,8 +17,8 @@ from jaxminimax.accounting.sections import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks
 from jaxminimax.base.types import GroupProblem, Saddle
+from jaxminimax.drivers import plan
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.plans import plan
 from jaxminimax.tables import check, scorer
 from jaxminimax.tables import command as tables
 

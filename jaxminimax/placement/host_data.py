@@ -326,7 +326,7 @@ def mark(words: jax.Array, rows: jax.Array, present: jax.Array | None,
 
 @pytree_dataclass
 class Window:
-    """The rows of releases `first`, ..., `first` + k - 1, which `prefetch` alone sends ahead.
+    """The rows of releases `first`, ..., `first` + k - 1, which `long_runs` alone sends ahead.
 
     A release does not draw its sample again: it takes the one that was drawn ahead, from its own
     key and by its own sampler, if the mark is its own, and is NaN if not. So neither the law of

@@ -26,7 +26,7 @@ from jaxminimax import (
     sgda,
 )
 from jaxminimax.accounting import effective_noise_multiplier
-from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.drivers.long_runs import Supply
 from jaxminimax.gradients import clipping, summation
 from jaxminimax.mechanism import batch_size, overflow_probability
 from jaxminimax.placement import HostData
