@@ -21,7 +21,7 @@ from jaxminimax.base import arguments, checks, types
 from jaxminimax.base.identity import People, rows_each
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.gradients.weights import norm
+from jaxminimax.gradients.summation import norms
 from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
@@ -330,7 +330,7 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
 
     def lengths_of(record: PyTree) -> Saddle:
         g = problem.operator(z, record, *key)
-        return Saddle(*(None if c is None else norm(jax.tree.map(lambda a: a[None], x))[0]
+        return Saddle(*(None if c is None else norms(jax.tree.map(lambda a: a[None], x))[0]
                         for c, x in zip(clip, g, strict=True)))
 
     each = jax.lax.map(lengths_of, some, batch_size=32)

@@ -17,8 +17,8 @@ from jaxminimax.accounting.sections import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks
 from jaxminimax.base.types import GroupProblem, Saddle
+from jaxminimax.drivers import plan
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.plans import plan
 from jaxminimax.tables import check, scorer
 from jaxminimax.tables import command as tables
 
@@ -157,7 +157,7 @@ def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
     query: Any = main.query if isinstance(main, mechanism.Repeat) else main
     per_player = {"": query.noise_multiplier}
     if isinstance(query, mechanism.Query):
-        players = mechanism.limits.check_noise(query)._asdict()
+        players = mechanism.grid.check_noise(query)._asdict()
         per_player = {name: x for name, x in players.items() if x is not None}
     for other in others:
         per_player |= other.noise_multipliers()

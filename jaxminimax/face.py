@@ -21,7 +21,7 @@ from jaxminimax.algorithms import *  # noqa: F403
 from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check
-from jaxminimax.drivers import fit, run, stack, sweep, tune
+from jaxminimax.drivers import fit, plan, run, stack, sweep, tune
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import (
     AdaptiveClip,
@@ -36,7 +36,6 @@ from jaxminimax.mechanism import (
     Repeat,
     Sequence,
 )
-from jaxminimax.plans import plan
 from jaxminimax.releases.sums import release
 
 # the whole interface at the top level; more stands in the modules that are listed first

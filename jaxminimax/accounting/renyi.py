@@ -45,7 +45,7 @@ with integral of P^a Q^(1 - a) at most e^((a - 1) rho).
   one present or absent that mixture against N(0), in both directions. They dominate every pair of
   neighbours, given everything released before, and a Renyi divergence is a positive mixture of
   hockey-stick divergences, so theirs is the larger.
-* The index of a largest score, one of the family of `selection`, whose losses are c with
+* The index of a largest score, one of the family in `pairs`, whose losses are c with
   probability 1 - p_c and c - t, chosen anew in every release by looking at those before: rho is the
   largest of the family's, for the best c at one order does not depend on the past. With u = e^c and
   g = (1 - e^(-(a - 1) t)) / (e^t - 1), E_Q (P / Q)^a = u^(a - 1) (1 + g - g u), largest at

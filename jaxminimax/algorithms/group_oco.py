@@ -41,7 +41,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import averaging, ftrl, planning, schedules
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, limits, sums_for
+from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, grid, sums_for
 from jaxminimax.releases.groups import release_loss
 from jaxminimax.releases.stream import next_pair
 
@@ -122,8 +122,7 @@ def releases(*, clip: float, bound: float, iterations: int,
                            RecordLosses(bound=bound, times=iterations)), in_turn=True)
 
 
-def example(query: TreeSums, iterations: int,
-            laplace: float | None = None) -> Hyper:
+def example(query: TreeSums, iterations: int, laplace: float | None = None) -> Hyper:
     """Returns the smallest legal settings around a description, for accounting and audits."""
     losses = RecordLosses(bound=1.0, noise_multiplier=laplace, times=iterations)
     parts = (dataclasses.replace(query, leaves=iterations), losses)
@@ -206,7 +205,7 @@ def _alone(problem: GroupProblem) -> Problem:
 
 def offset(losses: RecordLosses) -> Any:
     """U = B + 2 b ln T, above all noisy losses except with probability of order 1 / T."""
-    return losses.bound * (1 + 2 * limits.check_noise(losses) * math.log(losses.times))
+    return losses.bound * (1 + 2 * grid.check_noise(losses) * math.log(losses.times))
 
 
 def weight_step(losses: RecordLosses, groups: int) -> float:

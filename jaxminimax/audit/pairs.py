@@ -19,7 +19,7 @@ import numpy as np
 from jaxminimax.algorithms.descent import EUCLIDEAN
 from jaxminimax.base import types
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Resolvent, composed, costs, limits, sampling
+from jaxminimax.mechanism import Query, Resolvent, composed, costs, grid, sampling
 from jaxminimax.releases.watch import update_and_releases
 
 PAIRS = ("worst", "random")
@@ -74,7 +74,7 @@ def share_of(query: Query | Resolvent) -> tuple[float, float]:
         return math.sqrt(0.5), math.sqrt(0.5)
     if not query.joint:
         return 1.0, 1.0
-    w, v = (costs.concrete(z) for z in limits.check_noise(query))
+    w, v = (costs.concrete(z) for z in grid.check_noise(query))
     if w == v:
         return math.sqrt(0.5), math.sqrt(0.5)
     return float(w < v), float(v < w)

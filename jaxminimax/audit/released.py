@@ -26,9 +26,8 @@ from jaxminimax.audit.bounds import shared_noise
 from jaxminimax.audit.pairs import GIANT, PROBLEM, Rounds, clip_norms, rest_of, share_of, worst_case
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.drivers import run
-from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size
-from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size, costs
+from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import Seen, update_and_releases
 
@@ -127,7 +126,7 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
       neighbours: the neighbouring relation.
       times: the number of releases on the part of the data with the record; None for all.
     """
-    noise, clips = mechanism.limits.check_noise(query), clip_norms(query)
+    noise, clips = mechanism.grid.check_noise(query), clip_norms(query)
     noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
     z = [mechanism.costs.concrete(x) for x in noise if x is not None]
     joint = effective_noise_multiplier(query)
@@ -200,7 +199,7 @@ def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
         return None
     unit = np.concatenate([
         np.full(sum(jnp.size(x) for x in jax.tree.leaves(point)), math.nan if clip is None else
-                concrete(clip) * concrete(noise) / batch_size(query))
+                costs.concrete(clip) * costs.concrete(noise) / batch_size(query))
         for point, clip, noise in zip(z, query.clip, check_noise(query), strict=True)])
     return None if np.any(unit == 0) else unit
 

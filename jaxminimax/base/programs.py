@@ -107,8 +107,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], **how: Any) -> None:
         self._function, self._how = function, how
         self._usual = jax.jit(function, **how)
-        self._brief = functools.cache(
-            lambda: jax.jit(function, compiler_options=_options(), **how))
+        self._brief = functools.cache(lambda: jax.jit(function, compiler_options=_options(), **how))
         self._stored: dict[pathlib.Path, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:

@@ -35,7 +35,7 @@ from jax.sharding import Mesh
 from jaxminimax.base import checks, programs
 from jaxminimax.base.types import AnyProblem, GroupProblem, PyTree, Saddle
 from jaxminimax.placement.host_data import HostData, Reader
-from jaxminimax.placement.host_shards import HostShards
+from jaxminimax.placement.sent_rows import HostShards
 from jaxminimax.placement.sharding import Sharded
 
 KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of

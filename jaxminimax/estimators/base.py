@@ -1,4 +1,4 @@
-"""The base of all estimators: parameters, reading of tables, one way to charge and to train."""
+"""The bases of all estimators: parameters, reading of tables, one way to charge and to train."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, multiclass, validation
 
+from jaxminimax.base import checks
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -160,9 +160,9 @@ class PrivateEstimator(BaseEstimator):
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
         try:
             if y is None:
-                X = validate_data(self, X, reset=False, **how)
+                X = validation.validate_data(self, X, reset=False, **how)
             else:
-                X, y = validate_data(self, X, y, ensure_min_samples=2, **how)
+                X, y = validation.validate_data(self, X, y, ensure_min_samples=2, **how)
         except ValueError as error:
             for part, words in _WITH_CELLS.items():
                 if part in str(error):
@@ -230,3 +230,54 @@ class PrivateEstimator(BaseEstimator):
                  chosen: Any, **stated: Any) -> scorer.Scorer:
         """Returns what was trained."""
         return training.train_records(key, rows, schema, chosen, groups=kept, **stated)
+
+
+class PrivateScorer(ClassifierMixin, PrivateEstimator):
+    """Base of the classifiers: scores, probabilities, decisions."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Returns the log-odds of the second class, `[n]`."""
+        validation.check_is_fitted(self)
+        table, _ = self._table(X, None)
+        return self.scorer_.decision_function(table)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Returns the probabilities of both classes, `[n, 2]`, see `Scorer.predict_proba`."""
+        validation.check_is_fitted(self)
+        table, _ = self._table(X, None)
+        return self.scorer_.predict_proba(table)
+
+    def predict(self, X: Any, threshold: float = 0.5) -> np.ndarray:
+        """Returns the second class for rows whose probability of it is above a threshold, `[n]`.
+
+        Args:
+          X: as for `fit`.
+          threshold: in (0, 1); public, chosen before any look at these records. One that was
+            chosen by errors on records of the training is not covered by the statement.
+
+        Raises:
+          ValueError: for a threshold out of range.
+        """
+        checks.number("threshold", threshold, low=0.0, high=1.0)
+        above = self.decision_function(X) > np.log(threshold / (1 - threshold))
+        return self.classes_[above.astype(int)]
+
+    def _target(self, y: Any) -> np.ndarray:
+        multiclass.check_classification_targets(y)
+        kind = multiclass.type_of_target(y, input_name="y", raise_unknown=True)
+        if kind != "binary":
+            raise ValueError("Only binary classification is supported. The type of the target "
+                             f"is {kind}.")
+        return self._number(y).astype(np.float32)
+
+    def _number(self, y: Any) -> np.ndarray:
+        """Keeps the classes, and returns the number of each label's class, `[n]`."""
+        self.classes_, number = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("Classifier can't train when only one class is present.")
+        return number

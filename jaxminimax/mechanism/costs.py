@@ -228,6 +228,17 @@ def concrete(x: Any) -> float:
     return float(x)
 
 
+def replace_one_only(neighbours: str) -> None:
+    """Refuses other relations, for descriptions that have a guarantee for that one only.
+
+    Raises:
+      ValueError: naming the fix.
+    """
+    if neighbours != REPLACE_ONE:
+        raise ValueError("add_or_remove_one is offered for releases on Full() and Poisson(...) "
+                         "samples of the whole data only: use neighbours='replace_one'.")
+
+
 def gaussian(times: int, z: float, unit: Unit = CLIP_NORM) -> Charge:
     """`times` releases of everything with real Gaussian noise of that multiplier."""
     z = z * (2 / unit.moves)  # over half of the sensitivity, as over a clip norm

@@ -12,7 +12,7 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import correlated, costs, description, limits, sentences
+from jaxminimax.mechanism import correlated, costs, description, grid, sentences
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 
@@ -161,21 +161,20 @@ class Repeat(Leaf):
 
     def check(self) -> None:
         """Checks counts and the grid, and calls the release's own check."""
-        limits.check_grid(self._query.exact, self.query.parameters)
+        grid.check_grid(self._query.exact, self.query.parameters)
         checks.count("parts", self.parts)
-        limits.check_times("times (the number of releases)", self.times)
-        limits.check_times("times (the number of releases)", self.times * self.parts)
+        grid.check_times("times (the number of releases)", self.times)
+        grid.check_times("times (the number of releases)", self.times * self.parts)
         self.query.check(self)
         for z in jax.tree.leaves(self.query.noise_multiplier):
-            limits.check_multiplier("noise_multiplier", z)
+            grid.check_multiplier("noise_multiplier", z)
 
     def check_own(self) -> None:
         """Refuses numbers that no release should start from, and noise that has no proof."""
         self.query.check_own()
         correlation = self.query.correlation(self.parts)
         if correlation is not None:
-            correlation.check(correlated.Bands(self.query.bands, self.times,
-                                               self.query.parameters))
+            correlation.check(correlated.Bands(self.query.bands, self.times, self.query.parameters))
 
     def facts(self) -> Facts:
         """Returns the facts of all releases."""
@@ -204,7 +203,7 @@ class Repeat(Leaf):
         # parts of the data, and most samplings, have a proof for replaced records alone
         proven = known_sampling(query.sampling).relations if query.sum_of_sample else ()
         if parts > 1 or neighbours not in proven:
-            limits.replace_one_only(neighbours)
+            costs.replace_one_only(neighbours)
         check_relation(query.sampling, neighbours)
         return tuple(dict.fromkeys(costs.price(dataclasses.replace(self, query=one), neighbours)
                                    for one in query.places()))

@@ -8,17 +8,10 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import description, grid, limits, sentences
+from jaxminimax.mechanism import description, grid, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, concrete
 from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
-from jaxminimax.mechanism.repeat import (
-    OneRelease,
-    Repeat,
-    batch_size,
-    check_sampled,
-    rows_read,
-    sampled_words,
-)
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, batch_size, rows_read, sampled_words
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
 from jaxminimax.solvers import certifying_steps
 
@@ -110,7 +103,7 @@ class Resolvent(OneRelease):
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, the regularised problem, and whether its solution can be certified."""
-        check_sampled(self, repeat)
+        super().check(repeat)
         self._check_own(repeat.parts)
 
     def _check_own(self, parts: int) -> None:
@@ -123,9 +116,9 @@ class Resolvent(OneRelease):
         checks.number("lipschitz", self.lipschitz, low=0.0, high=1e12, closed=True)
         checks.number("slack", self.slack, low=1e-9, high=1e6, closed=True)
         checks.number("modulus", self.modulus, low=0.0, high=1e12, closed=True)
-        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
+        grid.check_multiplier("noise_multiplier", self.noise_multiplier)
         numbers = (self.prox, self.lipschitz, self.diameter, self.bound, self.slack, self.modulus)
-        if not limits.are_plain(*numbers):
+        if not grid.are_plain(*numbers):
             return  # checked on the host, where the description is charged
         if self.assumes == "lipschitz" and concrete(self.modulus) > 0:
             raise ValueError(f"modulus={self.modulus!r} goes with assumes='monotone': clipping "

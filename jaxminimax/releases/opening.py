@@ -19,7 +19,7 @@ import numpy as np
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
-from jaxminimax.mechanism import Repeat, description, limits
+from jaxminimax.mechanism import Repeat, description, grid
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import record_isolation, release_keys
 
@@ -150,7 +150,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       TypeError: for arguments of another kind.
     """
     facts = mechanism.facts()
-    noise = limits.check_set(facts.noise)
+    noise = grid.check_set(facts.noise)
     if isinstance(noise, Saddle):
         for player, clip, z_player in zip(Saddle._fields, facts.clip, noise, strict=True):
             checks.scalars(**{f"clip.{player}": clip, f"noise_multiplier.{player}": z_player})
@@ -180,7 +180,7 @@ def open_losses(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Group
                 data: PyTree, place: Place | None = None) -> Opened:
     """A release of what is computed of clipped losses at w; arguments as of `open_sum`."""
     axes = check_layout(data, mechanism, place)
-    checks.scalars(bound=mechanism.bound, noise_multiplier=limits.check_noise(mechanism))
+    checks.scalars(bound=mechanism.bound, noise_multiplier=grid.check_noise(mechanism))
     record_isolation.check_loss(problem, w, data, axes, mechanism.facts().sizes)
     return open_release(key, mechanism, spent, w, data, draws=problem.random)
 

@@ -3,6 +3,7 @@
 With its pictures, and the AUC without privacy that stands in it: for study, never for release.
 """
 
+import argparse
 import dataclasses
 import html
 import json
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.accounting import Profile, Statement, profile
+from jaxminimax.accounting import Ledger, Profile, Statement, profile
 from jaxminimax.accounting.profiles import STATED
 from jaxminimax.accounting.sections import LARGE_DELTA, NO_GUARANTEE, USER, membership
 from jaxminimax.tables.columns import Category
@@ -174,6 +175,52 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
                       for svg, text in parts)
     return f"<div class='pictures'>{figures}</div>"
+
+
+# --- what the command prints ---
+
+
+def books_left(ledger: Ledger) -> dict[str, Any]:
+    """Returns what a ledger has spent and what remains, as a record."""
+    stated = ledger.statement()
+    return {"epsilon": stated.epsilon, "delta": stated.delta, "unit": stated.unit,
+            "epsilon_so_far": stated.epsilon_if_stopped_by_looking,
+            "share_left": ledger.remaining().share,
+            "runs": [one["name"] for one in stated.runs]}
+
+
+def lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: int) -> list[str]:
+    """Returns the lines that are printed without --json."""
+    lines = [str(scorer.statement)]
+    if scorer.group_losses is not None:
+        each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
+        lines.append(f"Mean losses of the groups, with noise, released: {each}.")
+    lines += [f"{what[0].upper()}{what[1:]}: {number}." for what, number in
+              released_words(scorer).items()]
+    if held and scorer.schema.target is not None:
+        each = ", ".join(f"{name} {out[key]:.4g} (without privacy {out[f'{key}_reference']:.4g})"
+                         for key, name in SCORES.items() if out.get(key) is not None)
+        lines.append(f"{held} rows held out, outside of the guarantee: {each}.")
+    elif held:
+        of = "of one label only" if out["auc"] is None else with_error(
+            out["auc"], out["auc_standard_error"])
+        best = ("of one label only" if out["auc_reference"] is None
+                else f"{out['auc_reference']:.4f}")
+        lines.append(f"{held} rows held out, outside of the guarantee: AUC {of}, and {best} of a "
+                     "logistic regression without privacy on the same features.")
+    lines += [f"At epsilon = {x['epsilon']:.4g}: AUC "
+              f"{with_error(x['auc'], x['auc_standard_error'])}."
+              for x in out.get("curve", ())]
+    if "epsilon_with_curve" in out:
+        lines.append(f"With the runs of the curve everything together has epsilon = "
+                     f"{out['epsilon_with_curve']:.4g} at delta = {args.delta:g}.")
+    if out["ledger"] is not None:
+        lines.append(f"Ledger: {100 * out['ledger']['share_left']:.3g} % of its budget is left, "
+                     f"epsilon = {out['ledger']['epsilon']:g} at delta = "
+                     f"{out['ledger']['delta']:g} for {', '.join(out['ledger']['runs'])}.")
+    if args.seed is not None:
+        lines.append("The noise is of a seed: for experiments, not for release.")
+    return lines
 
 
 # --- pictures, as SVG within a page ---

@@ -38,7 +38,10 @@ from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.noise import secret_key
 from jaxminimax.releases import release_keys
+from jaxminimax.tables.scorer import MODEL
 
+REPORT, PAGE = "report.json", "report.html"  # of a folder of results, besides the model
+UNFINISHED = "unfinished"  # folders of runs, by number
 _KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
 LONG = 3e9  # a run that reads at least so many numbers saves its state on the way
@@ -228,3 +231,30 @@ class Unfinished:
 
 def _words(key: jax.Array) -> list[Any]:
     return [str(jax.random.key_impl(key)), *np.asarray(jax.random.key_data(key)).tolist()]
+
+
+def results_locked(folder: pathlib.Path | None) -> contextlib.ExitStack:
+    """Locks the folder of the results for this process, before any budget is spent."""
+    with contextlib.ExitStack() as held:
+        if folder is None:
+            return held
+        try:
+            if not folder.exists():
+                own_files.make(folder, 0o755)
+            own_files.check_parent(folder)
+            held.enter_context(own_files.locked(folder / MODEL))
+            held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
+            for name in (REPORT, PAGE, UNFINISHED):
+                own_files.sweep(folder / name)
+        except OSError as error:
+            raise ValueError(f"--out {folder} cannot be written: {error}") from error
+        if (folder / UNFINISHED).exists():
+            own_files.check(folder / UNFINISHED)
+        held.callback(_drop_empty, folder / UNFINISHED)
+        return held.pop_all()
+
+
+def _drop_empty(folder: pathlib.Path) -> None:
+    """Removes the folder of runs if it holds none, as after a refusal."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

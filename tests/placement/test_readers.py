@@ -13,7 +13,7 @@ from jaxminimax import Saddle, checkup
 from jaxminimax.base.identity import People, rows_each
 from jaxminimax.base.types import Labels
 from jaxminimax.drivers import fingerprint
-from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.drivers.long_runs import Supply
 
 N, D = 60, 3
 A, B = np.random.default_rng(0).normal(size=(2, N, D))

@@ -24,6 +24,7 @@ from jaxminimax.tables import (
     Charged,
     Number,
     Schema,
+    check,
     columns,
     command,
     defaults,
@@ -38,7 +39,6 @@ from jaxminimax.tables import (
     training,
     unfinished,
 )
-from jaxminimax.tables import scores as scores_of_tables
 
 SCHEMA = Schema({"a": Charged(), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1)
 
@@ -174,8 +174,8 @@ def arguments(*given):
 def test_options_stand_for_a_schema():
     args = arguments("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
                 "c=u|v", "--ranges", "charged", "--owner", "who", "--most", "3")
-    assert command.schema_of(args, lambda: (["a", "b", "c", "y", "who"], 400)) == Schema(
-        SCHEMA.columns, "y", 1, "who", 3)
+    table = pd.DataFrame(0, range(400), ["a", "b", "c", "y", "who"])
+    assert check.schema_of(args, lambda: table) == Schema(SCHEMA.columns, "y", 1, "who", 3)
     assert Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
 
 
@@ -188,7 +188,8 @@ def test_options_stand_for_a_schema():
 ])
 def test_what_is_missing_is_said(given, message):
     with pytest.raises(ValueError, match=message):
-        command.schema_of(arguments(*given), lambda: (["userId", "age", "job", "y"], 1000))
+        check.schema_of(arguments(*given), lambda: pd.DataFrame(
+            0, range(1000), ["userId", "age", "job", "y"]))
 
 
 def test_settings_are_said_in_words():
@@ -217,11 +218,11 @@ def test_areas_and_their_errors_have_their_law():
     for _ in range(400):
         y = np.arange(90) < 30
         scores = np.round(rng.normal(y * 0.8, 1.0), 1)  # with ties
-        actual.append(scores_of_tables.area(scores, y))
+        actual.append(command.area(scores, y))
     auc, error = np.array(actual, float).T
     assert auc[-1] == pytest.approx(roc_auc_score(y, scores))
     assert np.mean(error**2) == pytest.approx(np.var(auc), rel=0.15)
-    assert scores_of_tables.area([0.0, 1.0], [0, 1]) == (1.0, None)
+    assert command.area([0.0, 1.0], [0, 1]) == (1.0, None)
 
 
 # --- charged ranges, and runs that go on ---
