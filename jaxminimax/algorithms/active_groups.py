@@ -34,16 +34,7 @@ from jaxminimax.algorithms import averaging, descent, group_sgd, planning
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    FixedSize,
-    Full,
-    GroupGradients,
-    GroupLosses,
-    Poisson,
-    Repeat,
-    Selection,
-    Sequence,
-)
+from jaxminimax.mechanism import Full, GroupLosses, Repeat, Sampling, Selection, Sequence, groups
 from jaxminimax.releases.groups import release_group_gradient, release_group_index
 
 
@@ -60,7 +51,7 @@ class Hyper:
       averaging: weights of w_1, ..., w_{T+1} in the average.
     """
 
-    query: GroupGradients
+    query: groups.GroupGradients
     losses: Selection | GroupLosses
     step: Any
     iterations: int = jax.tree.static()
@@ -103,7 +94,7 @@ def mechanism(hyper: Hyper) -> Sequence:
                     in_turn=True)
 
 
-def example(query: GroupGradients, iterations: int,
+def example(query: groups.GroupGradients, iterations: int,
             laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
     """Returns the smallest legal settings around a description, for accounting and audits."""
     losses: Any = Selection(bound=1.0, noise_multiplier=laplace, sizes=query.sizes)
@@ -155,7 +146,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None,
-         sampling: Full | Poisson | FixedSize | None = None) -> planning.Plan[Hyper]:
+         sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans four times the rounds of Theorem 14, and its step for the calibrated noise.
 
     By four times the rounds the error of optimisation is halved and that of noisy losses is at most
@@ -177,7 +168,8 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
         iterations = 4 * rounds(
             sizes=sizes, epsilon=epsilon, delta=target.delta, bound=problem.bound,
             diameter=problem.diameter, lipschitz=problem.lipschitz)
-    query = GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes), sampling=sampling or Full())
+    query = groups.GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes),
+                                  sampling=sampling or Full())
     losses = Selection(bound=problem.bound, sizes=tuple(sizes))
     hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, iterations=iterations))
     return planning.Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (

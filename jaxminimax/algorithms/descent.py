@@ -30,8 +30,7 @@ import numpy as np
 from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import AnyProblem, Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Repeat
-from jaxminimax.mechanism.repeat import OneRelease
+from jaxminimax.mechanism import Query, Repeat, repeat
 from jaxminimax.releases.sums import noisy_operator_and_clip
 
 GEOMETRIES = ("euclidean", "entropy")
@@ -141,7 +140,7 @@ def started(z: Saddle, hyper: Any) -> Saddle:
     if not hasattr(hyper, "iterations") or isinstance(hyper, type):
         raise TypeError("hyper must be the algorithm's Hyper(query=..., ...), got "
                         f"{checks.describe(hyper)}.")
-    if isinstance(hyper.query, OneRelease):
+    if isinstance(hyper.query, repeat.OneRelease):
         hyper.query.check_own()
     checks.count("iterations", hyper.iterations)
     if isinstance(getattr(type(hyper), "optimiser", None), Saddle):  # its default: one a player
@@ -227,8 +226,7 @@ def projected(new: PyTree, z: PyTree, problem: AnyProblem) -> PyTree:
     return tree.cast_like(problem.project(new), z)
 
 
-def moved(z: PyTree, change: PyTree, problem: AnyProblem,
-          geometry: Saddle = EUCLIDEAN) -> PyTree:
+def moved(z: PyTree, change: PyTree, problem: AnyProblem, geometry: Saddle = EUCLIDEAN) -> PyTree:
     """Returns P(z + change) in the dtypes of z; softmax(log z + change) for entropic players.
 
     An entropic step stays inside the simplex by itself. Projecting it as well would set the

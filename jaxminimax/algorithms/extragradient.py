@@ -155,8 +155,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
                  "balances it with the errors of optimisation and noise.")}[passes]
     chosen = schedule(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
                       epsilon=epsilon, delta=target.delta)
-    query = planning.joint_query(bound, population,
-                                 kind(batch=chosen.batch) if kind else Full())
+    query = planning.joint_query(bound, population, kind(batch=chosen.batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
                                iterations=chosen.iterations))
     reasons = (why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) "

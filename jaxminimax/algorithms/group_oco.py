@@ -122,8 +122,7 @@ def releases(*, clip: float, bound: float, iterations: int,
                            RecordLosses(bound=bound, times=iterations)), in_turn=True)
 
 
-def example(query: TreeSums, iterations: int,
-            laplace: float | None = None) -> Hyper:
+def example(query: TreeSums, iterations: int, laplace: float | None = None) -> Hyper:
     """Returns the smallest legal settings around a description, for accounting and audits."""
     losses = RecordLosses(bound=1.0, noise_multiplier=laplace, times=iterations)
     parts = (dataclasses.replace(query, leaves=iterations), losses)

@@ -36,18 +36,10 @@ from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    FixedSize,
-    Full,
-    GroupGradients,
-    GroupLosses,
-    Poisson,
-    Repeat,
-    Sequence,
-    costs,
-    grid,
-    group_batch_sizes,
-)
+from jaxminimax.mechanism import Full, GroupGradients, GroupLosses, Repeat, Sampling, Sequence
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.grid import check_noise
+from jaxminimax.mechanism.groups import group_batch_sizes
 from jaxminimax.releases.groups import release_group_gradient, release_group_losses
 
 State = descent.State  # z: the model w and the logarithms of the weights v, `[p]`; no memory
@@ -133,8 +125,7 @@ def mechanism(hyper: Hyper) -> Sequence:
 def example(query: GroupGradients, iterations: int,
             laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
     """Returns the smallest legal settings around a description, for accounting and audits."""
-    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
-                         noise=losses_noise)
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes, noise=losses_noise)
     return Hyper(query=query, losses=losses, step=1.0, weight_step=1.0, iterations=iterations)
 
 
@@ -188,7 +179,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None,
-         sampling: Full | Poisson | FixedSize | None = None) -> planning.Plan[Hyper]:
+         sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans enough rounds for the privacy term, and Theorem 10's steps for the calibrated noise.
 
     Args:
@@ -239,8 +230,8 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
       ValueError: for numbers that are not positive, or a noise multiplier that was not set.
     """
     planning.check_numbers(dim=dim, diameter=diameter)
-    clip = costs.concrete(query.clip)
-    z = costs.concrete(grid.check_noise(query))
+    clip = concrete(query.clip)
+    z = concrete(check_noise(query))
     noise = clip * z / min(group_batch_sizes(query))
     return diameter / math.sqrt(iterations * (clip**2 + dim * noise**2))
 
@@ -255,8 +246,8 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
       ValueError: for a noise multiplier that was not set.
     """
     p, n = len(losses.sizes), min(losses.sizes)
-    bound = costs.concrete(losses.bound)
-    scale = bound * costs.concrete(grid.check_noise(losses)) / n
+    bound = concrete(losses.bound)
+    scale = bound * concrete(check_noise(losses)) / n
     reach = math.log(p * n * iterations)
     most = bound + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most

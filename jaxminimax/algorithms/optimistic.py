@@ -49,7 +49,7 @@ from jaxminimax.algorithms.averaging import UNIFORM, WEIGHTED, Averaging
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat
+from jaxminimax.mechanism import Full, Query, Repeat, Sampling
 
 State = descent.State  # its memory: g_{t-1}, the operator of the round before
 GAMES = ("monotone", "bilinear", "strongly_monotone")
@@ -114,7 +114,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
          diameter: float | None = None, radius: float | None = None, game: str = "monotone",
          proved: bool = False, kappa: float = 1.0, iterations: int | None = None,
          geometry: Saddle | None = None,
-         sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
+         sampling: Sampling = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans a smooth game from public numbers: by measured settings, or by the theorem.
 
     With V the variance of the calibrated noise (`release_variance`),

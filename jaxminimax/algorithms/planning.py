@@ -17,9 +17,8 @@ from typing import Any, Generic, NamedTuple
 from jaxminimax.algorithms import descent
 from jaxminimax.base import checks
 from jaxminimax.base.types import HyperT, Saddle
-from jaxminimax.mechanism import Query, batch_size
+from jaxminimax.mechanism import Query, batch_size, grid
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.grid import check_noise
 
 MOST_ROUNDS = 100_000  # more cost time, and the sampler's error in every release costs epsilon
 _COUNTS = ("population", "dim", "iterations")
@@ -129,7 +128,7 @@ def release_variance(query: Query, dim: int | Saddle,
     """
     m = batch_size(query)
     sigmas = Saddle(*(0.0 if c is None else concrete(c) * concrete(z) / m for c, z in zip(
-        query.clip, check_noise(query), strict=True)))
+        query.clip, grid.check_noise(query), strict=True)))
     if not isinstance(dim, Saddle):
         if geometry != descent.EUCLIDEAN or (sigmas.w != sigmas.v and None not in query.clip):
             raise ValueError(f"dim must be a Saddle, the dimension of each player, got {dim!r}.")

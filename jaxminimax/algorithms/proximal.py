@@ -46,9 +46,7 @@ import scipy
 from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
-from jaxminimax.mechanism.composed import check
-from jaxminimax.mechanism.resolvent import inner_steps
+from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, composed, resolvent
 from jaxminimax.releases.solutions import release_resolvent
 
 
@@ -104,8 +102,8 @@ def certified(query: Resolvent) -> Resolvent:
     if query.doubling:
         raise ValueError("doubling is recursive regularisation's: recursive.certified sets its "
                          "steps.")
-    check(Repeat(query=dataclasses.replace(query, steps=None), times=1))
-    return dataclasses.replace(query, steps=inner_steps(query))
+    composed.check(Repeat(query=dataclasses.replace(query, steps=None), times=1))
+    return dataclasses.replace(query, steps=resolvent.inner_steps(query))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -119,7 +117,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       ValueError: for a count that is not positive.
     """
     checks.count("iterations", hyper.iterations)
-    check(mechanism(hyper))
+    composed.check(mechanism(hyper))
     z = arguments.point(z)
     return State(z, averaging.start(z), z, jnp.int32(0))
 

@@ -48,7 +48,7 @@ from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Windows
+from jaxminimax.mechanism import Difference, Full, Sampling, Windows
 from jaxminimax.releases.sums import public_term, release_in_window
 
 
@@ -131,7 +131,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          iterations: int | None = None, step: float | None = None, anchors: float = 0.5,
-         sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
+         sampling: Sampling = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans by the rule above, from public numbers: q = 1 / rho, half of the budget for anchors.
 
     rho = step L V^(1/2) / C_1, with V the variance of a release of `sgda` in as many rounds.

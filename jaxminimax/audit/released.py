@@ -26,8 +26,7 @@ from jaxminimax.audit.bounds import shared_noise
 from jaxminimax.audit.pairs import GIANT, PROBLEM, Rounds, clip_norms, rest_of, share_of, worst_case
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.drivers import run
-from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size
-from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size, costs
 from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import Seen, update_and_releases
@@ -200,7 +199,7 @@ def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
         return None
     unit = np.concatenate([
         np.full(sum(jnp.size(x) for x in jax.tree.leaves(point)), math.nan if clip is None else
-                concrete(clip) * concrete(noise) / batch_size(query))
+                costs.concrete(clip) * costs.concrete(noise) / batch_size(query))
         for point, clip, noise in zip(z, query.clip, check_noise(query), strict=True)])
     return None if np.any(unit == 0) else unit
 

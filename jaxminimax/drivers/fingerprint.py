@@ -32,15 +32,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.base import programs
+from jaxminimax.base import checks, programs
 from jaxminimax.base.types import AnyProblem, GroupProblem, PyTree, Saddle
 from jaxminimax.placement import sent_rows, sharding
 from jaxminimax.placement.host_data import HostData, Reader
 
 KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
 _LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")
-# that compilers read
-_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
+# that compilers read, and XLA's flags
+_VARIABLES = ("LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
 _ROWS = 2**14  # that are worked on together, at most
 _WIDE = 2**12  # words of a row that are summed together
@@ -85,7 +85,7 @@ def of_machine(own: bytes, problem: AnyProblem, mesh: Mesh | None) -> dict[str, 
     words = (jax.__version__, importlib.metadata.version("jaxlib"), device.platform,
              device.device_kind, jnp.result_type(float).name,
              None if mesh is None else dict(mesh.shape), how,
-             [os.environ.get(name) or "" for name in _VARIABLES],
+             [checks.flags(), *(os.environ.get(name) or "" for name in _VARIABLES)],
              _instructions() if device.platform == "cpu" else None)
     return {"device, mesh, strategy or version of JAX": mark(own, repr(words).encode())}
 

@@ -77,9 +77,8 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, factorisation, sentences
+from jaxminimax.mechanism import costs, factorisation, grid, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge
-from jaxminimax.mechanism.grid import DITHER_FAILURE
 from jaxminimax.mechanism.poisson import Poisson
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, Sampling, WorstCase
 
@@ -171,7 +170,7 @@ class Passes(Correlation):
                                                  apart=self.apart)
         # mu = 2 ||c|| / z; two bounds may fail for each number of releases a run may stop at
         return costs.gaussian(1, ratio / self.column(of))._replace(
-            failure=2 * DITHER_FAILURE * of.releases)
+            failure=2 * grid.DITHER_FAILURE * of.releases)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +213,7 @@ class InTurn(Correlation):
                                                  of.parameters, smallest=noise.smallest,
                                                  absent=True)
         windows = math.ceil(of.releases / self.parts)
-        return sampled(ratio / self.column(of))._replace(sets=2 * DITHER_FAILURE * windows)
+        return sampled(ratio / self.column(of))._replace(sets=2 * grid.DITHER_FAILURE * windows)
 
 
 @pytree_dataclass

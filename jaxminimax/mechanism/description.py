@@ -272,8 +272,7 @@ class Leaf(Answered):
           ValueError: if it was never set.
         """
         facts = self.facts()
-        z = costs.combined(map(concrete, jax.tree.leaves(grid.check_set(facts.noise))),
-                           facts.joint)
+        z = costs.combined(map(concrete, jax.tree.leaves(grid.check_set(facts.noise))), facts.joint)
         # 1 / z_eff^2 = 1 / z_P^2 + k / z_b^2, and the counts have the share of it
         return z * math.sqrt(1 - concrete(facts.share)) if facts.counts else z
 

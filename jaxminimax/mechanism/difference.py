@@ -39,11 +39,8 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import grid, sentences
-from jaxminimax.mechanism.composed import Sequence
+from jaxminimax.mechanism import composed, description, fixed_size, grid, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Answered, Kind, Leaf
-from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
@@ -75,7 +72,7 @@ class Difference(OneRelease):
     sum_of_sample = True
     lipschitz: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = Full()
+    sampling: Sampling = fixed_size.Full()
     population: int = jax.tree.static()
     parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
@@ -113,7 +110,7 @@ class Difference(OneRelease):
 
 
 @pytree_dataclass
-class Windows(Answered):
+class Windows(description.Answered):
     """`rounds` releases in windows of `length`: an anchor, then differences.
 
     Attributes:
@@ -137,7 +134,7 @@ class Windows(Answered):
     length: int = jax.tree.static()
     rounds: int = jax.tree.static(default=1)
 
-    kind = Kind.MEAN
+    kind = description.Kind.MEAN
 
     @property
     def population(self) -> int:
@@ -193,20 +190,20 @@ class Windows(Answered):
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
         """Charges all anchors and all differences, on the same data."""
-        return Sequence(parts=self.flattened()).charges(neighbours)
+        return composed.Sequence(parts=self.flattened()).charges(neighbours)
 
     def supports_group_privacy(self) -> bool:
         """The answer that holds for both."""
         return all(leaf.supports_group_privacy() for leaf in self.flattened())
 
-    def flattened(self) -> tuple[Leaf, ...]:
+    def flattened(self) -> tuple[description.Leaf, ...]:
         """The anchors, and the differences if there are any."""
         anchors = -(-self.rounds // self.length)  # rounded up: a window begins with its anchor
         kinds = (self.anchor, anchors), (self.difference, self.rounds - anchors)
         return tuple(Repeat(query=query, times=times, place=self.place)
                      for query, times in kinds if times)
 
-    def answered(self) -> tuple[Answered, ...]:
+    def answered(self) -> tuple[description.Answered, ...]:
         """Returns itself: a release is an anchor or a difference by its number."""
         return (self,)
 

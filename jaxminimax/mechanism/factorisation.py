@@ -362,8 +362,7 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int = 1) -> Prefi
     tree = TreeSums(clip=clip, leaves=leaves)
     if leaves >= _LONG:
         return tree
-    banded = CorrelatedSums(clip=clip, leaves=leaves,
-                            bands=planned_bands(leaves, None, parameters))
+    banded = CorrelatedSums(clip=clip, leaves=leaves, bands=planned_bands(leaves, None, parameters))
     norm = norms(leaves, banded.bands)
     # of a tree's sums, the mean over t = 1, ..., Q of the number of bits that are set in t
     bits = float(np.mean(np.bitwise_count(np.arange(1, leaves + 1))))

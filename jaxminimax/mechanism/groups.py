@@ -9,10 +9,9 @@ import jax
 from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, grid, sentences
+from jaxminimax.mechanism import costs, fixed_size, grid, sentences
 from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
-from jaxminimax.mechanism.fixed_size import FixedSize, Full
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampling
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
@@ -67,7 +66,7 @@ class GroupGradients(OneRelease):
 
     clip: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = Full()
+    sampling: Sampling = fixed_size.Full()
     sizes: tuple[int, ...] = jax.tree.static()
     parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
@@ -79,7 +78,7 @@ class GroupGradients(OneRelease):
             raise ValueError(f"parts must be 1 for gradients of groups, got {repeat.parts}.")
         grid.check_sizes(self.sizes)
         checks.one_of("groups", self.groups, ("one", "all"))
-        if self.groups == "all" and not isinstance(self.sampling, Full):
+        if self.groups == "all" and not isinstance(self.sampling, fixed_size.Full):
             raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
                              f"{self.sampling!r}.")
         places = self.places()
@@ -114,7 +113,7 @@ class GroupGradients(OneRelease):
         whichever group it reads, is dominated by one on the smallest group with all k in it. That
         is one of the places, and the largest epsilon of these is charged.
         """
-        return (isinstance(self.sampling, FixedSize)
+        return (isinstance(self.sampling, fixed_size.FixedSize)
                 or len(repeat.charges(costs.REPLACE_ONE)) == 1)
 
     def records(self) -> int:

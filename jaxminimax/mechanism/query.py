@@ -52,8 +52,7 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import correlated, description, grid, sentences
-from jaxminimax.mechanism.fixed_size import Full
+from jaxminimax.mechanism import correlated, description, fixed_size, grid, sentences
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
 from jaxminimax.mechanism.sampling import Sampling
 
@@ -176,7 +175,7 @@ class Query(OneRelease):
 
     clip: Saddle
     noise_multiplier: Saddle | None = None
-    sampling: Sampling = Full()
+    sampling: Sampling = fixed_size.Full()
     population: int = jax.tree.static()
     joint: bool = jax.tree.static(default=False)
     parameters: int = jax.tree.static(default=grid.PARAMETERS)
@@ -219,8 +218,7 @@ class Query(OneRelease):
                                  "a player is released with both or with neither.")
             if z is not None:
                 grid.check_multiplier(f"noise_multiplier.{name}", z)
-                if (grid.is_plain(z, lambda x: x > 0)
-                        and grid.is_plain(clip, math.isinf)):
+                if grid.is_plain(z, lambda x: x > 0) and grid.is_plain(clip, math.isinf):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
 

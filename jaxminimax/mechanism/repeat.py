@@ -174,8 +174,7 @@ class Repeat(Leaf):
         self.query.check_own()
         correlation = self.query.correlation(self.parts)
         if correlation is not None:
-            correlation.check(correlated.Bands(self.query.bands, self.times,
-                                               self.query.parameters))
+            correlation.check(correlated.Bands(self.query.bands, self.times, self.query.parameters))
 
     def facts(self) -> Facts:
         """Returns the facts of all releases."""

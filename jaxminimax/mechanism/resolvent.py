@@ -11,14 +11,7 @@ from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import description, grid, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, concrete
 from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
-from jaxminimax.mechanism.repeat import (
-    OneRelease,
-    Repeat,
-    batch_size,
-    check_sampled,
-    rows_read,
-    sampled_words,
-)
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, batch_size, rows_read, sampled_words
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
 from jaxminimax.solvers import certifying_steps
 
@@ -110,7 +103,7 @@ class Resolvent(OneRelease):
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, the regularised problem, and whether its solution can be certified."""
-        check_sampled(self, repeat)
+        super().check(repeat)
         self._check_own(repeat.parts)
 
     def _check_own(self, parts: int) -> None:

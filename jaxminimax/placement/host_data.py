@@ -70,8 +70,7 @@ class Reader:
         once, place = np.unique(numbers, return_inverse=True)
         place = place.reshape(np.shape(numbers))
         if not once.size:
-            return jax.tree.map(
-                lambda x: np.zeros((*place.shape, *x.shape), x.dtype), self.record)
+            return jax.tree.map(lambda x: np.zeros((*place.shape, *x.shape), x.dtype), self.record)
         try:
             columns = self._columns(self._read(once.tolist()))
         except (ValueError, TypeError) as error:

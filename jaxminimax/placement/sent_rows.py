@@ -71,7 +71,6 @@ from jaxminimax.base.tree import sum_rows
 from jaxminimax.base.types import PyTree
 from jaxminimax.mechanism import Query
 from jaxminimax.placement import agreement, shard_sums, sharding
-from jaxminimax.placement.agreement import AXIS
 from jaxminimax.placement.host_data import HostData, Sent, Window
 from jaxminimax.placement.sharding import EVERYWHERE, Sharded, in_shards, rows_spec
 
@@ -156,8 +155,7 @@ class HostShards:
         at_once = self.at_once(query)
         place = begin + np.arange(at_once * max(1, -(-int(np.max(end - begin)) // at_once)))
         present = place < end
-        taken = np.take_along_axis(
-            numbers[:, None], np.minimum(place, numbers.shape[1] - 1), 2)
+        taken = np.take_along_axis(numbers[:, None], np.minimum(place, numbers.shape[1] - 1), 2)
         taken = np.where(present, taken, -1).astype(np.int32)
         own = self.own_shards()
         mine, counts = present[:, own], [count for _, count in self.stretches]
@@ -174,7 +172,7 @@ class HostShards:
 
     def window(self, sent: Sent, rows: PyTree, first: int, described: tuple[Any, ...]) -> Window:
         """Puts the result of `gather` on the devices of the mesh."""
-        where = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
+        where = NamedSharding(self.mesh, PartitionSpec(None, agreement.AXIS))
         place = {shard: k for k, shard in enumerate(self.own_shards())}
 
         def send(x: np.ndarray, of: Callable[[int], int]) -> jax.Array:
@@ -184,8 +182,7 @@ class HostShards:
                 first, stop, _ = index[1].indices(self.count)
                 return x[:, of(first):of(first) + stop - first]
 
-            return jax.make_array_from_callback(
-                (x.shape[0], self.count, *x.shape[2:]), where, part)
+            return jax.make_array_from_callback((x.shape[0], self.count, *x.shape[2:]), where, part)
 
         def everywhere(x: np.ndarray) -> jax.Array:  # device_put would have processes compare it
             spec = NamedSharding(self.mesh, PartitionSpec())
@@ -220,7 +217,7 @@ def on_mesh(data: PyTree, mesh: Mesh | None, shards: int | None = None, *,
             raise ValueError(f"data are spread over shards={data.shards}, not over {shards}.")
         return data
     if mesh is None and shards is not None:
-        mesh = jax.make_mesh((1,), (AXIS,), devices=jax.local_devices()[:1])
+        mesh = jax.make_mesh((1,), (agreement.AXIS,), devices=jax.local_devices()[:1])
     if isinstance(data, HostData):
         return _hosts(data, mesh, shards)
     return data if mesh is None else sharding.shard(data, mesh, shards=shards, grouped=grouped)
@@ -270,7 +267,7 @@ def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Me
         return function(point, rows)
 
     def here(point: PyTree, mine: PyTree) -> PyTree:
-        return jax.tree.map(_in_order, jax.lax.all_gather(function(point, mine), AXIS))
+        return jax.tree.map(_in_order, jax.lax.all_gather(function(point, mine), agreement.AXIS))
 
     return in_shards(here, mesh, (EVERYWHERE, rows_spec(grouped)))(point, rows)
 
@@ -286,7 +283,7 @@ def one_row(rows: PyTree, number: jax.Array, mesh: Mesh | None) -> PyTree:
     """Returns row `number` of leaves `[b, ...]`, as leaves `[1, ...]`."""
     if mesh is None:
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, number, 1), rows)
-    size = jax.tree.leaves(rows)[0].shape[0] // mesh.shape[AXIS]
+    size = jax.tree.leaves(rows)[0].shape[0] // mesh.shape[agreement.AXIS]
 
     def here(mine: PyTree, first: jax.Array, number: jax.Array) -> PyTree:
         return _taken(mine, number[None] - first[0], size, 0)
@@ -327,7 +324,7 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
       then the last one again; spread like `data`.
     """
     mesh, axis = data.mesh, int(data.grouped)
-    shards, size = mesh.shape[AXIS], sharding.held_rows(data)
+    shards, size = mesh.shape[agreement.AXIS], sharding.held_rows(data)
     width = -(-numbers.shape[-1] // shards)
     room = [(0, 0)] * axis + [(0, shards * width - numbers.shape[-1])]
     numbers = jnp.pad(jnp.clip(numbers, 0, data.population - 1), room, mode="edge")
@@ -357,7 +354,7 @@ def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:
         index: Any = place if axis == 0 else (jnp.arange(x.shape[0])[:, None], place)
         rows = bits[index]
         inside = present.reshape(*present.shape, *[1] * (rows.ndim - present.ndim))
-        return back(jax.lax.psum(jnp.where(inside, rows, 0), AXIS))
+        return back(jax.lax.psum(jnp.where(inside, rows, 0), agreement.AXIS))
 
     return jax.tree.map(leaf, mine)
 

@@ -121,8 +121,7 @@ def projection(radius: Saddle, dual: str) -> Callable[[Saddle], Saddle]:
     return project
 
 
-def auc(scorer: Scorer, *, prior: float, radius: Saddle,
-        dual: str = "ascent") -> Problem:
+def auc(scorer: Scorer, *, prior: float, radius: Saddle, dual: str = "ascent") -> Problem:
     """The saddle problem of AUC maximisation with the squared surrogate.
 
     Data are pairs (x, y): x `[n, ...]`, y `[n]` in {0, 1}.

@@ -17,15 +17,7 @@ import numpy as np
 from jaxminimax.base import checks, random_bits, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import summation
-from jaxminimax.mechanism import (
-    GroupGradients,
-    GroupLosses,
-    RecordLosses,
-    Repeat,
-    Selection,
-    groups,
-)
-from jaxminimax.mechanism.grid import MOST_BITS, check_noise
+from jaxminimax.mechanism import GroupLosses, Repeat, grid, groups
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement import shard_sums, sharding
@@ -138,14 +130,14 @@ def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     return s, each / jnp.where(s > 0, s, 1)
 
 
-def _described(mechanism: Repeat, release: str, which: str) -> GroupGradients:
+def _described(mechanism: Repeat, release: str, which: str) -> groups.GroupGradients:
     """The description that is repeated.
 
     Raises:
       ValueError: for another description than it answers.
     """
     query = mechanism.query
-    if not isinstance(query, GroupGradients):
+    if not isinstance(query, groups.GroupGradients):
         raise ValueError(f"{release} answers GroupGradients, got {type(query).__name__}.")
     if query.groups != which:
         raise ValueError(f"{release} answers GroupGradients(groups={which!r}), got "
@@ -198,7 +190,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
 
 
 @watched
-def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spent: jax.Array,
+def release_group_index(key: jax.Array, mechanism: groups.Selection | GroupLosses, spent: jax.Array,
                         problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """The number of the group whose noisy mean loss at w is largest, and nothing else.
 
@@ -232,11 +224,11 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     """
     if isinstance(mechanism, GroupLosses) and mechanism.only_argmax:
         return release_group_losses(key, mechanism, spent, problem, w, data)
-    if not isinstance(mechanism, Selection):
+    if not isinstance(mechanism, groups.Selection):
         raise ValueError("release_group_index answers a Selection, or GroupLosses("
                          f"only_argmax=True), got {type(mechanism).__name__}.")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data)
-    each, z = _losses(opened, problem), check_noise(mechanism)
+    each, z = _losses(opened, problem), grid.check_noise(mechanism)
     # `chosen` depends on the scores by max S - S_i alone
     below, argmax = tree.in_float64(functools.partial(_scores, mechanism.sizes))(
         *jax.tree.map(jnp.asarray, (each, mechanism.bound, z)))
@@ -247,8 +239,8 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
 
 
 @watched
-def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, problem: GroupProblem,
-                 w: PyTree, data: PyTree, place: opening.Place) -> jax.Array:
+def release_loss(key: jax.Array, mechanism: groups.RecordLosses, spent: jax.Array,
+                 problem: GroupProblem, w: PyTree, data: PyTree, place: opening.Place) -> jax.Array:
     """One record's noisy loss, clip(loss(w, x), 0, B) + B noise_multiplier Lap.
 
     Args:
@@ -268,7 +260,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
       ValueError: while tracing, if the noise multiplier was never set; for a loss that is not one
         number.
     """
-    if not isinstance(mechanism, RecordLosses):
+    if not isinstance(mechanism, groups.RecordLosses):
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data, place)
     record, exists = reading.record_of(opened, place)
@@ -319,7 +311,7 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
     integers = jnp.round(losses * 2.0**_LOSS_BITS)  # exact, and so are their sums
     noiseless = z == 0
     share = min(sizes) / np.array(sizes, np.float64)  # c_i is this over z in units of the grid
-    unit = 2.0 ** (MOST_BITS - _LOSS_BITS) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
+    unit = 2.0 ** (grid.MOST_BITS - _LOSS_BITS) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
     # the integer next to c_i I_i
     score = jnp.round(jnp.sum(integers, -1) * (share * unit))
     # capped for int32: `chosen` takes no group that is 2^29 or more below
@@ -367,4 +359,4 @@ def _noisy_means(opened: opening.Opened, each: jax.Array, sizes: tuple[int, ...]
         return (noisy / n).astype(jnp.float32).astype(dtype)
 
     return random_bits.with_key_in_float64(means, opened.keys.noise, each, mechanism.bound,
-                                           check_noise(mechanism))
+                                           grid.check_noise(mechanism))

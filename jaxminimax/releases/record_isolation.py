@@ -82,8 +82,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
 def check_operator(problem: Problem | GroupProblem, z: Saddle, data: PyTree, axes: int = 1,
                    sizes: tuple[int, ...] = ()) -> PyTree:
     """Checks a problem's operator, with any key where it draws."""
-    return check(_any_key(release_keys.operator_of(problem), problem.random), z, data, axes,
-                 sizes)
+    return check(_any_key(release_keys.operator_of(problem), problem.random), z, data, axes, sizes)
 
 
 def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,

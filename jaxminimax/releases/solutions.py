@@ -173,8 +173,7 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
     return solution.point, solution.residual <= wanted
 
 
-def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle,
-                           start: Saddle) -> jax.Array:
+def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle, start: Saddle) -> jax.Array:
     """True if no certificate can fail, see `never_fails`; the host's is `certifying_steps`."""
     residual, (_, lipschitz) = query.slack * query.bound / batch_size(query), split(query)
 
@@ -297,8 +296,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         # the distance that the noise pays for, less what rounding may hide
         wanted = query.slack * solutions.exact_sensitivity(query, reg_w) - lost
         solution = _solve(query, reg_w, risks, project, centre, wanted)
-        certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
-                                                                        lost)
+        certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem, lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
         return _noisy(key, unravel(solution.point), certain,
                       solutions.solution_length(query, reg_w) / 2, 2 * check_noise(query), query, w)

@@ -181,8 +181,7 @@ class Latest(NamedTuple):
         """How long ago the first of them was."""
         return jnp.clip(self.before, 0, self.bands - 1)
 
-    def over(self, start: PyTree,
-             add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
+    def over(self, start: PyTree, add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
         """Applies `add(total, block, lag)` over all blocks of numbers with one of them.
 
         `lag` is how long ago each release of a block was, `[releases]`: negative for those to come.
