@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
 from jaxminimax.base import checks
+from jaxminimax.base.identity import exact, in_dictionary
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -77,7 +78,7 @@ class PrivateEstimator(BaseEstimator):
                             f"fit has no argument {', '.join(sorted(refused))}.")
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        table, y = self._table(X, y)
+        table, y = self._table(X, exact(y) if in_dictionary(y) else y)
         target = self._target(y)
         key = self._key()
         owners, most = self._owners(X, owners)
