@@ -24,6 +24,7 @@ _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record
 _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
+    "Complex data": "Complex data not supported: X and y must be real numbers.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
@@ -159,6 +160,8 @@ class PrivateEstimator(BaseEstimator):
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
+        if hasattr(X, "column_names"):  # of pyarrow, whose missing cells NumPy may read as others
+            X = X.to_pandas()
         try:
             if y is None:
                 X = validation.validate_data(self, X, reset=False, **how)

@@ -92,7 +92,7 @@ def test_a_missing_integer_changes_its_own_row_of_a_parquet_file(tmp_path):
 def test_a_cell_that_is_missing_from_a_dictionary_is_no_other_rows(kind):
     schema = Schema({"a": Number(0, 4, missing=True), "b": Category(("1", "2", "3"))}, "y", "1",
                     owner="o", groups="b", group_values=("1", "2", "3"))
-    pieces = []
+    pieces, numbers = [], []
     for last in ("2", "3"):  # NumPy would read the missing cell as the last value of the dictionary
         column = pa.chunked_array([pa.array(["1", None, last]).cast(kind).dictionary_encode()])
         table = pa.table({"a": column, "b": column, "y": column, "o": ["p", "q", "r"]})
@@ -102,8 +102,10 @@ def test_a_cell_that_is_missing_from_a_dictionary_is_no_other_rows(kind):
             persons(column)
         with pytest.raises((ValueError, TypeError), match=r"[uU]nknown|not supported|NaN"):
             PrivateClassifier(schema={"b": schema.columns["b"]}).fit(table, column)
+        numbers.append(PrivateClassifier()._table(table.select(["a"]), [0, 1, 0])[0]["x0"])
     assert pieces[0] == pieces[1]
     assert pieces[0][0][1] == [0, 1, 0, 0, 0, 0]
+    np.testing.assert_array_equal(numbers, [[1, np.nan, 2], [1, np.nan, 3]])
 
 
 def test_a_bar_shows_the_rows_that_were_read(tmp_path, capsys, monkeypatch):
