@@ -17,14 +17,11 @@ import numpy as np
 
 from jaxminimax import public_signs
 from jaxminimax.algorithms import sgda
-from jaxminimax.base import arguments, checks, types
-from jaxminimax.base.identity import People, rows_each
+from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.gradients.summation import norms
+from jaxminimax.gradients import clipping, summation
 from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
-from jaxminimax.placement.host_data import HostData
-from jaxminimax.placement.sharding import Sharded
+from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import record_isolation, release_keys, watch
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
@@ -152,7 +149,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     axes = 1 + grouped
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
-    record_isolation.check_operator(problem, z, rows, axes)
+    record_isolation.check(release_keys.operator_of(problem), z, rows, axes, drawn=problem.random)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
     (main, *_), queries = leaves(described), _queries(described)
     clips = main.clips()
@@ -162,7 +159,8 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     size = getattr(queries[0], "population", None) or max(getattr(queries[0], "sizes", (n,)))
     read = int(sampling.rows_read(size))
     drawn = getattr(problem, "random", False)
-    summed = clipped_sum(release_keys.operator_of(problem) if drawn else problem.operator, wanted)
+    summed = clipping.clipped_sum(
+        release_keys.operator_of(problem) if drawn else problem.operator, wanted)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
                             (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
     cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),
@@ -172,7 +170,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     noise, labels = _noise_is_set(described), getattr(problem, "labels", None)
     return Report(
         records={"number": n, "arrays": _arrays("record", record),
-                 "rows each": rows_each(data)},
+                 "rows each": identity.rows_each(data)},
         parameters=tuple(x for name, one in z._asdict().items()
                          for x in _arrays(f"z.{name}", one)),
         players=_players(problem.operator, z, wanted),
@@ -193,9 +191,9 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
 def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
             z: Any) -> tuple[PyTree, int]:
     """Returns shapes and dtypes of the data, and the number of records."""
-    held = data.rows if isinstance(data, Sharded) else data
+    held = data.rows if isinstance(data, sharding.Sharded) else data
     arguments.call(jax.random.key(0), z, hyper, algorithm, problem)
-    if isinstance(data, HostData):
+    if isinstance(data, host_data.HostData):
         held = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
             (data.population, *x.shape), x.dtype), data.record)
     else:
@@ -203,7 +201,7 @@ def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
     rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)), held)
     described = algorithm.mechanism(hyper).records()
     lengths = {x.shape[:1] for x in jax.tree.leaves(rows)}
-    if isinstance(data, Sharded) and not data.grouped:
+    if isinstance(data, sharding.Sharded) and not data.grouped:
         return rows, data.population
     if len(lengths) != 1 or lengths == {()}:
         raise ValueError(f"data must share one leading axis of records, got {lengths}.")
@@ -319,10 +317,11 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
 
 def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> dict[str, Any]:
     """Measures shares of the records, at the initial point."""
-    if isinstance(data, HostData):
+    if isinstance(data, host_data.HostData):
         rows = data.take(np.arange(min(_LOOKED, data.count)))
     else:
-        rows = data if not isinstance(data, Sharded) else jax.tree.map(  # without padding of shards
+        # without padding of shards
+        rows = data if not isinstance(data, sharding.Sharded) else jax.tree.map(
             lambda x: x[:, :data.population] if data.grouped else x[:data.population], data.rows)
     some = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
         x, (-1, *np.shape(x)[axes:]))[:_LOOKED]), rows)
@@ -330,8 +329,9 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
 
     def lengths_of(record: PyTree) -> Saddle:
         g = problem.operator(z, record, *key)
-        return Saddle(*(None if c is None else norms(jax.tree.map(lambda a: a[None], x))[0]
-                        for c, x in zip(clip, g, strict=True)))
+        return Saddle(*(
+            None if c is None else summation.norms(jax.tree.map(lambda a: a[None], x))[0]
+            for c, x in zip(clip, g, strict=True)))
 
     each = jax.lax.map(lengths_of, some, batch_size=32)
     counts: dict[str, Any] = {}
@@ -343,7 +343,7 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
         counts[name] = {"not finite": float(np.mean(~np.isfinite(x))),
                         "clipped": float(np.mean(finite > c)) if finite.size else None,
                         "median norm": float(np.median(finite)) if finite.size else None}
-    if getattr(problem, "labels", None) is not None and not isinstance(data, Sharded):
+    if getattr(problem, "labels", None) is not None and not isinstance(data, sharding.Sharded):
         wrong, count = labels_outside(problem.labels, data)
         counts["labels outside of the set"] = wrong / count if count else None
     return counts
@@ -362,12 +362,12 @@ def labels_outside(labels: types.Labels, data: PyTree) -> tuple[int, int]:
       labels: the labels of the problem.
       data: leaves `[n, ...]`, `People` or rows on the host; not on a mesh, and not traced.
     """
-    if not isinstance(data, HostData):  # nothing but the labels leaves the device
-        rows = data.rows if isinstance(data, People) else data
-        column = np.asarray(jax.tree.leaves(rows)[labels.leaf])
-        data = HostData(People(column, np.asarray(data.present)) if isinstance(data, People)
-                        else column)
-    people = isinstance(data.record, People)
+    if not isinstance(data, host_data.HostData):  # nothing but the labels leaves the device
+        persons = isinstance(data, identity.People)
+        column = np.asarray(jax.tree.leaves(data.rows if persons else data)[labels.leaf])
+        data = host_data.HostData(
+            identity.People(column, np.asarray(data.present)) if persons else column)
+    people = isinstance(data.record, identity.People)
     leaves = jax.tree.leaves(data.record.rows if people else data.record)
     leaf, count, wrong = labels.leaf % len(leaves), 0, 0
     if len(leaves[leaf].shape) != people:

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from jaxminimax import accounting, mechanism, options
-from jaxminimax.accounting import answers, curve, stating
-from jaxminimax.accounting.sections import NO_GUARANTEE
+from jaxminimax.accounting import answers, curve, sections, stating
 from jaxminimax.algorithms import ALGORITHMS, takes
-from jaxminimax.base import VERSION, checks
-from jaxminimax.base.types import GroupProblem, Saddle
+from jaxminimax.base import VERSION, checks, types
 from jaxminimax.drivers import plan
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.tables import check, scorer
@@ -79,10 +77,9 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     record, plain = profile.to_json(), str(profile)
     if args.delta is not None:
         epsilon = accounting.epsilon(everything, args.delta, **how)
-        finite = epsilon < float("inf")
-        record["at_delta"] = {"delta": args.delta, "epsilon": epsilon if finite else NO_GUARANTEE}
-        plain += (f"\nAt delta = {args.delta:g}: epsilon = "
-                  f"{f'{epsilon:.6g}' if finite else NO_GUARANTEE}.")
+        none = sections.NO_GUARANTEE if epsilon == float("inf") else None
+        record["at_delta"] = {"delta": args.delta, "epsilon": none or epsilon}
+        plain += f"\nAt delta = {args.delta:g}: epsilon = {none or f'{epsilon:.6g}'}."
     if args.plot is not None:
         profile.plot(args.plot)
         plain += f"\nDrawn: {args.plot}"
@@ -187,10 +184,10 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         elif isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):
-            value = f"{value:.6g}" if value < float("inf") else NO_GUARANTEE
+            value = f"{value:.6g}" if value < float("inf") else sections.NO_GUARANTEE
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
-    return {name: NO_GUARANTEE if value == float("inf") else value
+    return {name: sections.NO_GUARANTEE if value == float("inf") else value
             for name, value in record.items()}, "\n".join(lines)
 
 
@@ -208,7 +205,7 @@ _PLAN = "settings and noise for a target epsilon, by an algorithm's theorem, fro
 
 _IN_PYTHON = {"smooth_l1"}  # which takes a `dim` of each player
 _READ = {frozenset({int}): int, frozenset({float}): float, frozenset({str}): str,
-         frozenset({int, Saddle}): int,
+         frozenset({int, types.Saddle}): int,
          frozenset({int, str}): lambda text: int(text) if text.isdigit() else text}
 
 
@@ -302,13 +299,13 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
     def unused(*_: Any) -> Any:
         raise TypeError("a plan reads constants only")
 
-    problem = GroupProblem(unused, unused, unused, convex=True, **constants)
+    problem = types.GroupProblem(unused, unused, unused, convex=True, **constants)
     return arguments | {"problem": problem, "sizes": tuple(arguments.pop("sizes", ()))}
 
 
 def _plain(value: Any) -> Any:
     """Returns a setting for JSON; a schedule, or an algorithm, by its name."""
-    if isinstance(value, Saddle):
+    if isinstance(value, types.Saddle):
         return {player: _plain(one) for player, one in value._asdict().items() if one is not None}
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name))

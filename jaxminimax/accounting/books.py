@@ -20,9 +20,7 @@ from typing import Any, NamedTuple, Self
 from jaxminimax.accounting import answers, statements, stating
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
 from jaxminimax.base import checks, identity, own_files
-from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.composed import check
-from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism import NEIGHBOURS, Description, composed, costs
 
 WHAT, VERSION = "jaxminimax ledger", 1
 
@@ -138,7 +136,7 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
         rule = Renyi.open(epsilon, delta, float(order))
     elif plan is not None:
         for one in plan.values():
-            check(one)
+            composed.check(one)
         rule = Plan.open(epsilon, delta, neighbours, dict(plan), people)
     else:
         rule = Basic.open(epsilon, delta)
@@ -287,7 +285,7 @@ class Entry:
         Raises:
           ValueError: if it was closed before, with another number of releases.
         """
-        spent = None if state is None else int(concrete(state.spent))
+        spent = None if state is None else int(costs.concrete(state.spent))
         self.ledger._close(self, spent)
 
     def cancel(self) -> None:

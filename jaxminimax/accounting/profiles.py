@@ -40,8 +40,7 @@ import scipy
 from jaxminimax.accounting import curve, gaussian, renyi, sections
 from jaxminimax.accounting.answers import Asked, ask, curves
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Description
-from jaxminimax.mechanism.costs import Charge, concrete
+from jaxminimax.mechanism import Description, costs
 
 RATES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)  # of false positives
 STATED = (1e-3, 0.01, 0.1)  # of them in statements
@@ -237,14 +236,14 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     """
     asked = ask(mechanism, spent, neighbours, people)
     if asked is None:
-        asked = Asked(mechanism, (Charge(),), neighbours, people)
+        asked = Asked(mechanism, (costs.Charge(),), neighbours, people)
     if epsilons is None:
         at = _range(asked)
     else:
         asked_for = list(epsilons)
         for one in asked_for:
             checks.number("epsilons", one, low=0.0, high=1e6, closed=True)
-            concrete(one)
+            costs.concrete(one)
         at = np.unique([0.0, *map(float, asked_for)])
     # a bound at a smaller epsilon holds at a larger one
     pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)

@@ -4,14 +4,13 @@ import dataclasses
 import math
 from typing import Any
 
-from jaxminimax.accounting import answers
-from jaxminimax.accounting.sections import Stated, quote_one
+from jaxminimax.accounting import answers, sections
 
 _TUNING = "not counted: settings must be public; a search over settings has a statement of its own"
 
 
 @dataclasses.dataclass(frozen=True)
-class Statement(Stated):
+class Statement(sections.Stated):
     """A privacy statement; `str` for words, `to_json` for a flat record.
 
     Attributes:
@@ -105,9 +104,9 @@ class Statement(Stated):
                 f"it holds whatever ended the run after {self.spent} of them. An end chosen by "
                 "looking at the releases also has epsilon = "
                 f"{_or_unknown(self.epsilon_if_stopped_by_looking)}, for {self.milestone} "
-                f"releases, a milestone that was fixed before the run. {quote_one(self.delta)} "
-                "An end that was fixed before the run has epsilon = "
-                f"{_or_unknown(self.epsilon_spent_if_fixed)}.")
+                "releases, a milestone that was fixed before the run. "
+                f"{sections.quote_one(self.delta)} An end that was fixed before the run has "
+                f"epsilon = {_or_unknown(self.epsilon_spent_if_fixed)}.")
         return f"{covered} Method: {self.accountant}."
 
     def rows(self) -> dict[str, str]:
@@ -144,7 +143,7 @@ def _players(values: dict[str, float]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class LedgerStatement(Stated):
+class LedgerStatement(sections.Stated):
     """The statement of all runs of a ledger; `str` for words, `to_json` for a flat record.
 
     Attributes:
@@ -220,7 +219,7 @@ def _run_in_words(run: dict[str, Any]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class TuningStatement(Stated):
+class TuningStatement(sections.Stated):
     """The privacy statement of a search; `str` for words, `to_json` for a flat record.
 
     Attributes:

@@ -5,14 +5,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax.accounting import curve, profiles, statements, tuning
+from jaxminimax.accounting import curve, profiles, sections, statements, tuning
 from jaxminimax.accounting.answers import LARGE, check_delta, odometer, proven_up_to, warn_of
-from jaxminimax.accounting.sections import LARGE_DELTA, quote_one
 from jaxminimax.base import VERSION, checks, identity
-from jaxminimax.mechanism import Repeat, Sequence, leaves, releases, repetitions
+from jaxminimax.mechanism import Repeat, Sequence, leaves, releases, repetitions, sentences
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.mechanism.sentences import EXACT, FLOATS
 
 ENFORCED = (
     "The noise, the samples and the clip norms of the run are those that the accountant counted.",
@@ -66,11 +64,12 @@ def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
     """States the risk that a large delta leaves."""
     if delta >= LARGE:
-        return (f"{LARGE_DELTA}, {delta:g}: a program that publishes all records with that "
-                "probability would meet this statement too. IT IS NO PROTECTION.",)
+        return (f"{sections.LARGE_DELTA}, {delta:g}: a program that publishes all records with "
+                "that probability would meet this statement too. IT IS NO PROTECTION.",)
     if n and delta >= 1 / n:
-        return (f"{LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: a program that "
-                "publishes one whole record, drawn at random, would meet this statement too.",)
+        return (f"{sections.LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: a "
+                "program that publishes one whole record, drawn at random, would meet this "
+                "statement too.",)
     return ()
 
 
@@ -89,12 +88,12 @@ def accountant_name(bound: str, people: int = 1) -> str:
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
     """Returns what the code enforces of a mechanism."""
-    return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
+    return (*((sentences.EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
     """Returns the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
-    return (*(() if mechanism.is_exact() else (FLOATS,)),
+    return (*(() if mechanism.is_exact() else (sentences.FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
 
@@ -183,7 +182,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     looking = milestone = None
     early: tuple[str, ...] = ()
     if spent < allowed:
-        early = ENDS, _FIXED_END.format(quote=quote_one(float(delta)))
+        early = ENDS, _FIXED_END.format(quote=sections.quote_one(float(delta)))
         looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
         milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
@@ -292,10 +291,11 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         accountant="privacy profile of one run, and of the best of a random number of runs "
                    f"(jaxminimax {VERSION})",
         records=trainings[0].records(),
-        enforced=(*((EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,
+        enforced=(*((sentences.EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,
                   *((_PADDED,) if padded else ())),
         assumed=(*claims(unit, 1), *_SEARCH_ASSUMED, *(() if padded else (_TIME,)),
-                 *((_APART,) if apart else ()), *(() if exact else (FLOATS,)), *taken, *assumed),
+                 *((_APART,) if apart else ()), *(() if exact else (sentences.FLOATS,)), *taken,
+                 *assumed),
     )
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxminimax import mechanism
 from jaxminimax.accounting import Ledger
-from jaxminimax.base import arguments, checks, identity
-from jaxminimax.base.programs import is_traced
+from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
 from jaxminimax.mechanism import Full, Repeat, composed, description
@@ -139,7 +138,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     _check_different(keys)
     checks.exact_arithmetic()
     hypers, lengths = lengths_of(hypers, len(keys), algorithm)
-    traced = is_traced(keys, z, data, hypers)
+    traced = programs.is_traced(keys, z, data, hypers)
     if checkpoint is not None:
         saved_runs.check_folder(checkpoint, keys)
     if at_once is None:

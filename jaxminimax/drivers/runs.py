@@ -18,8 +18,7 @@ import jax.numpy as jnp
 
 from jaxminimax.accounting import Statement, calibrate, calibrate_noise
 from jaxminimax.algorithms.planning import Plan, Target
-from jaxminimax.base import arguments, checks
-from jaxminimax.base.programs import is_traced
+from jaxminimax.base import arguments, checks, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.mechanism import Solution, composed
 from jaxminimax.placement.sharding import arrays
@@ -191,7 +190,7 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
 def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
               problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     """Runs all rounds, as a program of its own or as a part of the traced one."""
-    if is_traced(key, z, data, hyper):
+    if programs.is_traced(key, z, data, hyper):
         return _rounds(key, z, data, hyper, algorithm, problem, observe)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
     return call_kept(_compiled, key, z, data, hyper, algorithm, problem, observe)

@@ -11,12 +11,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from jaxminimax.base import checks
-from jaxminimax.base.identity import exact
+from jaxminimax.base import checks, identity
 from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer
-from jaxminimax.tables import columns, fair, records
+from jaxminimax.tables import columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -60,7 +58,7 @@ class PrivateAUCClassifier(PrivateScorer):
     class_weight: Any = None
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> scorer.Scorer:
         weights = self._weights()
         if isinstance(weights, list):
             assumed = (*assumed, "The weights of the classes are public: they were not chosen by "
@@ -284,7 +282,7 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         groups, values = _found(self, groups, table)
         by_label = self.by_label or (values is not None and self.schema.by_label)
         if values is None:
-            names, number = np.unique(exact(groups).astype(str), return_inverse=True)
+            names, number = np.unique(identity.exact(groups).astype(str), return_inverse=True)
             values = tuple(map(str, names))
         else:
             number = columns.places(groups, values)
@@ -353,7 +351,7 @@ class PrivateFairClassifier(PrivateScorer):
                                   kind=self.kind, **numbers)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> scorer.Scorer:
         which = ": these are those that occur." if self._as_they_occur else "."
         return fair.train_fair(key, rows, kept, schema, chosen, **stated, assumed=(
             *assumed, "Which groups there are is public" + which))

@@ -21,14 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import Ledger, epsilon, stating
-from jaxminimax.base import checks
-from jaxminimax.base.types import Problem, Saddle
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism import Repeat
 from jaxminimax.noise import secret_key
 from jaxminimax.releases.sums import release
 from jaxminimax.tables import files, notes, records, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number, listed
-from jaxminimax.tables.records import Records
 from jaxminimax.tables.schema import Schema
 
 # --- options that stand for a schema, and what is missing ---
@@ -264,14 +262,14 @@ def counts_query(population: int, places: int, epsilon: float, delta: float,
                                      people=people)
 
 
-def _centred(z: Saddle, record: Records) -> Saddle:
-    return Saddle(record.weight @ (record.x - 0.5), None)
+def _centred(z: types.Saddle, record: records.Records) -> types.Saddle:
+    return types.Saddle(record.weight @ (record.x - 0.5), None)
 
 
-_CENTRED = Problem(_centred)
+_CENTRED = types.Problem(_centred)
 
 
-def release_counts(key: jax.Array, described: Repeat, rows: Records) -> np.ndarray:
+def release_counts(key: jax.Array, described: Repeat, rows: records.Records) -> np.ndarray:
     """Releases how many records have each flaw, `[k]`, with noise.
 
     Args:
@@ -279,6 +277,6 @@ def release_counts(key: jax.Array, described: Repeat, rows: Records) -> np.ndarr
       described: by `counts_query`.
       rows: whether each row has each flaw; of a person the mean of the rows counts.
     """
-    start = Saddle(jnp.zeros(rows.x.shape[-1]), ())
+    start = types.Saddle(jnp.zeros(rows.x.shape[-1]), ())
     answer = release(key, described, jnp.int32(0), _CENTRED, start, rows)
     return (np.asarray(answer.w, np.float64) + 0.5) * len(rows.x)

@@ -23,8 +23,7 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import check, files, processes, report, training
-from jaxminimax.tables.columns import Category
+from jaxminimax.tables import check, columns, files, processes, report, training
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
 from jaxminimax.tables.unfinished import PAGE, REPORT, UNFINISHED, results_locked
@@ -222,7 +221,7 @@ def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float |
     from sklearn import metrics
 
     y = schema.labels(test)
-    if isinstance(schema.target, Category):
+    if isinstance(schema.target, columns.Category):
         kept = y.any(1)
         y, logs = y[kept], scipy.special.log_softmax(scores[kept], 1)
         both = np.flatnonzero(y.any(0) & ~y.all(0))
@@ -249,7 +248,7 @@ def reference(schema: Schema, rows: Any, test: Any, model: Any = None) -> np.nda
     from sklearn.linear_model import LogisticRegression, Ridge
 
     x, y, z = schema.features(rows), schema.labels(rows), schema.features(test)
-    if isinstance(schema.target, Category):
+    if isinstance(schema.target, columns.Category):
         kept = y.any(1)
         fit = _standardised(model or LogisticRegression(max_iter=1000)).fit(
             x[kept], y[kept].argmax(1))

@@ -21,8 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import PyTree
+from jaxminimax.base import checks, types
 from jaxminimax.noise import secret_key
 from jaxminimax.placement import agreement, sharding
 from jaxminimax.tables.files import Frames
@@ -205,7 +204,7 @@ class Share:
         """Returns where each own shard is among so many rows: work on one asks for no other."""
         return [slice(k, k + self._size) for k in range(0, rows, self._size)]
 
-    def place(self, rows: PyTree) -> sharding.Sharded:
+    def place(self, rows: types.PyTree) -> sharding.Sharded:
         """Puts arrays `[room, ...]` of own rows on own devices: a CPU uses them as they lie."""
         where = NamedSharding(self._mesh, sharding.rows_spec(False))
 

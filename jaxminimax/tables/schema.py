@@ -7,8 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.identity import exact, in_dictionary
+from jaxminimax.base import checks, identity
 from jaxminimax.tables import columns as kinds
 from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
 
@@ -352,8 +351,8 @@ class Schema:
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
-        listed = isinstance(column, list | tuple) or in_dictionary(column)
-        return exact(column) if listed else column
+        listed = isinstance(column, list | tuple) or identity.in_dictionary(column)
+        return identity.exact(column) if listed else column
 
 
 def columns_of(frame: Any) -> list[Any]:

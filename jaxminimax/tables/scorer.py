@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from jaxminimax.base import checks, own_files
-from jaxminimax.base.identity import absent
-from jaxminimax.tables import files
+from jaxminimax.base import checks, identity, own_files
+from jaxminimax.tables import files, scaling
 from jaxminimax.tables.columns import Category
 from jaxminimax.tables.notes import Note
-from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ class Scorer:
 
     schema: Schema
     weights: np.ndarray
-    moments: Moments
+    moments: scaling.Moments
     floor: float | None
     stated: dict[str, Any]
     described: "Mechanism | None" = None
@@ -87,7 +85,7 @@ class Scorer:
         With a positive label it is its log-odds, `[n]`; of K classes their logits, `[n, K]`; of a
         number its value before it is clipped to the range, `[n]`.
         """
-        cells, (centre, scale) = self.schema.read(frame), spread(self.moments, self.floor)
+        cells, (centre, scale) = self.schema.read(frame), scaling.spread(self.moments, self.floor)
         total, squares, first = np.float64(0), np.float64(0), 0
         for name, column in self.schema.columns.items():  # one by one: no matrix of all features
             own = slice(first, first := first + column.width)
@@ -138,7 +136,7 @@ class Scorer:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record of a model file, as the page on serving describes it."""
-        centre, scale = spread(self.moments, self.floor)
+        centre, scale = scaling.spread(self.moments, self.floor)
         kind = self.schema.kind
         *weights, intercepts = self.weights.reshape(len(self.weights), -1).tolist()
         features = [one | {"centre": a, "scale": b, "weights": w} for one, a, b, w in zip(
@@ -164,7 +162,7 @@ class Scorer:
         intercept. A column with `log` counts by log(1 + c), a value of a category by 0 or 1.
         """
         slope, offset = np.array(list(map(_line, self.schema.described()))).T
-        centre, scale = spread(self.moments, self.floor)
+        centre, scale = scaling.spread(self.moments, self.floor)
         w = self.weights[:-1].T / scale
         return (w * slope).T, self.weights[-1] + w @ (offset - centre)
 
@@ -227,7 +225,7 @@ class Scorer:
         else:
             raise KeyError("format")
         return cls(Schema.from_dict(record["schema"]), np.array(weights),
-                   Moments.from_json(released), released["floor"], record["statement"],
+                   scaling.Moments.from_json(released), released["floor"], record["statement"],
                    group_losses=record.get("group_losses"),
                    notes=tuple(Note(**note) for note in record.get("notes", ())))
 
@@ -297,7 +295,7 @@ def predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     rows = 0
     for frame in files.pieces(args.table):
         for name in args.id:
-            columns[name] += ["" if absent(cell) else str(cell)
+            columns[name] += ["" if identity.absent(cell) else str(cell)
                               for cell in scorer.schema.cells(frame, name)]
         cells = scorer.schema.read(frame)
         scores = scorer.decision_function(cells)

@@ -56,9 +56,8 @@ from jaxminimax.accounting import calibrate_shares
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Query, Repeat, description
 from jaxminimax.releases import sums
-from jaxminimax.tables import labels
+from jaxminimax.tables import labels, scaling
 from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
-from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
 RANGES_SHARE = 0.1  # of mu^2, for ranges
@@ -208,7 +207,7 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
                     weight: np.ndarray, schema: Schema, features: bool = True,
-                    place: Callable[[PyTree], PyTree] = jax.device_put) -> Moments:
+                    place: Callable[[PyTree], PyTree] = jax.device_put) -> scaling.Moments:
     """Releases the noisy means of features, of their squares and of labels.
 
     Args:
@@ -232,11 +231,11 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     of_label, answer = np.split(answer, [kind.numbers])
     prior = kind.prior(of_label)
     if not features:
-        return Moments(np.zeros(width), np.ones(width), prior)
+        return scaling.Moments(np.zeros(width), np.ones(width), prior)
     mean = answer[:width] + shift
     second = mean.copy()  # of 0 and 1
     second[places] = answer[width:] + 1
-    return Moments(mean, second, prior)
+    return scaling.Moments(mean, second, prior)
 
 
 @functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
@@ -301,7 +300,7 @@ def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
                       np.float32)
 
 
-def variances(squares: Any, by: Moments, floor: float | None,
+def variances(squares: Any, by: scaling.Moments, floor: float | None,
               described: Repeat) -> tuple[np.ndarray, np.ndarray]:
     """Returns features' variances by the diagonal of M, and their noise, both `[d]`.
 
@@ -314,5 +313,5 @@ def variances(squares: Any, by: Moments, floor: float | None,
       floor: least variance that a feature was divided by.
       described: the release of M.
     """
-    divided = spread(by, floor)[1] ** 2
+    divided = scaling.spread(by, floor)[1] ** 2
     return divided * np.asarray(squares), divided * deviation(described)

@@ -32,8 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import Ledger, books
-from jaxminimax.base import own_files
-from jaxminimax.base.types import PyTree
+from jaxminimax.base import own_files, types
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.noise import secret_key
@@ -98,7 +97,7 @@ class Unfinished:
     def __exit__(self, *_: object) -> None:
         self._lock.close()
 
-    def promise(self, rows: PyTree, settings: str, **given: Any) -> None:
+    def promise(self, rows: types.PyTree, settings: str, **given: Any) -> None:
         """Writes down rows and settings of the run, or compares them with those of its first start.
 
         Args:
@@ -159,7 +158,7 @@ class Unfinished:
                 own_files.remove(self._folder)
             raise
 
-    def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
+    def once(self, name: str, make: Callable[[], types.PyTree]) -> types.PyTree:
         """Returns the release of `make`, as numbers and lists; a resumed run returns the saved one.
 
         Args:
