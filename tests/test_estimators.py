@@ -270,7 +270,7 @@ def test_refusals_of_labels_print_no_cell():
     x, _ = made()
     model = PrivateRegressor(label_range=(0, 1), bounds=(-1, 1))
     for rows, y in ((x, ["Mr 417"] * len(x)), (x, np.full(len(x), 417j)), (x + 417j, x[:, 0])):
-        with pytest.raises(ValueError, match="must be real|no number") as refusal:
+        with pytest.raises(ValueError, match=r"must be real|no number") as refusal:
             model.fit(rows, y)
         assert "417" not in str(refusal.value)
 
