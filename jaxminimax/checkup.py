@@ -149,7 +149,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     axes = 1 + grouped
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
-    record_isolation.check_operator(problem, z, rows, axes)
+    record_isolation.check(release_keys.operator_of(problem), z, rows, axes, drawn=problem.random)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
     (main, *_), queries = leaves(described), _queries(described)
     clips = main.clips()

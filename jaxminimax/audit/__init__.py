@@ -221,10 +221,11 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
                        | mechanisms.GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:
-        points = pairs.first_points(state)
+        points = getattr(state, "ahead", state.z)  # those of the first of two releases
         return (points, pairs.first_release(state, released)) if alone else (points,)
 
-    sides = pairs.rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
+    sides = pairs.rounds_of_keys(list(jax.random.split(key)), algorithm, hyper, z, data, problem,
+                                 looked_at, runs)
     scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(sides)])
     seen, gauge = mechanism, None
     if alone:

@@ -199,11 +199,6 @@ def all_releases(state: Any, released: list[Any]) -> PyTree:
     return tuple(released)
 
 
-def first_points(state: Any) -> PyTree:
-    """Returns the points after the first release of a round."""
-    return getattr(state, "ahead", state.z)
-
-
 def unprojected(problem: Problem | GroupProblem, hyper: Any) -> Problem | GroupProblem:
     """Returns `problem` without its projection, if that only hides released values."""
     if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
@@ -235,17 +230,11 @@ def rounds(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
     Raises:
       ValueError: if the observed values were released in a branch or a loop of the algorithm's own.
     """
-    return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
+    return rounds_of_keys([key], algorithm, hyper, z, data, problem, observe, runs)[0]
 
 
-def rounds_of_both(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
+def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
                    data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
-    """Makes runs on each data set of a pair; the arguments are those of `rounds`."""
-    return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
-
-
-def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
-           data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """Simulates the runs of `rounds`, with a key for each data set."""
     numbers, structure = jax.tree.flatten(hyper)
     silent = jax.tree.leaves(composed.with_noise_of_all(hyper, 0.0))

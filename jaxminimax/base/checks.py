@@ -122,15 +122,6 @@ def takes(name: str, function: Any, *arguments: str) -> None:
                         f"{signature}: {error}.") from None
 
 
-def can_take(function: Any, *arguments: str) -> bool:
-    """Returns True if a function takes so many arguments, as far as its signature shows."""
-    try:
-        takes("function", function, *arguments)
-    except TypeError:
-        return False
-    return True
-
-
 def one_number(value: Any, name: str) -> Any:
     """Returns `value` if it is one number as an array.
 

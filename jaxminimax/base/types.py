@@ -142,7 +142,9 @@ def saddle_operator(loss: Callable[..., jax.Array], strategy: str = "auto",
         >>> float(g.w), float(g.v)
         (3.0, -1.0)
     """
-    if not checks.can_take(loss, "w", "v", "example", "key"):
+    try:
+        checks.takes("loss", loss, "w", "v", "example", "key")
+    except TypeError:
         checks.takes("loss", loss, "w", "v", "example")
     return SaddleOperator(loss, strategy, microbatch, memory)
 

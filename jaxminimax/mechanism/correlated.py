@@ -80,7 +80,7 @@ from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, factorisation, grid, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge
 from jaxminimax.mechanism.poisson import Poisson
-from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, Sampling, WorstCase
+from jaxminimax.mechanism.sampling import Sample, SampleKeys, Sampling, WorstCase
 
 __all__ = ["CyclicPoisson"]
 
@@ -322,12 +322,6 @@ class CyclicPoisson(Sampling):
     def assumed(self) -> tuple[str, ...]:
         """The assumptions that row numbers are public, and those of absent records kept."""
         return (sentences.PLACES, _ABSENT)
-
-    def in_groups(self) -> InGroups:
-        """Refuses to sample groups."""
-        raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
-                         "which group is read next is not known in advance, so its parts do not "
-                         "take turns.")
 
     def worst_case(self, population: int) -> WorstCase:
         """A record of part 0 with probability q; the others contribute nothing."""

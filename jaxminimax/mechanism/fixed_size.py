@@ -179,12 +179,6 @@ class Disjoint(Sampling):
         """The assumption that the order of the rows is public."""
         return (sentences.PLACES,)
 
-    def in_groups(self) -> sampling.InGroups:
-        """Refuses to sample groups."""
-        raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
-                         "which group is read next is not known in advance, so there are no "
-                         "passes.")
-
     def worst_case(self, population: int) -> WorstCase:
         """A record, once in every pass; record 0 in its first release."""
         return WorstCase(np.ones(1), np.ones(1), every=population // self.batch)

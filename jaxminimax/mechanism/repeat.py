@@ -43,7 +43,13 @@ class OneRelease(abc.ABC):
 
     def check(self, repeat: "Repeat") -> None:
         """Refuses what no run or charge should start from; `repeat` is the one that it is in."""
-        check_sampled(self, repeat)
+        n = self.records()
+        checks.count("population", n)
+        rows = repeat.parts * n
+        if repeat.parts > 1 and rows >= 2**31:
+            raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
+                             "32-bit.")
+        check_sampling(self.sampling, n, wide=self.wide and repeat.parts == 1)
         repeat.check_own()
 
     @abc.abstractmethod
@@ -201,10 +207,12 @@ class Repeat(Leaf):
             raise ValueError(f"{type(query).__name__} is released on the data as a whole: "
                              f"parts must be 1, got {parts}.")
         # parts of the data, and most samplings, have a proof for replaced records alone
-        proven = known_sampling(query.sampling).relations if query.sum_of_sample else ()
-        if parts > 1 or neighbours not in proven:
+        offered = known_sampling(query.sampling).relations
+        if parts > 1 or not query.sum_of_sample or neighbours not in offered:
             costs.replace_one_only(neighbours)
-        check_relation(query.sampling, neighbours)
+        if neighbours not in offered:
+            raise ValueError(f"{query.sampling!r} has no guarantee for neighbours={neighbours!r}, "
+                             f"only for {', '.join(offered)}.")
         return tuple(dict.fromkeys(costs.price(dataclasses.replace(self, query=one), neighbours)
                                    for one in query.places()))
 
@@ -232,17 +240,6 @@ class Repeat(Leaf):
 # --- what releases on a sample of the data share ---
 
 
-def check_sampled(query: OneRelease, repeat: Repeat) -> None:
-    """Refuses a population, or samples of it, that indices of 32 bits do not reach."""
-    n = query.population  # type: ignore[attr-defined]
-    checks.count("population", n)
-    rows = repeat.parts * n
-    if repeat.parts > 1 and rows >= 2**31:
-        raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
-                         "32-bit.")
-    check_sampling(query.sampling, n, wide=query.wide and repeat.parts == 1)
-
-
 def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:
     """Refuses what is no sampling of so many records; `wide`: of 2^30 or more at all."""
     checks.count("population", population)
@@ -253,18 +250,6 @@ def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> N
             f"32-bit, for {sampling!r}. Of more records, sgda and others that release a Query take "
             "FixedSize(batch=..., replacement=True) or Disjoint(batch=...), with HostData.")
     known_sampling(sampling).check(population)
-
-
-def check_relation(sampling: Sampling, neighbours: str) -> None:
-    """Refuses a relation that a sampling has no proof for, whichever it is.
-
-    Raises:
-      ValueError: naming those that it has.
-    """
-    offered = known_sampling(sampling).relations
-    if neighbours not in offered:
-        raise ValueError(f"{sampling!r} has no guarantee for neighbours={neighbours!r}, only for "
-                         f"{', '.join(offered)}.")
 
 
 def sampled_words(repeat: Repeat, of: str = "") -> str:

@@ -7,6 +7,7 @@ Losses are clipped to [0, B] and added, and noise is added to the sum, all in in
 (`noise.chosen`).
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -63,7 +64,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data)
     p = len(query.sizes)
     # without such a group NaN, and not the records of the nearest one
-    opened = opened.only_if((group >= 0) & (group < p))
+    opened = dataclasses.replace(opened, answered=opened.answered & (group >= 0) & (group < p))
     group = jnp.clip(group, 0, p - 1)
     # m_i: n_i, q n_i or m, never the realised size
     size = jnp.asarray(groups.group_batch_sizes(query))[group]
@@ -115,9 +116,9 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     if jnp.shape(v) != (p,) or not jnp.issubdtype(jnp.result_type(v), jnp.floating):
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
-    opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data)
+    opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data, shared=True)
     s, r = shares(jnp.asarray(v, tree.float_dtype(opened.point.w)), query.sizes)
-    mean = noisy_sum(opened.of_shares(), reading.of_all_groups(opened, r), n).value.w
+    mean = noisy_sum(opened, reading.of_all_groups(opened, r), n).value.w
     # the bracket is N times the mean; s and N are public, so this is postprocessing
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
 
@@ -136,9 +137,8 @@ def _described(mechanism: Repeat, release: str, which: str) -> groups.GroupGradi
     Raises:
       ValueError: for another description than it answers.
     """
-    query = mechanism.query
-    if not isinstance(query, groups.GroupGradients):
-        raise ValueError(f"{release} answers GroupGradients, got {type(query).__name__}.")
+    query: groups.GroupGradients = mechanism.query
+    opening.check_kind(query, groups.GroupGradients, release, "GroupGradients")
     if query.groups != which:
         raise ValueError(f"{release} answers GroupGradients(groups={which!r}), got "
                          f"groups={query.groups!r}.")
@@ -178,9 +178,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
         multiplier was never set, for a bound or a record's loss that is not one number, or for data
         on a mesh with a key that is not threefry's.
     """
-    if not isinstance(mechanism, GroupLosses):
-        raise ValueError(f"release_group_losses answers GroupLosses, got "
-                         f"{type(mechanism).__name__}.")
+    opening.check_kind(mechanism, GroupLosses, "release_group_losses", "GroupLosses")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data)
     each = _losses(opened, problem)
     noisy = _noisy_means(opened, each, mechanism.sizes, tree.float_dtype(opened.point))
@@ -224,9 +222,8 @@ def release_group_index(key: jax.Array, mechanism: groups.Selection | GroupLosse
     """
     if isinstance(mechanism, GroupLosses) and mechanism.only_argmax:
         return release_group_losses(key, mechanism, spent, problem, w, data)
-    if not isinstance(mechanism, groups.Selection):
-        raise ValueError("release_group_index answers a Selection, or GroupLosses("
-                         f"only_argmax=True), got {type(mechanism).__name__}.")
+    opening.check_kind(mechanism, groups.Selection, "release_group_index",
+                       "a Selection, or GroupLosses(only_argmax=True)")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data)
     each, z = _losses(opened, problem), grid.check_noise(mechanism)
     # `chosen` depends on the scores by max S - S_i alone
@@ -260,8 +257,7 @@ def release_loss(key: jax.Array, mechanism: groups.RecordLosses, spent: jax.Arra
       ValueError: while tracing, if the noise multiplier was never set; for a loss that is not one
         number.
     """
-    if not isinstance(mechanism, groups.RecordLosses):
-        raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
+    opening.check_kind(mechanism, groups.RecordLosses, "release_loss", "RecordLosses")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data, place)
     record, exists = reading.record_of(opened, place)
     loss = release_keys.loss_of(problem)(opened.point, record)

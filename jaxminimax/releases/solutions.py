@@ -69,9 +69,8 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
       ValueError: as `release`; for a clipped operator that is assumed to be monotone; for an
         operator that answers in less than float64.
     """
-    query = mechanism.query
-    if not isinstance(query, Resolvent):
-        raise ValueError(f"release_resolvent answers a Resolvent, got {type(query).__name__}.")
+    query: Resolvent = mechanism.query
+    opening.check_kind(query, Resolvent, "release_resolvent", "a Resolvent")
     if query.steps is None:
         raise ValueError("steps of the inner solver are not set: proximal.certified(query) sets "
                          "them.")
@@ -227,9 +226,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         cover, a noise multiplier or steps that were never set, numbers of the description that are
         arrays, or losses of less than float64.
     """
-    if not isinstance(mechanism, GroupSolution):
-        raise ValueError("release_group_solution answers a GroupSolution, got "
-                         f"{type(mechanism).__name__}.")
+    opening.check_kind(mechanism, GroupSolution, "release_group_solution", "a GroupSolution")
     if mechanism.steps is None:
         raise ValueError("steps of the inner solver are not set: phased_erm.certified(query) sets "
                          "them.")
