@@ -385,8 +385,8 @@ class LedgerStatement(Stated):
         for run in self.runs:
             unit = "unit not recorded" if run["unit"] is None else f"for {run['unit']}"
             state = "open" if run["closed"] is None else "closed"
-            made = "" if run["spent"] is None else f", {run['spent']} made"
-            rows[f"run {run['name']!r}"] = f"({unit}; {state}{made}) {run['words']}"
+            count = "" if run["spent"] is None else f", {run['spent']} made"
+            rows[f"run {run['name']!r}"] = f"({unit}; {state}{count}) {run['words']}"
         return rows
 
     def annex(self) -> tuple[str, ...]:
