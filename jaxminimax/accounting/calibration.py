@@ -69,8 +69,7 @@ def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
 
 def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
     """Returns the run's releases of the kind of `hyper.losses`."""
-    return [leaf for leaf in leaves(algorithm.mechanism(hyper))
-            if type(leaf) is type(hyper.losses)]
+    return [leaf for leaf in leaves(algorithm.mechanism(hyper)) if type(leaf) is type(hyper.losses)]
 
 
 def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,

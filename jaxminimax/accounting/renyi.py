@@ -133,8 +133,7 @@ def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
             return np.array([_laplace_at(loss.z / people, a) for a in ORDERS])
         case "poisson":
             replaced = neighbours == "replace_one"
-            pairs = [(people, people)] if replaced else [
-                (r, people - r) for r in range(people + 1)]
+            pairs = [(people, people)] if replaced else [(r, people - r) for r in range(people + 1)]
             return np.max([_mixtures(loss.rate, loss.z, *pair) for pair in pairs], axis=0)
     return None
 

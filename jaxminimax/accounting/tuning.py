@@ -260,8 +260,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     calibrated = [_with_noise(algorithm, hyper, noise, small) for hyper in candidates]
     assert points is not None
     if apart:
-        score = score.with_noise(
-            enough(lambda scale: with_noise(score, scale), target, points))
+        score = score.with_noise(enough(lambda scale: with_noise(score, scale), target, points))
     costs = tuple(dict.fromkeys(
         cost for hyper in calibrated
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))

@@ -315,8 +315,7 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
         first, count = share[0] * self._per_round, share[1]
         # of one shape: a share that is shorter reads rows for later releases as well, or the last's
         spent = np.minimum(first + np.arange(self._most * self._per_round), self._limit - 1)
-        drawn = _draw(self._key, self._repeated,
-                      jax.device_put(spent.astype(np.int32), self._host))
+        drawn = _draw(self._key, self._repeated, jax.device_put(spent.astype(np.int32), self._host))
         assert self._pool is not None
         return (first, count), self._pool.submit(self._gather, drawn)
 

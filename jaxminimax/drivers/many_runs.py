@@ -196,8 +196,7 @@ def _check_different(keys: jax.Array) -> None:
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
              problem: AnyProblem, observe: Callable[[Any], PyTree], lengths: tuple[int, ...],
-             at_once: int, progress: bool,
-             only: jax.Array | None = None) -> tuple[Any, PyTree]:
+             at_once: int, progress: bool, only: jax.Array | None = None) -> tuple[Any, PyTree]:
     """Every run, in shares of equal width, the longest first; each share ends with its longest.
 
     With `only`, the share of that number, as `_placed` takes it.

@@ -337,13 +337,11 @@ def _of_several(scores: np.ndarray, middle: np.ndarray) -> tuple[np.ndarray, np.
     """Returns p and t of K classes."""
     t = (scores - middle) / _UNIT
     t = t - t.mean(-1, keepdims=True)
-    return scipy.special.softmax(scores, -1), t / np.maximum(
-        np.abs(t).max(-1, keepdims=True), 1.0)
+    return scipy.special.softmax(scores, -1), t / np.maximum(np.abs(t).max(-1, keepdims=True), 1.0)
 
 
 def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
-                 weight: np.ndarray, prior: float | np.ndarray,
-                 store: Store = MEMORY,
+                 weight: np.ndarray, prior: float | np.ndarray, store: Store = MEMORY,
                  place: Callable[[PyTree], PyTree] = jax.device_put) -> tuple[Any, float]:
     """Releases a and b, by which scores s become a + b s.
 

@@ -168,8 +168,7 @@ class Share:
     def __repr__(self) -> str:
         return f"{self._shards} shards of {self._size} rows"
 
-    def agreed(self, key: jax.Array | None, schema: Schema, frame: Any,
-               settings: str) -> jax.Array:
+    def agreed(self, key: jax.Array | None, schema: Schema, frame: Any, settings: str) -> jax.Array:
         """Returns the key of all processes, if they have one key, file, schema and settings.
 
         Args:

@@ -189,8 +189,7 @@ class Defaults:
                     if isinstance(self.label, labels.Several) else
                     "slope and intercept of the scores, so that they are log-odds")
             lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets {what}")
-        return ". ".join(lines) + "." + self.of_groups() + " ".join(
-            ("", *map(str, self.notes())))
+        return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *map(str, self.notes())))
 
     def notes(self, described: Mechanism | None = None) -> tuple[Note, ...]:
         """Returns notes to read before relying on it: too few data, a delta near 1/n.

@@ -271,8 +271,7 @@ def least_ridge(width: int, population: int, noise_multiplier: float, half: floa
     return _SAFE * half * noise_multiplier / population * math.sqrt(2 * width)
 
 
-def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
-                           weight: np.ndarray,
+def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray, weight: np.ndarray,
                            place: Callable[[PyTree], PyTree] = jax.device_put) -> np.ndarray:
     """Releases M, symmetric, float64 `[d, d]`.
 
@@ -296,8 +295,7 @@ def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
     full = np.eye(len(second) + 1)
     full[:-1, :-1] = second
     values, vectors = np.linalg.eigh(full)
-    return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T,
-                      np.float32)
+    return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T, np.float32)
 
 
 def variances(squares: Any, by: scaling.Moments, floor: float | None,

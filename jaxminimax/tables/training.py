@@ -126,8 +126,7 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
     if chosen.losses is not None:
         assert groups is not None
         losses, by_group = chosen.losses, groups
-        released = once("losses", lambda: records.losses_of(
-            others[1], losses, w, data, by_group))
+        released = once("losses", lambda: records.losses_of(others[1], losses, w, data, by_group))
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed),

@@ -129,8 +129,7 @@ class Unfinished:
             self._write(_KEY, _words(self.key), new=True)
         if self._place is not None:
             own_files.check(self._folder, os.fstat(self._place))
-            if not (own_files.is_at(self._place, self._folder)
-                    and _KEY in os.listdir(self._place)):
+            if not (own_files.is_at(self._place, self._folder) and _KEY in os.listdir(self._place)):
                 self._refuse_as("was replaced by another folder before anything was released")
 
     def reserve(self, ledger: Ledger, described: Mechanism, **how: Any) -> books.Entry:
