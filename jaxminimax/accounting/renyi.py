@@ -113,9 +113,8 @@ def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | 
     Returns:
       None where some release has no exact pair.
     """
-    shift = 2.0 if neighbours == "replace_one" else 1.0
     # Gaussian releases: D_a = a mu^2 / 2
-    total = 0.5 * ORDERS * (people * shift) ** 2 * cost.gaussian
+    total = 0.5 * ORDERS * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
     for loss, times in cost.losses:
         one = _one(loss, neighbours, people)
         if one is None:
@@ -203,8 +202,7 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
       None without exact pairs, or where not even order 2 was computed.
     """
     if not cost.losses:
-        shift, r = 2.0 if neighbours == "replace_one" else 1.0, people * cost.ratio
-        c = 0.5 * (people * shift) ** 2 * cost.gaussian
+        r, c = people * cost.ratio, 0.5 * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
         return Concentrated(c + math.sqrt(2 * r * c) + r, math.inf) if math.isfinite(c) else None
     divergence_at = divergences(cost, neighbours, people)
     if divergence_at is None:
