@@ -54,7 +54,7 @@ import scipy
 
 from jaxminimax.accounting import calibrate_shares
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
-from jaxminimax.mechanism import Query, Repeat, description
+from jaxminimax.mechanism import Description, Query, Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables import labels, scaling
 from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
@@ -79,7 +79,7 @@ def one_release(population: int, clip: float, noise_multiplier: float | None = N
 
 
 def shared_release(population: int, clip: float, share: float, epsilon: float, delta: float,
-                   alongside: tuple[description.Mechanism, ...] = (), people: int = 1) -> Repeat:
+                   alongside: tuple[Description, ...] = (), people: int = 1) -> Repeat:
     """Describes `one_release` that takes a share of what `alongside` leaves of (epsilon, delta)."""
     (described,) = calibrate_shares((one_release(population, clip),), (share,), epsilon, delta,
                                     alongside=alongside, people=people)
