@@ -36,9 +36,8 @@ from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Full, GroupGradients, GroupLosses, Repeat, Sampling, Sequence
+from jaxminimax.mechanism import Full, GroupGradients, GroupLosses, Repeat, Sampling, Sequence, grid
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.mechanism.groups import group_batch_sizes
 from jaxminimax.releases.groups import release_group_gradient, release_group_losses
 
@@ -231,7 +230,7 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
     """
     planning.check_numbers(dim=dim, diameter=diameter)
     clip = concrete(query.clip)
-    z = concrete(check_noise(query))
+    z = concrete(grid.check_noise(query))
     noise = clip * z / min(group_batch_sizes(query))
     return diameter / math.sqrt(iterations * (clip**2 + dim * noise**2))
 
@@ -247,7 +246,7 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
     """
     p, n = len(losses.sizes), min(losses.sizes)
     bound = concrete(losses.bound)
-    scale = bound * concrete(check_noise(losses)) / n
+    scale = bound * concrete(grid.check_noise(losses)) / n
     reach = math.log(p * n * iterations)
     most = bound + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most
