@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxminimax import accounting, mechanism, options
-from jaxminimax.accounting import answers, curve, sections, stating
+from jaxminimax.accounting import answers, statements, stating
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, types
 from jaxminimax.drivers import plan
@@ -77,7 +77,7 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     record, plain = profile.to_json(), str(profile)
     if args.delta is not None:
         epsilon = accounting.epsilon(everything, args.delta, **how)
-        none = sections.NO_GUARANTEE if epsilon == float("inf") else None
+        none = statements.NO_GUARANTEE if epsilon == float("inf") else None
         record["at_delta"] = {"delta": args.delta, "epsilon": none or epsilon}
         plain += f"\nAt delta = {args.delta:g}: epsilon = {none or f'{epsilon:.6g}'}."
     if args.plot is not None:
@@ -86,63 +86,41 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return record, plain
 
 
+def _stated(args: argparse.Namespace, parts: list[Mechanism]) -> accounting.Statement:
+    """States what the parts cost, and what they cost after --spent releases."""
+    allowed, spent = mechanism.releases(parts[0]), getattr(args, "spent", None)
+    return stating.state_of(
+        _together(parts), lambda spent: _stopped(parts, spent), args.delta, allowed=allowed,
+        spent=allowed if spent is None else min(spent, allowed), neighbours=args.neighbours,
+        unit=getattr(args, "unit", None), people=args.people, answers=args.command == "explain",
+        extra=lambda spent: sum(min(spent, mechanism.releases(part)) for part in parts[1:]))
+
+
 def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns the privacy statement, with bounds on membership attacks by the whole profile."""
     options.check_options(args)
-    parts = _described(args)
-    allowed = mechanism.releases(parts[0])
-    everything = _together(parts)
-    stated = stating.state_of(everything, lambda spent: _stopped(parts, spent), args.delta,
-                              neighbours=args.neighbours, allowed=allowed,
-                              spent=allowed if args.spent is None else min(args.spent, allowed),
-                              unit=args.unit, people=args.people,
-                              extra=lambda spent: sum(min(spent, mechanism.releases(part))
-                                                       for part in parts[1:]),
-                              answers=True)
+    stated = _stated(args, _described(args))
     return stated.to_json(), str(stated)
 
 
-def answer(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the record that a command prints."""
+def _answers(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the record that `calibrate`, `epsilon` or `delta` prints."""
     options.check_options(args)
     parts = _calibrated(args) if args.command == "calibrate" else _described(args)
-    composed, how = _together(parts), (args.neighbours, args.people)
-    answers.check_delta(args.delta)
-    answers.warn_of(args.delta, composed)
-    dearest = curve.dearest(composed, args.delta, *how)
-    proven, shorter, looking = None, None, None
-    if dearest.epsilon == float("inf"):
-        proven = answers.proven_up_to(composed, args.delta, *how)
-    if args.command == "epsilon" and args.spent is not None:
-        allowed = mechanism.releases(parts[0])
-        if args.spent < allowed:
-            looking, _ = answers.odometer(lambda spent: _stopped(parts, spent), allowed,
-                                          args.spent, args.delta, *how)
-        shorter = curve.dearest(_stopped(parts, args.spent), args.delta, *how).epsilon
-    return {
-        **_noise(args, composed),
-        "epsilon": dearest.epsilon,
-        "proven_up_to": proven,
-        "epsilon_if_stopped_by_looking": looking,
-        "epsilon_spent_if_fixed": shorter,
-        "delta": args.delta,
-        **_how(args, composed),
-        "accountant": stating.accountant_name(dearest.bound),
-        "event": curve.event(dearest.cost),
-    }
-
-
-def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the record that `delta` prints."""
-    options.check_options(args)
-    parts = _described(args)
-    composed, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
-    shorter = (None if args.spent is None else
-               accounting.delta(_stopped(parts, args.spent), args.epsilon, **how))
-    return {**_noise(args, composed), "epsilon": args.epsilon,
-            "delta": accounting.delta(composed, args.epsilon, **how),
-            "delta_spent_if_fixed": shorter, **_how(args, composed),
-            "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
+    everything, spent = _together(parts), getattr(args, "spent", None)
+    how = {"neighbours": args.neighbours, "people": args.people}
+    record, where = _noise(args, everything), {**how, "sampling": everything.summary()}
+    if args.command == "delta":
+        return {**record, "epsilon": args.epsilon,
+                "delta": accounting.delta(everything, args.epsilon, **how),
+                "delta_spent_if_fixed": None if spent is None else accounting.delta(
+                    _stopped(parts, spent), args.epsilon, **how), **where,
+                "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
+    stated = _stated(args, parts)
+    return {**record, "epsilon": stated.epsilon, "proven_up_to": stated.proven_up_to,
+            "epsilon_if_stopped_by_looking": stated.epsilon_if_stopped_by_looking,
+            "epsilon_spent_if_fixed": None if spent is None else stated.epsilon_spent_if_fixed,
+            "delta": args.delta, **where, "accountant": stated.accountant, "event": stated.event}
 
 
 def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
@@ -158,36 +136,28 @@ def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
         per_player = {name: x for name, x in players.items() if x is not None}
     for other in others:
         per_player |= other.noise_multipliers()
-    return {
-        "algorithm": args.algorithm,
-        "noise_multiplier": per_player if args.command == "calibrate" else None,
-        "displacement": (mechanism.resolvent.noise_unit(query)
-                         if isinstance(query, mechanism.Resolvent) else None),
-        "effective_noise_multiplier": main.multiplier(),
-        "losses_noise_multiplier": losses[0].multiplier() if losses else None,
-        "losses_noise": losses[0].unit if losses else None,
-    }
-
-
-def _how(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
-    """Returns relation, people and sampling, as fields of a record."""
-    return {"neighbours": args.neighbours, "people": args.people,
-            "sampling": everything.summary()}
+    return {"algorithm": args.algorithm,
+            "noise_multiplier": per_player if args.command == "calibrate" else None,
+            "displacement": (mechanism.resolvent.noise_unit(query)
+                             if isinstance(query, mechanism.Resolvent) else None),
+            "effective_noise_multiplier": main.multiplier(),
+            "losses_noise_multiplier": losses[0].multiplier() if losses else None,
+            "losses_noise": losses[0].unit if losses else None}
 
 
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns noise multipliers, epsilon or delta, a line for each."""
-    record, lines = delta_answer(args) if args.command == "delta" else answer(args), []
+    record, lines = _answers(args), []
     for name, value in record.items():
         if name == "epsilon" and value == float("inf"):
             value = answers.limit_in_words(record["proven_up_to"], args.delta)
         elif isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):
-            value = f"{value:.6g}" if value < float("inf") else sections.NO_GUARANTEE
+            value = f"{value:.6g}" if value < float("inf") else statements.NO_GUARANTEE
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
-    return {name: sections.NO_GUARANTEE if value == float("inf") else value
+    return {name: statements.NO_GUARANTEE if value == float("inf") else value
             for name, value in record.items()}, "\n".join(lines)
 
 

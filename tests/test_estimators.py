@@ -266,6 +266,15 @@ def test_a_number_is_predicted_within_its_public_range():
         PrivateRegressor(label_range=(3, 3), **how).fit(x, y)
 
 
+def test_refusals_of_labels_print_no_cell():
+    x, _ = made()
+    model = PrivateRegressor(label_range=(0, 1), bounds=(-1, 1))
+    for rows, y in ((x, ["Mr 417"] * len(x)), (x, np.full(len(x), 417j)), (x + 417j, x[:, 0])):
+        with pytest.raises(ValueError, match=r"must be real|no number") as refusal:
+            model.fit(rows, y)
+        assert "417" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("form", [
     PrivateAUCClassifier, PrivateWorstGroupClassifier, PrivateFairClassifier])
 def test_the_noise_is_for_all_rows_of_a_person_whose_owners_are_not_known(form, tmp_path):

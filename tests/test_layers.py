@@ -49,7 +49,7 @@ TESTED_IN = {
     "accounting/test_answers": "accounting/curve accounting/tuning",
     "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
     "accounting/test_subsampling": "accounting/gaussian",
-    "accounting/test_statements": "accounting/sections accounting/stating",
+    "accounting/test_statements": "accounting/stating",
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups",

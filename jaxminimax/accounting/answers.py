@@ -296,6 +296,24 @@ def limit_in_words(proven: float | None, delta: float) -> str:
             "guarantee")
 
 
+def quote_one(delta: float) -> str:
+    """States how one of two epsilons at the same delta is quoted."""
+    return ("Quote one of the two, decided before the run; to quote the smaller one afterwards, "
+            f"say delta = {2 * delta:g}.")
+
+
+def membership(rate: float, share: float) -> str:
+    """States a bound on membership attacks; the share is rounded up."""
+    return (f"At {100 * rate:g} % false positives, a membership attack finds at most "
+            f"{rounded_up(100 * share)} % of members.")
+
+
+def rounded_up(value: float) -> str:
+    """Returns a positive number with two or three digits, rounded up."""
+    step = 10.0 ** (min(math.floor(math.log10(max(value, 1e-300))), 0) - 1)
+    return f"{min(math.ceil(round(value / step, 6)) * step, 100.0):.4g}"
+
+
 def refuse(epsilon: float, delta: float, limit: Limits) -> None:
     """Refuses a target beyond the limits.
 

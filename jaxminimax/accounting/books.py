@@ -327,21 +327,12 @@ def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
     """Returns the statement of a ledger's content, by its filter and the sums of its charges."""
     entries, (theorem, odometer) = content["entries"], rule.summary()
     shown = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
+    same = ("epsilon", "delta", "neighbours", "people", "unit")
     return statements.LedgerStatement(
-        epsilon=content["epsilon"],
-        epsilon_if_stopped_by_looking=rule.odometer(spent),
-        delta=content["delta"],
-        neighbours=content["neighbours"],
-        people=content["people"],
-        unit=content["unit"],
-        filter=theorem,
-        odometer=odometer,
-        limits=dict(rule.limits),
-        spent=spent,
+        **{name: content[name] for name in same}, filter=theorem, odometer=odometer,
+        epsilon_if_stopped_by_looking=rule.odometer(spent), limits=dict(rule.limits), spent=spent,
         runs=tuple({name: entry.get(name) for name in shown} for entry in entries),
-        enforced=tuple(dict.fromkeys((
-            *_ENFORCED, *(x for e in entries for x in e["enforced"])))),
+        enforced=tuple(dict.fromkeys((*_ENFORCED, *(x for e in entries for x in e["enforced"])))),
         assumed=tuple(dict.fromkeys((
             *stating.claims(content["unit"], content["people"]), *_ASSUMED, stating.ENDS,
-            *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))),
-    )
+            *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))))

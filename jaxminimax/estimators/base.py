@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
 from jaxminimax.base import checks
+from jaxminimax.base.identity import exact, in_dictionary
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -23,6 +24,7 @@ _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record
 _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
+    "Complex data": "Complex data not supported: X and y must be real numbers.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
@@ -77,7 +79,7 @@ class PrivateEstimator(BaseEstimator):
                             f"fit has no argument {', '.join(sorted(refused))}.")
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        table, y = self._table(X, y)
+        table, y = self._table(X, exact(y) if in_dictionary(y) else y)
         target = self._target(y)
         key = self._key()
         owners, most = self._owners(X, owners)
@@ -158,6 +160,8 @@ class PrivateEstimator(BaseEstimator):
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
+        if hasattr(X, "column_names"):  # of pyarrow, whose missing cells NumPy may read as others
+            X = X.to_pandas()
         try:
             if y is None:
                 X = validation.validate_data(self, X, reset=False, **how)

@@ -210,7 +210,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
     def _target(self, y: Any) -> np.ndarray:
         label = Schema({"x": columns.Number(0, 1)}, "y", **self._label())  # refuses a wrong range
-        return label.labels({"y": np.asarray(y, np.float64)})
+        try:
+            return label.labels({"y": np.asarray(y, np.float64)})
+        except (ValueError, TypeError):  # NumPy would print the cell
+            raise ValueError("y has a cell that is no number: encode labels as numbers.") from None
 
     def _label(self) -> dict[str, Any]:
         if self.label_range is not None:

@@ -71,9 +71,9 @@ def dither(key: jax.Array, like: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(like)
     size = sum(x.size for x in leaves)
 
-    word = random_bits.random_words(key, (2 * -(-size // 8),))
-    place = np.arange(0, 32, 8, dtype=np.uint32)[:, None]
-    # the four bytes of each word, [4, words], flat
+    word = random_bits.random_words(key, (2, -(-size // 8)))
+    place = np.arange(0, 32, 8, dtype=np.uint32)[:, None, None]
+    # the four bytes of each word, [4, 2, words / 2], flat
     drawn = (word[None] >> place).astype(jnp.uint8)
     if size > _FEW:  # of a few, each reader may compute its own
         drawn = tree.materialise(lambda: (word[None] >> place).astype(jnp.uint8))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.accounting import Ledger, Profile, Statement, profile, profiles, sections
+from jaxminimax.accounting import Ledger, Profile, Statement, answers, profile, profiles, statements
 from jaxminimax.tables.columns import Category
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
@@ -38,14 +38,14 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     if scorer.described is not None:
         law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
         stated = dataclasses.replace(stated, answers=law.answers(profiles.STATED))
-    large = tuple(x for x in stated.assumed if x.startswith(sections.LARGE_DELTA))
+    large = tuple(x for x in stated.assumed if x.startswith(statements.LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
     words = {"title": f"Private model of “{scorer.schema.label}”", "date": data.get("date") or "",
              "paragraph": stated.paragraph(), "json": json.dumps(stated.to_json(), indent=1)}
     lists = {"notes": ("To note", (*map(str, scorer.notes), *large)),
              "meaning": ("What this guarantees", _plain(stated)),
              "assumptions": ("Assumptions, each with the person who must see to it", tuple(
-                 x for x in stated.owned() if x.removeprefix(sections.USER) not in settings)),
+                 x for x in stated.owned() if x.removeprefix(statements.USER) not in settings)),
              "settings": ("Settings", settings), "annex": ("Technical annex", stated.annex()),
              "enforced": ("Enforced by the code", stated.enforced)}
     template = pathlib.Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
@@ -72,7 +72,7 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
     names = list(map(str, schema.columns))
     rows = {"label": _label(schema),
             "guarantee": (f"ε = {stated.epsilon:.4g} at δ = {stated.delta:g} for {stated.unit}"
-                          if math.isfinite(stated.epsilon) else sections.NO_GUARANTEE),
+                          if math.isfinite(stated.epsilon) else statements.NO_GUARANTEE),
             "table": f"{data.get('table') or 'a table'}, {stated.records} records",
             "purpose": data.get("purpose") or "not stated",
             "run by": data.get("by") or "not stated",
@@ -158,7 +158,7 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
     """Draws the trade-off curve, delta(epsilon), and AUC against epsilon where it has a curve."""
     parts, stated = [], scorer.statement
     if law is not None:
-        parts += [(trade_off(law), sections.membership(0.01, law.true_positives(0.01))
+        parts += [(trade_off(law), answers.membership(0.01, law.true_positives(0.01))
                    + " The thin line is guessing."),
                   (deltas(law, stated.epsilon, stated.delta),
                    "The same noise has a δ for every ε. The dot is the pair of the statement.")]

@@ -11,8 +11,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting.answers import limits
-from jaxminimax.accounting.sections import membership
+from jaxminimax.accounting.answers import limits, membership
 from jaxminimax.mechanism import releases
 from tests.helpers.words import one_line
 

@@ -6,6 +6,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from jaxminimax.base.identity import persons
+from jaxminimax.estimators import PrivateClassifier
 from jaxminimax.tables import (
     Category,
     Charged,
@@ -84,6 +86,26 @@ def test_a_missing_integer_changes_its_own_row_of_a_parquet_file(tmp_path):
             assert one.x[:2, :2].tolist() == [[1, 0], [0, 1]]
             assert one.x[:, 2].tolist() == [1, 1, np.float32(5 / 9) if last else 0]
             assert one.labels.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.float32()])
+def test_a_cell_that_is_missing_from_a_dictionary_is_no_other_rows(kind):
+    schema = Schema({"a": Number(0, 4, missing=True), "b": Category(("1", "2", "3"))}, "y", "1",
+                    owner="o", groups="b", group_values=("1", "2", "3"))
+    pieces, numbers = [], []
+    for last in ("2", "3"):  # NumPy would read the missing cell as the last value of the dictionary
+        column = pa.chunked_array([pa.array(["1", None, last]).cast(kind).dictionary_encode()])
+        table = pa.table({"a": column, "b": column, "y": column, "o": ["p", "q", "r"]})
+        read = records.encoded(table, schema)
+        pieces.append((read.x[:2].tolist(), read.labels[:2].tolist(), read.groups[:2].tolist()))
+        with pytest.raises(ValueError, match="row 1 of owners"):
+            persons(column)
+        with pytest.raises((ValueError, TypeError), match=r"[uU]nknown|not supported|NaN"):
+            PrivateClassifier(schema={"b": schema.columns["b"]}).fit(table, column)
+        numbers.append(PrivateClassifier()._table(table.select(["a"]), [0, 1, 0])[0]["x0"])
+    assert pieces[0] == pieces[1]
+    assert pieces[0][0][1] == [0, 1, 0, 0, 0, 0]
+    np.testing.assert_array_equal(numbers, [[1, np.nan, 2], [1, np.nan, 3]])
 
 
 def test_a_bar_shows_the_rows_that_were_read(tmp_path, capsys, monkeypatch):
