@@ -38,8 +38,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging, descent, group_sgd, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, group_sgd, schedules
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Repeat, Sequence
@@ -71,7 +70,7 @@ class Hyper:
     iterations: int = jax.tree.static()
     balanced: float = jax.tree.static(default=0.3)
     cap: float | jax.Array = 2.0
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
     optimiser: Callable[..., Any] = jax.tree.static(default=optax.sgd)
 
 
@@ -88,7 +87,7 @@ class State(NamedTuple):
     """
 
     z: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     memory: Any
     losses: jax.Array
     spent: jax.Array

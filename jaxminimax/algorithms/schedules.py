@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import scipy
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, types
 from jaxminimax.base import public_names as _public_names
-from jaxminimax.base.types import pytree_dataclass
 
 Step = float | jax.Array | Callable[[jax.Array], jax.Array]
 
@@ -20,7 +19,7 @@ def __dir__() -> list[str]:
     return _public_names(globals())
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Decay:
     """The step min(scale / (t + offset)^power, cap) of round t.
 
@@ -48,7 +47,7 @@ class Decay:
         return jnp.minimum(self.scale / (t + self.offset) ** self.power, self.cap)
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Cosine:
     """The step scale (1 + cos(pi (t - 1) / rounds)) / 2 of round t, down to nearly 0.
 
@@ -71,7 +70,7 @@ class Cosine:
         return self.scale * (1 + jnp.cos(jnp.pi * done)) / 2
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Linear:
     """The step scale (1 - (t - 1) / rounds) of round t, down to scale / rounds along a line.
 

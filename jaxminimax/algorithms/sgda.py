@@ -33,7 +33,6 @@ import jax.numpy as jnp
 import optax
 
 from jaxminimax.algorithms import descent, planning, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
@@ -61,7 +60,7 @@ class Hyper:
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
     geometry: Saddle = jax.tree.static(default=descent.EUCLIDEAN)
     preconditioner: Saddle = Saddle(None, None)

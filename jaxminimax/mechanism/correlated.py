@@ -75,8 +75,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism import costs, factorisation, grid, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge
 from jaxminimax.mechanism.poisson import Poisson
@@ -216,7 +215,7 @@ class InTurn(Correlation):
         return sampled(ratio / self.column(of))._replace(sets=2 * grid.DITHER_FAILURE * windows)
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class CyclicPoisson(Sampling):
     """Release t reads each record of part t mod p with probability q; row i is in part i mod p.
 

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism import correlated, costs, description, grid, sentences
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
@@ -127,7 +126,7 @@ class OneRelease(abc.ABC):
         return dataclasses.replace(self, sampling=sampling)  # type: ignore[type-var]
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Repeat(Leaf):
     """`times` adaptive uses of `query`, each on a fresh sample with fresh noise.
 

@@ -6,8 +6,7 @@ from typing import Any, Self
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism import description, grid, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, concrete
 from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
@@ -20,7 +19,7 @@ __all__ = ["Resolvent"]
 ASSUMES = ("monotone", "lipschitz")
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Resolvent(OneRelease):
     """Release the solution of a regularised problem over a sample, plus Gaussian noise.
 

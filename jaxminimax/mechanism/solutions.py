@@ -5,8 +5,7 @@ from typing import Any
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism import description, grid, sentences
 from jaxminimax.mechanism.costs import SENSITIVITY, concrete
 from jaxminimax.mechanism.sentences import Words
@@ -15,7 +14,7 @@ from jaxminimax.solvers import groups
 __all__ = ["GroupSolution", "Solution", "phase_sizes"]
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Solution(description.Once):
     """One release of a solver's certified solution plus Gaussian noise (output perturbation).
 
@@ -60,7 +59,7 @@ class Solution(description.Once):
                      assumed=(self.because,))
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class GroupSolution(description.Once):
     """`phases` releases of certified solutions of the regularised worst-group problem.
 

@@ -24,7 +24,7 @@ import numpy as np
 import optax
 
 from jaxminimax.accounting import calibrate, statement
-from jaxminimax.algorithms import averaging, sgda
+from jaxminimax.algorithms import descent, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
@@ -131,7 +131,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
         query=Query(clip=Saddle(plain.label.clip, LENGTH * labels * math.sqrt(groups - 1)),
                     noise_multiplier=budget_split(w=OF_SCORER), population=population),
         step=Saddle(min(0.1 * plain.time / rounds, 2.0), STEP), iterations=rounds,
-        averaging=averaging.TAIL, optimiser=Saddle(rule.HEAVY_BALL, optax.sgd))
+        averaging=descent.TAIL, optimiser=Saddle(rule.HEAVY_BALL, optax.sgd))
     hyper = calibrate(sgda, hyper, epsilon=epsilon, delta=delta,
                       alongside=(*plain.alongside, plain.moments), people=people)
     return FairDefaults(plain, shares, hyper, groups, float(weight), kind)

@@ -41,7 +41,7 @@ from typing import Any
 import optax
 
 from jaxminimax.accounting import calibrate, epsilon
-from jaxminimax.algorithms import averaging, balanced_groups, sgda
+from jaxminimax.algorithms import balanced_groups, descent, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Query, Repeat, Sequence
@@ -306,7 +306,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     step = 1.0 if matrix is not None else min(0.1 * time / rounds, 2.0)
     hyper: Any = sgda.Hyper(
         query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
-        iterations=rounds, averaging=averaging.TAIL,
+        iterations=rounds, averaging=descent.TAIL,
         optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
     if method != "average":
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
@@ -324,7 +324,7 @@ def _of_groups(sizes: tuple[int, ...], clip: float, step: float, steps: float,
     """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
     hyper = balanced_groups.Hyper(
         query=GroupGradients(clip=clip, sizes=sizes, groups="all"), losses=None, step=step,
-        iterations=GROUP_ROUNDS, averaging=averaging.TAIL, optimiser=HEAVY_BALL)
+        iterations=GROUP_ROUNDS, averaging=descent.TAIL, optimiser=HEAVY_BALL)
     if not budget:
         return hyper
     moving = dataclasses.replace(hyper, losses=_losses(sizes, 1, 1.0))
