@@ -279,7 +279,8 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
     """Returns `hyper` with the noise that `noise` finds for its description."""
     losses = getattr(hyper, "losses", None)
     if losses is not None and losses.noise_multiplier is None:
-        (leaf,) = (x for x in composed.leaves(algorithm.mechanism(hyper)) if type(x) is type(losses))
+        each = composed.leaves(algorithm.mechanism(hyper))
+        (leaf,) = (x for x in each if type(x) is type(losses))
         scale = least(lambda scale: with_noise(leaf, scale), small)
         hyper = dataclasses.replace(hyper, losses=with_noise(losses, scale))
     if parts := composed.disjoint_parts(hyper.query):  # a record is in one of them
