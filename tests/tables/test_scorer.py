@@ -107,7 +107,7 @@ def test_frames_dictionaries_and_arrays_give_the_same_features():
     ({"label": {"name": "y", "positive": 1}}, "a column at least"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {}}}, r"columns.a.*range"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [1, 1]}}}, "low < high"),
-    ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, math.inf]}}}, "finite"),
+    ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, math.inf]}}}, "high of the range must lie in"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [-1, 1], "log": True}}},
      "log"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"categories": ["u", "u"]}}},
