@@ -61,8 +61,8 @@ def _plain(stated: Statement) -> tuple[str, ...]:
     meaning = stated.meaning()
     if not meaning:
         return (stated.no_guarantee(),)
-    return (f"The training protects {stated.unit}: from the model, and from everything else that "
-            "the training released, nobody can learn much that depends on this one record.",
+    return (f"The training protects {stated.unit}: these numbers limit what anybody can learn that "
+            "depends on it, from the model and from everything else that the training released.",
             *meaning)
 
 
@@ -71,8 +71,9 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
     schema, books = scorer.schema, data.get("ledger")
     names = list(map(str, schema.columns))
     rows = {"label": _label(schema),
-            "guarantee": (f"ε = {stated.epsilon:.4g} at δ = {stated.delta:g} for {stated.unit}"
-                          if math.isfinite(stated.epsilon) else statements.NO_GUARANTEE),
+            "guarantee": statements.NO_GUARANTEE if math.isinf(stated.epsilon) else (
+                f"ε = {answers.up(stated.epsilon)} at δ = {stated.delta:g} for {stated.unit}: "
+                f"{stated.relation()}"),
             "table": f"{data.get('table') or 'a table'}, {stated.records} records",
             "purpose": data.get("purpose") or "not stated",
             "run by": data.get("by") or "not stated",
@@ -81,6 +82,9 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
             "features": ", ".join(names[:_SHOWN]) + (
                 f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
             **released_words(scorer)}
+    if data.get("seed") is not None:
+        rows["guarantee"] = ("none, as the noise is of a seed, which others can guess: an "
+                             f"experiment. With a secret key: {rows['guarantee']}")
     if books is not None:
         rows["ledger"] = (
             f"{100 * books['share_left']:.3g} % is left of ε = {books['epsilon']:g} at δ = "
@@ -96,8 +100,8 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
             rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
                           "without privacy, outside of the guarantee")
     if "epsilon_with_curve" in data:
-        rows["with the curve"] = (f"ε = {data['epsilon_with_curve']:.4g} at δ = {stated.delta:g} "
-                                  "for all trainings together")
+        rows["with the curve"] = (f"ε = {answers.up(data['epsilon_with_curve'])} at δ = "
+                                  f"{stated.delta:g} for all trainings together")
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
                                          scorer.group_losses.items()) + ": means, with noise"
@@ -168,8 +172,8 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
                       "AUC on the rows held out, and its standard error over them (DeLong); the "
                       "noise of training is not in it. It is computed without privacy: publish it "
                       "only if these rows are public. Its models were trained for this picture: "
-                      f"all of them together have ε = {data['epsilon_with_curve']:.4g} at δ = "
-                      f"{stated.delta:g}."))
+                      f"all of them together have ε = {answers.up(data['epsilon_with_curve'])} at "
+                      f"δ = {stated.delta:g}."))
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
                       for svg, text in parts)
     return f"<div class='pictures'>{figures}</div>"
@@ -206,12 +210,12 @@ def lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: i
                 else f"{out['auc_reference']:.4f}")
         lines.append(f"{held} rows held out, outside of the guarantee: AUC {of}, and {best} of a "
                      "logistic regression without privacy on the same features.")
-    lines += [f"At epsilon = {x['epsilon']:.4g}: AUC "
+    lines += [f"At epsilon = {answers.up(x['epsilon'])}: AUC "
               f"{with_error(x['auc'], x['auc_standard_error'])}."
               for x in out.get("curve", ())]
     if "epsilon_with_curve" in out:
         lines.append(f"With the runs of the curve everything together has epsilon = "
-                     f"{out['epsilon_with_curve']:.4g} at delta = {args.delta:g}.")
+                     f"{answers.up(out['epsilon_with_curve'])} at delta = {args.delta:g}.")
     if out["ledger"] is not None:
         lines.append(f"Ledger: {100 * out['ledger']['share_left']:.3g} % of its budget is left, "
                      f"epsilon = {out['ledger']['epsilon']:g} at delta = "
