@@ -41,7 +41,7 @@ import optax
 from jaxminimax.algorithms import descent, group_sgd, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence, description
+from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Repeat, Sequence
 from jaxminimax.releases.groups import release_group_losses, release_weighted_gradient
 
 
@@ -111,7 +111,7 @@ def rounds_balanced(hyper: Hyper) -> int:
     return int(hyper.balanced * hyper.iterations)
 
 
-def mechanism(hyper: Hyper) -> description.Mechanism:
+def mechanism(hyper: Hyper) -> Description:
     """Describes a run: T gradients of all groups, and losses from T_0 + 1 on.
 
     A run that is stopped has made its first releases in this order, which `Sequence` charges:
