@@ -153,8 +153,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
     (main, *_), queries = leaves(described), _queries(described)
     clips = main.clips()
-    wanted = Saddle(clips.get("w", clips.get("", next(iter(clips.values()), None))),
-                    clips.get("v"))
+    wanted = Saddle(clips.get("w", clips.get("", next(iter(clips.values()), None))), clips.get("v"))
     sampling = getattr(queries[0], "sampling", Full())
     size = getattr(queries[0], "population", None) or max(getattr(queries[0], "sizes", (n,)))
     read = int(sampling.rows_read(size))
@@ -188,8 +187,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
 # --- by shapes alone ---
 
 
-def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
-            z: Any) -> tuple[PyTree, int]:
+def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any, z: Any) -> tuple[PyTree, int]:
     """Returns shapes and dtypes of the data, and the number of records."""
     held = data.rows if isinstance(data, sharding.Sharded) else data
     arguments.call(jax.random.key(0), z, hyper, algorithm, problem)

@@ -16,12 +16,11 @@ from jaxminimax.accounting import answers, statements, stating
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, types
 from jaxminimax.drivers import plan
-from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.tables import check, scorer
 from jaxminimax.tables import command as tables
 
 
-def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
+def _calibrated(args: argparse.Namespace) -> list[mechanism.Description]:
     """Describes a run and its extra losses, with noise calibrated to the target."""
     algorithm, share = ALGORITHMS[args.algorithm], args.laplace
     how: dict[str, Any] = {"neighbours": args.neighbours, "people": args.people}
@@ -39,7 +38,7 @@ def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
     return [algorithm.mechanism(hyper), *extra]
 
 
-def _described(args: argparse.Namespace) -> list[Mechanism]:
+def _described(args: argparse.Namespace) -> list[mechanism.Description]:
     """Describes the releases with the noise of the command line."""
     algorithm, laplace = ALGORITHMS[args.algorithm], args.laplace_noise_multiplier
     checks.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
@@ -55,12 +54,12 @@ def _described(args: argparse.Namespace) -> list[Mechanism]:
 # --- what is printed ---
 
 
-def _together(parts: list[Mechanism]) -> Mechanism:
+def _together(parts: list[mechanism.Description]) -> mechanism.Description:
     """Returns all parts as one mechanism."""
     return parts[0] if len(parts) == 1 else mechanism.Sequence(parts=tuple(parts))
 
 
-def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
+def _stopped(parts: list[mechanism.Description], spent: int) -> mechanism.Description:
     """Truncates each part after so many releases."""
     stopped = (part.truncated(spent) for part in parts)
     return _together([part for part in stopped if part is not None])
@@ -86,7 +85,7 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return record, plain
 
 
-def _stated(args: argparse.Namespace, parts: list[Mechanism]) -> accounting.Statement:
+def _stated(args: argparse.Namespace, parts: list[mechanism.Description]) -> accounting.Statement:
     """States what the parts cost, and what they cost after --spent releases."""
     allowed, spent = mechanism.releases(parts[0]), getattr(args, "spent", None)
     return stating.state_of(
@@ -123,7 +122,7 @@ def _answers(args: argparse.Namespace) -> dict[str, Any]:
             "delta": args.delta, **where, "accountant": stated.accountant, "event": stated.event}
 
 
-def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
+def _noise(args: argparse.Namespace, everything: mechanism.Description) -> dict[str, Any]:
     """Returns the noise multipliers, as fields of a record."""
     parts: list[Any] = mechanism.leaves(everything)
     of_losses = (mechanism.GroupLosses, mechanism.RecordLosses, mechanism.Selection)

@@ -142,8 +142,7 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
             "unit": settings["unit"] or identity.unit_of(people), "opened": now(),
-            "filter": {"kind": kind, "limits": rule.limits, "details": rule.details},
-            "entries": []}
+            "filter": {"kind": kind, "limits": rule.limits, "details": rule.details}, "entries": []}
 
 
 def now() -> str:

@@ -228,8 +228,7 @@ def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int)
     if not cost.losses:
         one = gaussian.delta(gaussian_mu(cost, neighbours, people), epsilons)
         return [(one, one)]
-    ways = [_along(releases, epsilons)
-            for releases in _directions(cost, neighbours, people)]
+    ways = [_along(releases, epsilons) for releases in _directions(cost, neighbours, people)]
     # r people absent from one data set, k - r from the other: reversed, it is the one of k - r
     return [(ways[i], ways[-1 - i]) for i in range((len(ways) + 1) // 2)]
 

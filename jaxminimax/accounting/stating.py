@@ -9,9 +9,8 @@ from typing import Any
 from jaxminimax.accounting import answers as accountant
 from jaxminimax.accounting import curve, profiles, statements, tuning
 from jaxminimax.base import VERSION, checks, identity
-from jaxminimax.mechanism import Repeat, Sequence, leaves, releases, repetitions, sentences
+from jaxminimax.mechanism import Description, Repeat, Sequence, leaves, repetitions, sentences
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import Mechanism
 
 ENFORCED = (
     "The noise, the samples and the clip norms of the run are those that the accountant counted.",
@@ -87,19 +86,19 @@ def accountant_name(bound: str, people: int = 1) -> str:
     return f"{_BOUND[bound]}{lemma} (jaxminimax {VERSION})"
 
 
-def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
+def enforced_by(mechanism: Description) -> tuple[str, ...]:
     """Returns what the code enforces of a mechanism."""
     return (*((sentences.EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
-def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
+def assumed_by(mechanism: Description) -> tuple[str, ...]:
     """Returns the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (sentences.FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
-              neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+              neighbours: str = "replace_one", alongside: tuple[Description, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
               answers: bool = False, rows_each: int | None = None) -> statements.Statement:
     """Makes the privacy statement of a run.
@@ -138,21 +137,21 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     """
     accountant.check_delta(delta)
     main, alongside = curve.of_run(algorithm, hyper), curve.extras(alongside)
-    allowed = releases(main)
+    allowed = main.releases()
     spent = allowed if state is None else int(concrete(state.spent))
     checks.count("spent", spent, low=0)
 
-    def part_at(count: int) -> Mechanism:
+    def part_at(count: int) -> Description:
         done = main.truncated(count)
         return Sequence(parts=(*alongside, *(() if done is None else (done,))))
 
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
                     people=people, answers=answers, rows_each=rows_each,
-                    extra=lambda _: sum(map(releases, alongside)))
+                    extra=lambda _: sum(one.releases() for one in alongside))
 
 
-def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: float, *,
+def state_of(everything: Description, part_at: Callable[[int], Description], delta: float, *,
              spent: int, allowed: int, neighbours: str = "replace_one", unit: str | None = None,
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,

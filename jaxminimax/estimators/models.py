@@ -337,8 +337,7 @@ class PrivateFairClassifier(PrivateScorer):
     groups: Any = None
     group_values: Any = None
 
-    def _groups(self, groups: Any, table: Any, target: np.ndarray,
-                index: np.ndarray) -> np.ndarray:
+    def _groups(self, groups: Any, table: Any, target: np.ndarray, index: np.ndarray) -> np.ndarray:
         groups, values = _found(self, groups, table)
         values = values if self.group_values is None else self.group_values
         self._as_they_occur = values is None

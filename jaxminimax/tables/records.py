@@ -181,8 +181,7 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
         result.y[part] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),
                                   np.nan_to_num(y[rows]), 0)
         labelled = _labelled(y[rows].reshape(rows.size, -1)).reshape(rows.shape)
-        result.weight[part] = present * labelled / np.maximum(
-            np.sum(present, 1, keepdims=True), 1)
+        result.weight[part] = present * labelled / np.maximum(np.sum(present, 1, keepdims=True), 1)
     return result
 
 

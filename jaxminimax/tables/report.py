@@ -3,7 +3,6 @@
 With its pictures, and the AUC without privacy that stands in it: for study, never for release.
 """
 
-import argparse
 import dataclasses
 import html
 import json
@@ -68,12 +67,14 @@ def _plain(stated: Statement) -> tuple[str, ...]:
 
 def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[str, str]:
     """Names what was trained, on what, for what, by whom, and what it cost."""
-    schema, books = scorer.schema, data.get("ledger")
-    names = list(map(str, schema.columns))
-    rows = {"label": _label(schema),
-            "guarantee": statements.NO_GUARANTEE if math.isinf(stated.epsilon) else (
-                f"ε = {answers.up(stated.epsilon)} at δ = {stated.delta:g} for {stated.unit}: "
-                f"{stated.relation()}"),
+    names, seed = list(map(str, scorer.schema.columns)), data.get("seed")
+    guarantee = statements.NO_GUARANTEE if math.isinf(stated.epsilon) else (
+        f"ε = {answers.up(stated.epsilon)} at δ = {stated.delta:g} for {stated.unit}: "
+        f"{stated.relation()}")
+    return {"label": _label(scorer.schema),
+            "guarantee": guarantee if seed is None else (
+                "none, as the noise is of a seed, which others can guess: an experiment. With a "
+                f"secret key: {guarantee}"),
             "table": f"{data.get('table') or 'a table'}, {stated.records} records",
             "purpose": data.get("purpose") or "not stated",
             "run by": data.get("by") or "not stated",
@@ -81,11 +82,13 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
             "software": ", ".join(f"{name} {x}" for name, x in data.get("versions", {}).items()),
             "features": ", ".join(names[:_SHOWN]) + (
                 f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
-            **released_words(scorer)}
-    if data.get("seed") is not None:
-        rows["guarantee"] = ("none, as the noise is of a seed, which others can guess: an "
-                             f"experiment. With a secret key: {rows['guarantee']}")
-    if books is not None:
+            **results(scorer, data)}
+
+
+def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
+    """Names what was released of the label and the groups, what is left, and how it predicts."""
+    rows = released_words(scorer)
+    if (books := data.get("ledger")) is not None:
         rows["ledger"] = (
             f"{100 * books['share_left']:.3g} % is left of ε = {books['epsilon']:g} at δ = "
             f"{books['delta']:g} for {books['unit']}; it has {', '.join(books['runs'])}")
@@ -101,7 +104,7 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
                           "without privacy, outside of the guarantee")
     if "epsilon_with_curve" in data:
         rows["with the curve"] = (f"ε = {answers.up(data['epsilon_with_curve'])} at δ = "
-                                  f"{stated.delta:g} for all trainings together")
+                                  f"{data['delta']:g} for all trainings together")
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
                                          scorer.group_losses.items()) + ": means, with noise"
@@ -191,36 +194,15 @@ def books_left(ledger: Ledger) -> dict[str, Any]:
             "runs": [one["name"] for one in stated.runs]}
 
 
-def lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: int) -> list[str]:
-    """Returns the lines that are printed without --json."""
-    lines = [str(scorer.statement)]
-    if scorer.group_losses is not None:
-        each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
-        lines.append(f"Mean losses of the groups, with noise, released: {each}.")
-    lines += [f"{what[0].upper()}{what[1:]}: {number}." for what, number in
-              released_words(scorer).items()]
-    if held and scorer.schema.target is not None:
-        each = ", ".join(f"{name} {out[key]:.4g} (without privacy {out[f'{key}_reference']:.4g})"
-                         for key, name in SCORES.items() if out.get(key) is not None)
-        lines.append(f"{held} rows held out, outside of the guarantee: {each}.")
-    elif held:
-        of = "of one label only" if out["auc"] is None else with_error(
-            out["auc"], out["auc_standard_error"])
-        best = ("of one label only" if out["auc_reference"] is None
-                else f"{out['auc_reference']:.4f}")
-        lines.append(f"{held} rows held out, outside of the guarantee: AUC {of}, and {best} of a "
-                     "logistic regression without privacy on the same features.")
-    lines += [f"At epsilon = {answers.up(x['epsilon'])}: AUC "
-              f"{with_error(x['auc'], x['auc_standard_error'])}."
-              for x in out.get("curve", ())]
-    if "epsilon_with_curve" in out:
-        lines.append(f"With the runs of the curve everything together has epsilon = "
-                     f"{answers.up(out['epsilon_with_curve'])} at delta = {args.delta:g}.")
-    if out["ledger"] is not None:
-        lines.append(f"Ledger: {100 * out['ledger']['share_left']:.3g} % of its budget is left, "
-                     f"epsilon = {out['ledger']['epsilon']:g} at delta = "
-                     f"{out['ledger']['delta']:g} for {', '.join(out['ledger']['runs'])}.")
-    if args.seed is not None:
+def lines(scorer: Scorer, data: dict[str, Any], held: int) -> list[str]:
+    """Returns the lines that are printed without --json; `held`: rows held out."""
+    lines = [str(scorer.statement), *(f"{name[0].upper()}{name[1:]}: {text}."
+                                      for name, text in results(scorer, data).items())]
+    if held and data.get("auc", held) is None:
+        lines.append(f"The {held} rows held out have one label only, so they have no AUC.")
+    lines += [f"At ε = {answers.up(x['epsilon'])}: AUC "
+              f"{with_error(x['auc'], x['auc_standard_error'])}." for x in data.get("curve", ())]
+    if data["seed"] is not None:
         lines.append("The noise is of a seed: for experiments, not for release.")
     return lines
 

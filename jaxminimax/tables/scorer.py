@@ -22,7 +22,7 @@ from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
     from jaxminimax.accounting import Statement
-    from jaxminimax.mechanism.description import Mechanism
+    from jaxminimax.mechanism import Description
 
 FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
@@ -68,7 +68,7 @@ class Scorer:
     moments: scaling.Moments
     floor: float | None
     stated: dict[str, Any]
-    described: "Mechanism | None" = None
+    described: "Description | None" = None
     group_losses: dict[str, float] | None = None
     notes: tuple[Note, ...] = ()
 

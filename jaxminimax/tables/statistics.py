@@ -54,7 +54,7 @@ import scipy
 
 from jaxminimax.accounting import calibrate_shares
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
-from jaxminimax.mechanism import Query, Repeat, description
+from jaxminimax.mechanism import Description, Query, Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables import labels, scaling
 from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
@@ -79,7 +79,7 @@ def one_release(population: int, clip: float, noise_multiplier: float | None = N
 
 
 def shared_release(population: int, clip: float, share: float, epsilon: float, delta: float,
-                   alongside: tuple[description.Mechanism, ...] = (), people: int = 1) -> Repeat:
+                   alongside: tuple[Description, ...] = (), people: int = 1) -> Repeat:
     """Describes `one_release` that takes a share of what `alongside` leaves of (epsilon, delta)."""
     (described,) = calibrate_shares((one_release(population, clip),), (share,), epsilon, delta,
                                     alongside=alongside, people=people)
@@ -271,8 +271,7 @@ def least_ridge(width: int, population: int, noise_multiplier: float, half: floa
     return _SAFE * half * noise_multiplier / population * math.sqrt(2 * width)
 
 
-def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
-                           weight: np.ndarray,
+def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray, weight: np.ndarray,
                            place: Callable[[PyTree], PyTree] = jax.device_put) -> np.ndarray:
     """Releases M, symmetric, float64 `[d, d]`.
 
@@ -296,8 +295,7 @@ def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
     full = np.eye(len(second) + 1)
     full[:-1, :-1] = second
     values, vectors = np.linalg.eigh(full)
-    return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T,
-                      np.float32)
+    return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T, np.float32)
 
 
 def variances(squares: Any, by: scaling.Moments, floor: float | None,
