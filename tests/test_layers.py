@@ -33,7 +33,7 @@ TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "plac
 
 # what algorithms share: no algorithms of their own
 SHARED = {f"algorithms/{name}.py" for name in (
-    "planning", "recursion", "schedules")}
+    "planning", "recursion")}
 FEED = {"observe_record"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run", "call_kept",
@@ -54,7 +54,6 @@ TESTED_IN = {
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups",
     "algorithms/test_descent": "algorithms/sgda algorithms/gda",
-    "algorithms/test_extragradient": "algorithms/schedules",
     "algorithms/test_group_oco": "algorithms/ftrl releases/stream",
     "algorithms/test_proximal": "mechanism/resolvent",
     "algorithms/test_recursive": "algorithms/recursion algorithms/recursive_sgda",

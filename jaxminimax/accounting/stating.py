@@ -287,7 +287,7 @@ class TuningStatement(statements.Stated):
             "sampling": " ".join(self.sampling), "score": self.score, "noise multiplier": noise,
             "tuning": f"counted: the choice among {self.candidates} candidates; a given candidate, "
                       f"such as the best, is tried with probability {self.chance_of_trying:.3g}",
-            "one run alone": f"epsilon = {self.epsilon_of_one_run:.4g}"}
+            "one run alone": f"epsilon = {accountant.up(self.epsilon_of_one_run)}"}
 
     def annex(self) -> tuple[str, ...]:
         """Returns the law of the number of runs."""

@@ -38,7 +38,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import descent, group_sgd, schedules
+from jaxminimax.algorithms import descent, group_sgd, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Repeat, Sequence
@@ -147,7 +147,7 @@ def example(query: GroupGradients, iterations: int,
 
 
 def _optimiser(hyper: Hyper, t: jax.Array) -> Any:
-    return hyper.optimiser(schedules.at(hyper.step, t))
+    return hyper.optimiser(planning.step_at(hyper.step, t))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -189,7 +189,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
             lambda: release_group_losses(key, losses, done - first, problem, w, data).astype(
                 y.dtype),
             lambda: y)
-        weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
+        weight_step = planning.step_at(hyper.weight_step, t).astype(y.dtype)
         moved = jnp.minimum(jax.nn.log_softmax(log_weights + weight_step * y),
                             _most(hyper, log_weights.dtype))
         log_weights = jnp.where(done >= first, moved, log_weights)  # ln v_{t+1}

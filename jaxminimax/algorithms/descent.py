@@ -22,6 +22,7 @@ Source: Nemirovski, Juditsky, Lan and Shapiro, "Robust stochastic approximation 
 stochastic programming", SIAM J. Optim. 19 (2009), Section 3.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,10 +30,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.algorithms import schedules
+from jaxminimax.algorithms import planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import AnyProblem, Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Query, Repeat, repeat
+from jaxminimax.mechanism import Query, Repeat, batch_size, grid, repeat
+from jaxminimax.mechanism.costs import concrete
 from jaxminimax.releases.sums import noisy_operator_and_clip
 
 
@@ -238,9 +240,9 @@ def started(z: Saddle, hyper: Any) -> Saddle:
         step: Any = getattr(hyper, name, None)
         if isinstance(step, Saddle):
             for player, one in step._asdict().items():
-                schedules.check(f"{name}.{player}", one)
+                planning.check_step(f"{name}.{player}", one)
         elif hasattr(hyper, name):
-            schedules.check(name, step)
+            planning.check_step(name, step)
     z = arguments.point(z)
     check_geometry(getattr(hyper, "geometry", EUCLIDEAN), z)
     return z
@@ -284,15 +286,15 @@ def check_geometry(geometry: Saddle, z: Saddle) -> None:
                                  "the simplex: start at equal weights, 1/d each.")
 
 
-def along(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array) -> PyTree:
+def along(z: PyTree, g: PyTree, step: planning.Step | Saddle, t: jax.Array) -> PyTree:
     """Returns -step_t g in the dtypes of z; a `Saddle` of steps has one for each player."""
     if isinstance(step, Saddle):
         return Saddle(*(along(*player, t) for player in zip(z, g, step, strict=True)))
-    length = schedules.at(step, t)
+    length = planning.step_at(step, t)
     return jax.tree.map(lambda x, a: -length.astype(x.dtype) * a.astype(x.dtype), z, g)
 
 
-def stepped(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array,
+def stepped(z: PyTree, g: PyTree, step: planning.Step | Saddle, t: jax.Array,
             problem: AnyProblem, geometry: Saddle = EUCLIDEAN) -> PyTree:
     """Returns P(z - step_t g) in the dtypes of z, with entropic steps for players that take them.
 
@@ -329,3 +331,47 @@ def _entropic(x: jax.Array, change: jax.Array) -> jax.Array:
     wide = tree.at_least_float32(x.dtype)
     logits = jnp.log(jnp.maximum(x.astype(wide), _LEAST)) + change.astype(wide)
     return jax.nn.softmax(logits, axis=-1).astype(x.dtype)
+
+
+def release_variance(query: Query, dim: int | Saddle,
+                     geometry: Saddle = EUCLIDEAN) -> float:
+    """Returns V, a bound on E||xi||^2, xi the released operator less the mean of all clipped ones.
+
+    Noise of deviation sigma = z C / m on each of d coordinates, and the sample's own error, in l2
+    at most (1 - q) C^2 / (q n) for Poisson samples and C^2 / m for those of a fixed size:
+
+        V = d_w sigma_w^2 + d_v sigma_v^2 + sample                            Euclidean,
+        V = 2 sigma_w^2 ln(2 d_w) + 2 sigma_v^2 ln(2 d_v) + 2 sample ...      entropic,
+
+    where the noise counts twice too if there is a sample: the l-infinity norm has no Pythagoras.
+    (E max_j x_j^2 <= 2 ln(2 d) for d standard normals: with a such that 2 d Phi(-a) = 1 it is at
+    most 1 + a phi(a) / Phi(-a), by the union bound.) The rounding of a sum to its grid is not
+    counted: it is below the noise by many bits.
+
+    Args:
+      query: a calibrated query of full batches or of samples drawn anew in every release.
+      dim: d of both players together, for one noise; or a `Saddle` of each player's.
+      geometry: the geometry of the norm, the same for both players.
+
+    Raises:
+      ValueError: for disjoint batches, whose errors are not independent of the past; for different
+        noise or entropic steps without the dimension of each player.
+    """
+    m = batch_size(query)
+    sigmas = Saddle(*(0.0 if c is None else concrete(c) * concrete(z) / m for c, z in zip(
+        query.clip, grid.check_noise(query), strict=True)))
+    if not isinstance(dim, Saddle):
+        if geometry != EUCLIDEAN or (sigmas.w != sigmas.v and None not in query.clip):
+            raise ValueError(f"dim must be a Saddle, the dimension of each player, got {dim!r}.")
+        dim = Saddle(dim, 0) if query.clip.w is not None else Saddle(0, dim)
+    clips = [concrete(c) ** 2 for c in query.clip if c is not None]
+    square = max(clips) if query.joint else sum(clips)
+    spread = query.sampling.spread()
+    if spread is None:
+        raise ValueError("sampling must be Full, Poisson or FixedSize, drawn anew in every "
+                         f"release, got {query.sampling!r}.")
+    sample = spread * square / m
+    if geometry == ENTROPIC:
+        noise = sum(2 * s**2 * math.log(2 * d) for s, d in zip(sigmas, dim, strict=True) if d)
+        return noise if sample == 0 else 2 * (noise + sample)
+    return sum(d * s**2 for s, d in zip(sigmas, dim, strict=True)) + sample

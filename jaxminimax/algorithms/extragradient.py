@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat
@@ -118,7 +118,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     h = noisy_operator(key, described, state.spent + 1, problem, ahead, data)  # h_t
     z = descent.stepped(state.z, h, hyper.step, t, problem, hyper.geometry)  # z_{t+1}
     weight = hyper.averaging.weight(t, hyper.iterations, state.mean.weight.dtype)
-    mean = descent.weigh(state.mean, ahead, weight * schedules.at(hyper.step.w, t))
+    mean = descent.weigh(state.mean, ahead, weight * planning.step_at(hyper.step.w, t))
     return State(z, ahead, mean, state.spent + 2)
 
 
@@ -183,7 +183,7 @@ class Schedule(NamedTuple):
 def _checked_ratio(**numbers: Any) -> float:
     """Checks the ranges of the numbers and returns the Gaussian's ratio of noise to sensitivity."""
     planning.check_numbers(**numbers)
-    return schedules.gaussian_multiplier(numbers["epsilon"], numbers["delta"])
+    return planning.gaussian_multiplier(numbers["epsilon"], numbers["delta"])
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,

@@ -25,7 +25,7 @@ import math
 
 import jax
 
-from jaxminimax.algorithms import descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, Query, Repeat
@@ -72,7 +72,7 @@ def example(query: Query, iterations: int) -> Hyper:
 
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, tuple[()]]:
     """Returns the change -g_t / (rho (t + phi))."""
-    step = schedules.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)
+    step = planning.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)
     return descent.along(state.z, g, step, t), ()
 
 

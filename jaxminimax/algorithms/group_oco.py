@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, ftrl, planning, schedules
+from jaxminimax.algorithms import descent, ftrl, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, grid, sums_for
@@ -247,7 +247,7 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     sums = (TreeSums(clip=problem.lipschitz, leaves=rounds) if tree
             else sums_for(problem.lipschitz, rounds, dim))
     query = releases(clip=problem.lipschitz, bound=loss_bound, iterations=rounds, sums=sums)
-    z = 2 * sums.moves() * schedules.gaussian_multiplier(epsilon, target.delta)
+    z = 2 * sums.moves() * planning.gaussian_multiplier(epsilon, target.delta)
     losses = RecordLosses(bound=loss_bound, noise_multiplier=1 / epsilon, times=rounds)
     hyper = Hyper(query=query, step=ftrl.planned_step(sums, dim=dim, diameter=problem.diameter,
                                                       noise_multiplier=z),

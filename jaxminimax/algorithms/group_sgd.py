@@ -32,7 +32,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, GroupGradients, GroupLosses, Repeat, Sampling, Sequence, grid
@@ -169,7 +169,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     g = release_group_gradient(key, gradients, done, problem, w, data, group)
     y = release_group_losses(key, losses, done, problem, w, data)  # y_t, at w_t before it moves
     w = descent.stepped(w, g, hyper.step, t, problem)  # w_{t+1}
-    weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
+    weight_step = planning.step_at(hyper.weight_step, t).astype(y.dtype)
     v = jax.nn.log_softmax(log_weights + weight_step * y)  # ln v_{t+1}
     z = tree.cast_like(Saddle(w, v), state.z)
     return State(z, (), averaged(state.mean, z, t + 1, hyper), state.spent + 2)

@@ -43,7 +43,7 @@ import jax
 import jax.numpy as jnp
 import scipy
 
-from jaxminimax.algorithms import descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, composed, resolvent
@@ -265,7 +265,7 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
                            diameter=diameter, epsilon=epsilon, delta=delta, slack=slack)
     steep = 2 * smooth if smooth_difference is None else smooth_difference
     checks.number("smooth_difference", steep, low=0.0, high=2 * smooth, closed=True)
-    ratio = schedules.gaussian_multiplier(epsilon, delta)
+    ratio = planning.gaussian_multiplier(epsilon, delta)
 
     def of(batch: int) -> Schedule:
         rounds, each = population // batch, (1 + slack) * bound / batch

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
@@ -77,7 +77,7 @@ def example(query: Query, iterations: int) -> Hyper:
 
 
 def _optimisers(hyper: Hyper, t: jax.Array) -> Saddle:
-    return Saddle(*(make(schedules.at(step, t))
+    return Saddle(*(make(planning.step_at(step, t))
                     for make, step in zip(hyper.optimiser, hyper.step, strict=True)))
 
 
@@ -223,6 +223,6 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
     kappa, primal = smooth / modulus, smooth + smooth**2 / modulus
     ratio = max(8 * kappa**2 * math.sqrt(primal / pl), 4 * math.sqrt(2) * kappa**2)
     return Saddle(
-        schedules.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
-        schedules.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth),
+        planning.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
+        planning.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth),
     )

@@ -172,7 +172,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     difference = Difference(lipschitz=smooth, population=population, sampling=sampling)
     plain = Hyper(query=Windows(anchor=query, difference=difference, length=1),
                   step=Saddle(step, step), iterations=iterations)
-    spread = planning.release_variance(target.noise(plain).query.anchor, dim)  # V
+    spread = descent.release_variance(target.noise(plain).query.anchor, dim)  # V
     rho = step * smooth * math.sqrt(spread) / bound
     if not rho < 0.25:
         raise ValueError(
