@@ -162,8 +162,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     """A private linear model of a number with a public range, by Huber's loss.
 
     The label is put on one scale by its released mean and second moment; the loss is linear beyond
-    one standard deviation, see `tables.labels`. `score` is R^2, and is
-    not private.
+    one standard deviation, see `tables.labels`. `score` is R^2, and not
+    private.
 
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.
