@@ -52,20 +52,12 @@ LARGE = 0.1  # a delta from here on gets a warning of its own
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuses a target epsilon that is not one number in its range.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
+    """Refuses a target epsilon that is not one number in its range, by a `ValueError`."""
     _check("epsilon", epsilon, 1e6)
 
 
 def check_delta(delta: float) -> None:
-    """Refuses a delta that is not one number in its range.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
+    """Refuses a delta that is not one number in its range, by a `ValueError`."""
     _check("delta", delta, 1.0)
 
 

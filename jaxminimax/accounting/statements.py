@@ -173,13 +173,10 @@ def _wrapped(text: str, indent: int = 0) -> str:
 
 
 def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
-    """Returns a field as it was before `to_json`, with tuples and infinity.
+    """Returns a field as before `to_json`; a `ValueError` if the value is not of its type.
 
     Records of version 0.1.0 and before say null for infinity: where a number must be, that is what
     null still means.
-
-    Raises:
-      ValueError: if the value is not of the field's type.
     """
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
