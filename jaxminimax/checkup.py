@@ -170,16 +170,12 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     return Report(
         records={"number": n, "arrays": _arrays("record", record),
                  "rows each": identity.rows_each(data)},
-        parameters=tuple(x for name, one in z._asdict().items()
-                         for x in _arrays(f"z.{name}", one)),
-        players=_players(problem.operator, z, wanted),
-        labels=None if labels is None else labels.values,
-        privacy={"delta": None if delta is None else float(delta), "1/n": 1 / n,
-                 "noise is set": noise},
+        parameters=tuple(x for name in z._fields for x in _arrays(f"z.{name}", getattr(z, name))),
+        players=_players(problem.operator, z, wanted), labels=labels and labels.values,
+        privacy={"delta": delta and float(delta), "1/n": 1 / n, "noise is set": noise},
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
                 "batch size": float(sampling.batch_size(size)), "rows read": read},
-        strategy=summed.explain(z, batch_of),
-        cost=cost,
+        strategy=summed.explain(z, batch_of), cost=cost,
         warnings=_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 

@@ -78,7 +78,7 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         epsilon = accounting.epsilon(everything, args.delta, **how)
         none = statements.NO_GUARANTEE if epsilon == float("inf") else None
         record["at_delta"] = {"delta": args.delta, "epsilon": none or epsilon}
-        plain += f"\nAt delta = {args.delta:g}: epsilon = {none or f'{epsilon:.6g}'}."
+        plain += f"\nAt delta = {args.delta:g}: epsilon = {none or answers.up(epsilon, 6)}."
     if args.plot is not None:
         profile.plot(args.plot)
         plain += f"\nDrawn: {args.plot}"
@@ -144,6 +144,11 @@ def _noise(args: argparse.Namespace, everything: mechanism.Description) -> dict[
             "losses_noise": losses[0].unit if losses else None}
 
 
+def _number(name: str, value: float) -> str:
+    """Prints a number by its name: epsilon and delta rounded up."""
+    return answers.up(value, 6) if name.startswith(("epsilon", "delta")) else f"{value:.6g}"
+
+
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns noise multipliers, epsilon or delta, a line for each."""
     record, lines = _answers(args), []
@@ -153,7 +158,7 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         elif isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):
-            value = f"{value:.6g}" if value < float("inf") else statements.NO_GUARANTEE
+            value = _number(name, value) if value < float("inf") else statements.NO_GUARANTEE
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
     return {name: statements.NO_GUARANTEE if value == float("inf") else value
@@ -299,7 +304,7 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "sampling": " ".join(leaf.summary() for leaf in mechanism.leaves(described)),
             "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
             "why": list(planned.why), "hyper": _plain(planned.hyper)}
-    lines = [f"{name:28} {value:.6g}" if isinstance(value, float) else f"{name:28} {value}"
+    lines = [f"{name:28} {_number(name, value) if isinstance(value, float) else value}"
              for name, value in line.items() if name not in ("why", "hyper") and value is not None]
     lines += [f"{'hyper ' + name:28} {value}" for name, value in line["hyper"].items()]
     return line, "\n".join([*lines, *planned.why])

@@ -34,6 +34,7 @@ Odometers: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-
 composition", NeurIPS 2016.
 """
 
+import decimal
 import math
 import warnings
 from collections.abc import Callable
@@ -51,20 +52,12 @@ LARGE = 0.1  # a delta from here on gets a warning of its own
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuses a target epsilon that is not one number in its range.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
+    """Refuses a target epsilon that is not one number in its range, by a `ValueError`."""
     _check("epsilon", epsilon, 1e6)
 
 
 def check_delta(delta: float) -> None:
-    """Refuses a delta that is not one number in its range.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
+    """Refuses a delta that is not one number in its range, by a `ValueError`."""
     _check("delta", delta, 1.0)
 
 
@@ -308,10 +301,17 @@ def membership(rate: float, share: float) -> str:
             f"{rounded_up(100 * share)} % of members.")
 
 
+def up(value: float, digits: int = 4) -> str:
+    """Prints a number with so many digits, rounded up: no epsilon is printed below itself."""
+    if math.isinf(value):
+        return "not proven"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
+
+
 def rounded_up(value: float) -> str:
     """Returns a positive number with two or three digits, rounded up."""
-    step = 10.0 ** (min(math.floor(math.log10(max(value, 1e-300))), 0) - 1)
-    return f"{min(math.ceil(round(value / step, 6)) * step, 100.0):.4g}"
+    return up(min(value, 100.0), 2 if value < 10 else 3)
 
 
 def refuse(epsilon: float, delta: float, limit: Limits) -> None:

@@ -167,11 +167,10 @@ def named(content: dict[str, Any], name: str) -> dict[str, Any]:
     Raises:
       ValueError: if there is none.
     """
-    for entry in content["entries"]:
-        if entry["name"] == name:
-            entry_of: dict[str, Any] = entry
-            return entry_of
-    raise ValueError(f"{name!r} is not in the ledger.")
+    entries: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in content["entries"]}
+    if name not in entries:
+        raise ValueError(f"{name!r} is not in the ledger.")
+    return entries[name]
 
 
 def check_name(name: Any) -> None:

@@ -171,19 +171,15 @@ def event(charge: Charge) -> str:
     for loss, times in charge.losses:
         noise = f"GaussianDpEvent(noise_multiplier={float(loss.z)!r})"
         batch = f"(source_dataset_size={loss.population}, sample_size={loss.batch}, event={noise})"
-        match loss.kind:
-            case "poisson":
-                rate = float(loss.rate)
-                one = f"PoissonSampledDpEvent(sampling_probability={rate!r}, event={noise})"
-            case "fixed":
-                one = "SampledWithoutReplacementDpEvent" + batch
-            case "replacement":
-                one = "SampledWithReplacementDpEvent" + batch
-            case "laplace":
-                one = noise.replace("Gaussian", "Laplace")
-            case "selection":  # there is none for it; this one is what it costs at most
-                one = (f"ZCDpEvent(rho={float(1 / loss.z**2 / 8)!r}, xi=0.0)" if loss.z
-                       else "NonPrivateDpEvent()")
+        one = {
+            "poisson": f"PoissonSampledDpEvent(sampling_probability={float(loss.rate)!r}, "
+                       f"event={noise})",
+            "fixed": f"SampledWithoutReplacementDpEvent{batch}",
+            "replacement": f"SampledWithReplacementDpEvent{batch}",
+            "laplace": noise.replace("Gaussian", "Laplace"),
+            # there is none for it; this one is what it costs at most
+            "selection": (f"ZCDpEvent(rho={float(1 / loss.z**2 / 8)!r}, xi=0.0)" if loss.z
+                          else "NonPrivateDpEvent()")}[loss.kind]
         events.append(f"SelfComposedDpEvent(event={one}, count={int(times)})")
     if not events:
         return "NoOpDpEvent()"

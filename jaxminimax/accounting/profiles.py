@@ -38,7 +38,7 @@ import numpy as np
 import scipy
 
 from jaxminimax.accounting import curve, gaussian, renyi, statements
-from jaxminimax.accounting.answers import Asked, ask, curves
+from jaxminimax.accounting.answers import Asked, ask, curves, up
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, costs
 
@@ -142,12 +142,12 @@ class Profile:
         lines = [
             "Bounds on membership attacks that see all releases and know every record except "
             f"{who}.",
-            f"Advantage, true less false positive rate: at most {self.advantage:.4g} (0 is "
+            f"Advantage, true less false positive rate: at most {up(self.advantage)} (0 is "
             "guessing, 1 is certainty).",
             "False positive rate, and true positive rate at most:",
-            *(f"  {rate:<8g} {self.true_positives(rate):.4g}" for rate in RATES),
+            *(f"  {rate:<8g} {up(self.true_positives(rate))}" for rate in RATES),
             "epsilon, and delta at most:",
-            *(f"  {e:<8.4g} {self.delta(e):.4g}" for e in dict.fromkeys(
+            *(f"  {e:<8.4g} {up(self.delta(e))}" for e in dict.fromkeys(
                 np.linspace(self.epsilons[0], self.epsilons[-1], 9).tolist())),
             f"Closest Gaussian from above at epsilons in [0, {self.epsilons[-1]:.4g}]: mu = "
             f"{self.mu:.5g}; it holds for no other epsilon.",

@@ -17,12 +17,15 @@ import typing
 from typing import Any, Self
 
 from jaxminimax.accounting import answers
+from jaxminimax.accounting.answers import up
 
 NO_GUARANTEE = "no guarantee"
 LARGE_DELTA = "Delta is too large"
 USER, OPERATOR = "User: ", "Operator: "  # the owner of an assumption is its first word
 OWNERS = ("Assumptions and their owners (user: writes the problem, chooses the settings, knows "
            "the records; operator: runs the program, keeps the key, the logs and the outputs)")
+_ALONE = ("These bounds on attacks follow from epsilon and delta alone; the noise that was added "
+          "may allow less.")
 _TRUST = ("trusted curator: the operator holds the records and the key, and the program adds the "
           "noise; readers of the releases hold neither")
 
@@ -88,7 +91,7 @@ class Stated(abc.ABC):
         """Returns the guarantee as one paragraph: who is protected, against whom, how much, how."""
         if math.isinf(self.epsilon):
             return f"{self.no_guarantee()} {self.scope()}"
-        return (f"{self.subject} ({self.epsilon:.4g}, {self.delta:g})-differential privacy for "
+        return (f"{self.subject} ({up(self.epsilon)}, {self.delta:g})-differential privacy for "
                 f"{self.unit} (neighbouring data sets: {self.relation()}). The guarantee holds "
                 "against anyone who sees all releases and knows every other record. "
                 f"{answers.membership(0.01, self.true_positives(0.01))} {self.scope()}")
@@ -108,7 +111,7 @@ class Stated(abc.ABC):
         if records := getattr(self, "records", 0):
             delta += f", which is {self.delta * records:.2g} times 1/n, for n = {records} records"
         return {"unit of privacy": self.unit, "neighbouring data sets": self.relation(),
-                "epsilon": f"{self.epsilon:.4g}" if math.isfinite(self.epsilon) else NO_GUARANTEE,
+                "epsilon": up(self.epsilon) if math.isfinite(self.epsilon) else NO_GUARANTEE,
                 "delta": delta, "trust model": _TRUST, **self.rows()}
 
     def meaning(self) -> tuple[str, ...]:
@@ -119,11 +122,12 @@ class Stated(abc.ABC):
         right = answers.rounded_up(50 * (1 + self.advantage()))
         return (
             "The probability of any conclusion from the releases is at most e^epsilon = "
-            f"{factor:.4g} times what it is on neighbouring data, plus delta = {self.delta:g}.",
+            f"{up(factor)} times what it is on neighbouring data, plus delta = {self.delta:g}.",
             "An attacker who knows every other record, and guesses between two equally likely "
             f"neighbouring data sets, is right in at most {right} % of cases. Guessing is right in "
             "50 %.",
             answers.membership(0.001, self.true_positives(0.001)),
+            *(() if getattr(self, "answers", None) else (_ALONE,)),
             "The guarantee does not hide what the data show about people in general.")
 
     def advantage(self) -> float:
@@ -169,13 +173,10 @@ def _wrapped(text: str, indent: int = 0) -> str:
 
 
 def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
-    """Returns a field as it was before `to_json`, with tuples and infinity.
+    """Returns a field as before `to_json`; a `ValueError` if the value is not of its type.
 
     Records of version 0.1.0 and before say null for infinity: where a number must be, that is what
     null still means.
-
-    Raises:
-      ValueError: if the value is not of the field's type.
     """
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
@@ -289,10 +290,10 @@ class Statement(Stated):
                 f"The guarantee covers all {self.allowed} releases that the run was allowed, so "
                 f"it holds whatever ended the run after {self.spent} of them. An end chosen by "
                 "looking at the releases also has epsilon = "
-                f"{_or_unknown(self.epsilon_if_stopped_by_looking)}, for {self.milestone} "
+                f"{up(self.epsilon_if_stopped_by_looking)}, for {self.milestone} "
                 "releases, a milestone that was fixed before the run. "
                 f"{answers.quote_one(self.delta)} An end that was fixed before the run has "
-                f"epsilon = {_or_unknown(self.epsilon_spent_if_fixed)}.")
+                f"epsilon = {up(self.epsilon_spent_if_fixed)}.")
         return f"{covered} Method: {self.accountant}."
 
     def rows(self) -> dict[str, str]:
@@ -312,13 +313,9 @@ class Statement(Stated):
         """States how the noise is made and what that costs, and bounds on membership attacks."""
         if (law := self.answers) is None:
             return self.realisation
-        rates = ", ".join(f"{hit:.4g} at {rate}" for rate, hit in law["true_positives"].items())
+        rates = ", ".join(f"{up(hit)} at {rate}" for rate, hit in law["true_positives"].items())
         return (*self.realisation, "Membership inference: advantage at most "
-                f"{law['advantage']:.4g}; true positive rate at most {rates} false positive rate.")
-
-
-def _or_unknown(epsilon: float) -> str:
-    return f"{epsilon:.4g}" if math.isfinite(epsilon) else "not proven"
+                f"{up(law['advantage'])}; true positive rate at most {rates} false positive rate.")
 
 
 def players(values: dict[str, float]) -> str:
@@ -372,8 +369,9 @@ class LedgerStatement(Stated):
 
     def scope(self) -> str:
         """Returns the odometer, and how runs are added up."""
-        return (f"If nothing more is reserved, epsilon = {self.epsilon_if_stopped_by_looking:.4g}, "
-                f"{self.odometer}. Quote one of the two, chosen beforehand. {self.filter}")
+        odometer = up(self.epsilon_if_stopped_by_looking)
+        return (f"If nothing more is reserved, epsilon = {odometer}, {self.odometer}. Quote one of "
+                f"the two, chosen beforehand. {self.filter}")
 
     def rows(self) -> dict[str, str]:
         """Names the budget that is used, and the runs."""

@@ -284,13 +284,10 @@ class TuningStatement(statements.Stated):
             for *training, score in self.noise_multiplier))
         return {
             "released": "the state, the settings and the score of the best run",
-            "sampling": " ".join(self.sampling),
-            "score": self.score,
-            "noise multiplier": noise,
+            "sampling": " ".join(self.sampling), "score": self.score, "noise multiplier": noise,
             "tuning": f"counted: the choice among {self.candidates} candidates; a given candidate, "
                       f"such as the best, is tried with probability {self.chance_of_trying:.3g}",
-            "one run alone": f"epsilon = {self.epsilon_of_one_run:.4g}",
-        }
+            "one run alone": f"epsilon = {accountant.up(self.epsilon_of_one_run)}"}
 
     def annex(self) -> tuple[str, ...]:
         """Returns the law of the number of runs."""
@@ -309,8 +306,7 @@ _SEARCH_ENFORCED = (
 _SEARCH_ASSUMED = (
     *assumed_of("search", "the list of candidates", "scores, "),
     "User: This statement covers one search. Other releases of the same data add up. Their "
-    "epsilons and deltas are added as numbers, because a search is not a "
-    "composition of releases.",
+    "epsilons and deltas are added as numbers, because a search is not a composition of releases.",
 )
 _TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
          "reveal it. The time reveals the number of runs, and an observer who knows that there "
@@ -371,6 +367,5 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
 def _score_in_words(score: Repeat, score_range: tuple[float, float], apart: bool) -> str:
     n, z = score.query.population, score.multiplier()
     low, high = score_range
-    return (f"the mean over {n} {'other ' * apart}records, each clipped to "
-            f"[{low:g}, {high:g}], with Gaussian noise of standard deviation "
-            f"{z * (high - low) / (2 * n):.3g}.")
+    return (f"the mean over {n} {'other ' * apart}records, each clipped to [{low:g}, {high:g}], "
+            f"with Gaussian noise of standard deviation {z * (high - low) / (2 * n):.3g}.")

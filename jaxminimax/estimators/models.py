@@ -96,8 +96,8 @@ class PrivateClassifier(PrivateScorer):
     round is one release of the gradient of all K logits, with one clip norm and one budget, see
     `tables.labels`. Two classes have the model of `PrivateAUCClassifier`, which K = 2 amounts to.
 
-    `score` is the share of right predictions. scikit-learn's `scoring="roc_auc_ovr"` and
-    `"neg_log_loss"` score the probabilities.
+    `score` is the share of right predictions, and is not private. scikit-learn's
+    `scoring="roc_auc_ovr"` and `"neg_log_loss"` score the probabilities.
 
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.
@@ -162,7 +162,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     """A private linear model of a number with a public range, by Huber's loss.
 
     The label is put on one scale by its released mean and second moment; the loss is linear beyond
-    one standard deviation, see `tables.labels`. `score` is R^2.
+    one standard deviation, see `tables.labels`. `score` is R^2, and not
+    private.
 
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.

@@ -60,17 +60,21 @@ def _plain(stated: Statement) -> tuple[str, ...]:
     meaning = stated.meaning()
     if not meaning:
         return (stated.no_guarantee(),)
-    return (f"The training protects {stated.unit}: from the model, and from everything else that "
-            "the training released, nobody can learn much that depends on this one record.",
+    return (f"The training protects {stated.unit}: these numbers limit what anybody can learn that "
+            "depends on it, from the model and from everything else that the training released.",
             *meaning)
 
 
 def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[str, str]:
     """Names what was trained, on what, for what, by whom, and what it cost."""
-    names = list(map(str, scorer.schema.columns))
+    names, seed = list(map(str, scorer.schema.columns)), data.get("seed")
+    guarantee = statements.NO_GUARANTEE if math.isinf(stated.epsilon) else (
+        f"ε = {answers.up(stated.epsilon)} at δ = {stated.delta:g} for {stated.unit}: "
+        f"{stated.relation()}")
     return {"label": _label(scorer.schema),
-            "guarantee": (f"ε = {stated.epsilon:.4g} at δ = {stated.delta:g} for {stated.unit}"
-                          if math.isfinite(stated.epsilon) else statements.NO_GUARANTEE),
+            "guarantee": guarantee if seed is None else (
+                "none, as the noise is of a seed, which others can guess: an experiment. With a "
+                f"secret key: {guarantee}"),
             "table": f"{data.get('table') or 'a table'}, {stated.records} records",
             "purpose": data.get("purpose") or "not stated",
             "run by": data.get("by") or "not stated",
@@ -99,8 +103,8 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
             rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
                           "without privacy, outside of the guarantee")
     if "epsilon_with_curve" in data:
-        rows["with the curve"] = (f"ε = {data['epsilon_with_curve']:.4g} at δ = {data['delta']:g} "
-                                  "for all trainings together")
+        rows["with the curve"] = (f"ε = {answers.up(data['epsilon_with_curve'])} at δ = "
+                                  f"{data['delta']:g} for all trainings together")
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
                                          scorer.group_losses.items()) + ": means, with noise"
@@ -171,8 +175,8 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
                       "AUC on the rows held out, and its standard error over them (DeLong); the "
                       "noise of training is not in it. It is computed without privacy: publish it "
                       "only if these rows are public. Its models were trained for this picture: "
-                      f"all of them together have ε = {data['epsilon_with_curve']:.4g} at δ = "
-                      f"{stated.delta:g}."))
+                      f"all of them together have ε = {answers.up(data['epsilon_with_curve'])} at "
+                      f"δ = {stated.delta:g}."))
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
                       for svg, text in parts)
     return f"<div class='pictures'>{figures}</div>"
@@ -196,8 +200,8 @@ def lines(scorer: Scorer, data: dict[str, Any], held: int) -> list[str]:
                                       for name, text in results(scorer, data).items())]
     if held and data.get("auc", held) is None:
         lines.append(f"The {held} rows held out have one label only, so they have no AUC.")
-    lines += [f"At ε = {x['epsilon']:.4g}: AUC {with_error(x['auc'], x['auc_standard_error'])}."
-              for x in data.get("curve", ())]
+    lines += [f"At ε = {answers.up(x['epsilon'])}: AUC "
+              f"{with_error(x['auc'], x['auc_standard_error'])}." for x in data.get("curve", ())]
     if data["seed"] is not None:
         lines.append("The noise is of a seed: for experiments, not for release.")
     return lines

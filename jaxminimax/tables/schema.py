@@ -351,7 +351,8 @@ class Schema:
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
-        listed = isinstance(column, list | tuple) or identity.in_dictionary(column)
+        listed = isinstance(column, list | tuple | np.ma.MaskedArray) or identity.in_dictionary(
+            column)
         return identity.exact(column) if listed else column
 
 
