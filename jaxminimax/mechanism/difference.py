@@ -39,11 +39,11 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import composed, description, fixed_size, grid, sentences
+from jaxminimax.mechanism import composed, description, grid, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
-from jaxminimax.mechanism.sampling import Sampling, known_sampling
+from jaxminimax.mechanism.sampling import known_sampling
 
 __all__ = ["Difference", "Windows"]
 
@@ -71,11 +71,7 @@ class Difference(OneRelease):
 
     sum_of_sample = True
     lipschitz: float | jax.Array
-    noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = fixed_size.Full()
     population: int = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
 
     @property
     def quotient(self) -> Query:

@@ -93,12 +93,8 @@ class Resolvent(OneRelease):
     doubling: bool = jax.tree.static(default=False)
     solver: Any = jax.tree.static(default=None)
     slack: float | jax.Array = 0.01
-    noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = Full()
     population: int = jax.tree.static()
     assumes: str = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, the regularised problem, and whether its solution can be certified."""
