@@ -139,8 +139,12 @@ class Schema:
 
     @property
     def numeric(self) -> tuple[str, ...]:
-        """Returns the columns of numbers, with a declared range or one to be released."""
-        return tuple(name for name, kind in self.columns.items() if not isinstance(kind, Category))
+        """Returns the columns of numbers alone, with a declared range or one to be released.
+
+        A column of groups is not among them: its cells stay text, whatever others hold.
+        """
+        return tuple(name for name, kind in self.columns.items()
+                     if not isinstance(kind, Category) and name != self.groups)
 
     @property
     def charged(self) -> tuple[str, ...]:
