@@ -99,9 +99,7 @@ class Resolvent(OneRelease):
     def check(self, repeat: Repeat) -> None:
         """The sampling, the regularised problem, and whether its solution can be certified."""
         super().check(repeat)
-        self._check_own(repeat.parts)
-
-    def _check_own(self, parts: int) -> None:
+        parts = repeat.parts
         checks.one_of("assumes", self.assumes, ASSUMES)
         if self.doubling and parts > 60:
             raise ValueError(f"parts must be at most 60 where the proximal weight doubles, got "
@@ -178,17 +176,15 @@ class Resolvent(OneRelease):
         strong = concrete(self.modulus)
         steps: tuple[str, ...] = ()
         if strong > 0:
-            who = ("Every record's operator, with the public terms, is" if self._full_samples()
+            # does every sample have as many records as the batch size says?
+            full = isinstance(self.sampling, Full | Disjoint | FixedSize)
+            who = ("Every record's operator, with the public terms, is" if full
                    else "The public terms alone are")
             steps = (f"{who} {strong:g}-strongly monotone on the feasible set, whatever the "
                      "records contain.",)
         return (f"Every record's operator is monotone on the feasible set and of norm at most "
                 f"{bound:g}, whatever the record contains; operators are not clipped.", *steps,
                 *common)
-
-    def _full_samples(self) -> bool:
-        """Returns whether every sample has as many records as the batch size says."""
-        return isinstance(self.sampling, Full | Disjoint | FixedSize)
 
 
 def batch_lipschitz(query: Resolvent) -> Any:
