@@ -11,9 +11,8 @@ from typing import Any, Self
 import jax
 
 from jaxminimax.base import checks, types
-from jaxminimax.mechanism import correlated, costs, description, grid, sentences
+from jaxminimax.mechanism import correlated, costs, description, fixed_size, grid, sentences
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
-from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 
 __all__ = ["Repeat", "batch_size", "rows_read"]
@@ -35,7 +34,7 @@ class OneRelease(abc.ABC):
     """
 
     noise_multiplier: Any = None
-    sampling: Sampling = Full()
+    sampling: Sampling = fixed_size.Full()
     parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
