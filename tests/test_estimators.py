@@ -1,5 +1,7 @@
 """Estimators keep scikit-learn's conventions, and every fit is charged."""
 
+from unittest import mock
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -196,6 +198,22 @@ def test_a_ledger_refuses_the_fit_too_many(tmp_path):
     with pytest.raises(ValueError, match="left"):
         for _ in range(4):
             clone(one).fit(x, y)
+
+
+def test_a_ledger_of_persons_refuses_rows(tmp_path, monkeypatch):
+    x, y = made(200)
+    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, *_, unit, **__: mock.Mock(
+        statement=unit))
+    ledgers = {unit: jmm.accounting.Ledger(tmp_path / str(k), epsilon=9.0, delta=1e-5, unit=unit)
+               for k, unit in enumerate(("one person", "one record", "one visit"))}
+    for unit, claim, how in (("one person", None, {"owners": range(200)}),
+                             ("one record", None, {}), ("one visit", "one visit", {}),
+                             ("one person", "one person", {})):
+        model = PrivateAUCClassifier(bounds=(-1, 1), ledger=ledgers[unit], unit=claim)
+        assert model.fit(x, y, **how).statement_.startswith(claim or "one ")
+        for other in set(ledgers) - {unit}:
+            with pytest.raises(ValueError, match="cannot be added"):
+                model.set_params(ledger=ledgers[other]).fit(x, y, **how)
 
 
 def test_columns_by_name_and_groups():

@@ -144,8 +144,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None,
-         sampling: Sampling | None = None) -> planning.Plan[Hyper]:
+         iterations: int | None = None, sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans four times the rounds of Theorem 14, and its step for the calibrated noise.
 
     By four times the rounds the error of optimisation is halved and that of noisy losses is at most

@@ -333,8 +333,7 @@ def _entropic(x: jax.Array, change: jax.Array) -> jax.Array:
     return jax.nn.softmax(logits, axis=-1).astype(x.dtype)
 
 
-def release_variance(query: Query, dim: int | Saddle,
-                     geometry: Saddle = EUCLIDEAN) -> float:
+def release_variance(query: Query, dim: int | Saddle, geometry: Saddle = EUCLIDEAN) -> float:
     """Returns V, a bound on E||xi||^2, xi the released operator less the mean of all clipped ones.
 
     Noise of deviation sigma = z C / m on each of d coordinates, and the sample's own error, in l2

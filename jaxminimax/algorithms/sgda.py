@@ -222,7 +222,5 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
     planning.check_numbers(pl=pl, smooth=smooth, modulus=modulus)
     kappa, primal = smooth / modulus, smooth + smooth**2 / modulus
     ratio = max(8 * kappa**2 * math.sqrt(primal / pl), 4 * math.sqrt(2) * kappa**2)
-    return Saddle(
-        planning.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
-        planning.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth),
-    )
+    return Saddle(planning.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
+                  planning.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth))

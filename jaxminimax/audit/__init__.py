@@ -216,7 +216,8 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
     data = pairs.check_pair(pair, problem)
     mechanism = algorithm.mechanism(hyper)
     claimed = epsilon(mechanism, delta, neighbours=neighbours)
-    problem = pairs.unprojected(problem, hyper)
+    if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
+        problem = problem._replace(project=lambda z: z)  # which only hides released values
     # one release a round, whose noise can be separated from the algorithm's own arithmetic
     alone = isinstance(mechanism, Repeat | mechanisms.TreeSums | mechanisms.CorrelatedSums
                        | mechanisms.GroupSolution)

@@ -237,9 +237,8 @@ def _zero(problem: Problem | GroupProblem) -> Any:
         return jax.tree.map(jnp.zeros_like, z)
 
     if isinstance(problem, GroupProblem):
-        return problem._replace(
-            operator=operator, project=lambda w: w,
-            loss=lambda w, *_: jnp.zeros(()))
+        return problem._replace(operator=operator, project=lambda w: w,
+                                loss=lambda w, *_: jnp.zeros(()))
     return problem._replace(operator=operator, public=None, project=lambda z: z)
 
 

@@ -34,6 +34,8 @@ class PrivateAUCClassifier(PrivateScorer):
       people: k, if any k rows may be of one person and owners are not known; a ledger must have the
         same number.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      unit: what one record is, as in the ledger, for the statement: your claim about the rows. None
+        for "one row", or the person whose rows they are.
       allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
@@ -104,7 +106,8 @@ class PrivateClassifier(PrivateScorer):
       delta: delta, in (0, 1), below 1/n.
       schema: `Schema`, of which the columns are read, or columns by name; public. None if X are
         numbers.
-      bounds, most, people, ledger, allow_large_delta, random_state: as of `PrivateAUCClassifier`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -162,8 +165,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     """A private linear model of a number with a public range, by Huber's loss.
 
     The label is put on one scale by its released mean and second moment; the loss is linear beyond
-    one standard deviation, see `tables.labels`. `score` is R^2, and is
-    not private.
+    one standard deviation, see `tables.labels`. `score` is R^2, and not
+    private.
 
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.
@@ -172,7 +175,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         predictions. None: that of `schema`.
       schema: `Schema`, of which the columns are read and the label's range, or columns by name;
         public. None if X are numbers.
-      bounds, most, people, ledger, allow_large_delta, random_state: as of `PrivateAUCClassifier`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -249,7 +253,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         either, those of `schema` are used, and its `by_label`.
       by_label: whether groups are cut by the label.
       schema: `Schema`, or columns by name; public. None if X are numbers.
-      bounds, most, people, ledger, allow_large_delta, random_state: as of `PrivateAUCClassifier`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -312,7 +317,8 @@ class PrivateFairClassifier(PrivateScorer):
       group_values: the groups; public. None for those of `schema` with its column, else those that
         occur, which is then public. A row with another value is in no group.
       schema: `Schema`, or columns by name; public. None if X are numbers.
-      bounds, most, people, ledger, allow_large_delta, random_state: as of `PrivateAUCClassifier`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
 
     Attributes:
       statement_: the privacy statement of `fit`.

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.base.random_bits import random_words
-from jaxminimax.base.tree import materialise
+from jaxminimax.base import random_bits, tree
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import correlated, costs, sampling, sentences
 from jaxminimax.mechanism.distinct import CROWDED, arrangement, lost, room_for, scaled, tied
@@ -355,14 +354,14 @@ def _one_subset(batch: int, population: int) -> tuple[float, float, float]:
 def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
     """Draws rows floor(U n / 2^96), for U of 96 random bits."""
     if population >= sampling.NARROW:
-        low, high = sampling.wide_scaled(random_words(key, (3, batch)), population)
+        low, high = sampling.wide_scaled(random_bits.random_words(key, (3, batch)), population)
         return Sample(low, None, True, high)
 
     def rows() -> jax.Array:
         # nested floors: c <- floor((word n + c) / 2^32) ends at floor(U n / 2^96)
         carry = jnp.zeros(batch, jnp.uint32)
-        for word in random_words(key, (3, batch)):  # the lowest first
+        for word in random_bits.random_words(key, (3, batch)):  # the lowest first
             carry = scaled(word, population, carry)
         return carry.astype(jnp.int32)
 
-    return Sample(materialise(rows), None, True)
+    return Sample(tree.materialise(rows), None, True)

@@ -132,9 +132,8 @@ class GroupSolution(description.Once):
             checks.number("smooth", self.smooth, low=0.0, high=1e12, closed=True)
         checks.number("slack", self.slack, low=0.0, high=1e6)
         grid.check_multiplier("noise_multiplier", self.noise_multiplier)
-        if not grid.are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w,
-                                self.reg_lam, self.slack,
-                                0.0 if self.smooth is None else self.smooth):
+        if not grid.are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w, self.reg_lam,
+                              self.slack, 0.0 if self.smooth is None else self.smooth):
             return  # checked on the host, where the description is charged
         enough = solution_steps(self)
         if self.steps is not None:

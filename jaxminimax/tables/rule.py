@@ -40,7 +40,7 @@ from typing import Any
 
 import optax
 
-from jaxminimax.accounting import calibrate, epsilon
+from jaxminimax.accounting import answers, calibrate, epsilon
 from jaxminimax.algorithms import balanced_groups, descent, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
@@ -203,7 +203,7 @@ class Defaults:
         others = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)
         if others:
-            each = ", ".join(f"{e:.4g} at delta = {x}" for x, e in others.items())
+            each = ", ".join(f"{answers.up(e)} at delta = {x}" for x, e in others.items())
             notes.append(Note(
                 None, f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
                 f"makes epsilon look small: the same noise has epsilon = {each}",

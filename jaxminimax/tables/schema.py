@@ -139,8 +139,12 @@ class Schema:
 
     @property
     def numeric(self) -> tuple[str, ...]:
-        """Returns the columns of numbers, with a declared range or one to be released."""
-        return tuple(name for name, kind in self.columns.items() if not isinstance(kind, Category))
+        """Returns the columns of numbers alone, with a declared range or one to be released.
+
+        A column of groups is not among them: its cells stay text, whatever others hold.
+        """
+        return tuple(name for name, kind in self.columns.items()
+                     if not isinstance(kind, Category) and name != self.groups)
 
     @property
     def charged(self) -> tuple[str, ...]:
@@ -351,7 +355,8 @@ class Schema:
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
-        listed = isinstance(column, list | tuple) or identity.in_dictionary(column)
+        listed = isinstance(column, list | tuple | np.ma.MaskedArray) or identity.in_dictionary(
+            column)
         return identity.exact(column) if listed else column
 
 

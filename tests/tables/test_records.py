@@ -108,6 +108,24 @@ def test_a_cell_that_is_missing_from_a_dictionary_is_no_other_rows(kind):
     np.testing.assert_array_equal(numbers, [[1, np.nan, 2], [1, np.nan, 3]])
 
 
+def test_a_column_of_numbers_and_groups_is_read_as_text(tmp_path, monkeypatch):
+    schema = Schema({"a": Number(0, 4)}, "y", "1", groups="a", group_values=("1.50", "2"))
+    monkeypatch.setattr(files, "_SMALL", 0)
+    for other in ("3", "x"):  # which pandas does not read as a number
+        (tmp_path / "t.csv").write_text(f"a,y\n1.50,1\n{other},0\n")
+        read = records.encoded(files.Frames(tmp_path / "t.csv", schema.numeric, schema.names),
+                               schema)
+        assert (read.groups[0], read.x[0, 0]) == (0, -0.25)
+
+
+def test_a_cell_under_a_mask_is_missing():
+    schema = Schema({"a": Number(0, 4, missing=True), "b": Category(("1", "2"))}, "y", "1")
+    column = np.ma.masked_array([1, 2, 3], mask=[0, 1, 0])
+    read = records.encoded({"a": column, "b": column, "y": column}, schema)
+    assert read.x[1].tolist() == [0, 1, 0, 0, 0]
+    assert read.labels.tolist() == [1, 0, 0]
+
+
 def test_a_bar_shows_the_rows_that_were_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(files, "_ROWS", 7)
     made().to_parquet(tmp_path / "t.parquet")
