@@ -19,7 +19,7 @@ LAYERS = {
     "releases": 5,
     "algorithms": 6, "problems": 6, "metrics": 6,
     "drivers": 7,
-    "audit": 8, "checkup": 8, "options": 8, "public_signs": 7, "tables": 8,
+    "audit": 8, "checkup": 8, "options": 8, "tables": 8,
     "estimators": 9, "types": 9, "commands": 9,
     "face": 10, "__main__": 10,
     "__init__": 11,

@@ -91,8 +91,8 @@ class Stated(abc.ABC):
         """Returns the guarantee as one paragraph: who is protected, against whom, how much, how."""
         if math.isinf(self.epsilon):
             return f"{self.no_guarantee()} {self.scope()}"
-        return (f"{self.subject} ({up(self.epsilon)}, {self.delta:g})-differential privacy for "
-                f"{self.unit} (neighbouring data sets: {self.relation()}). The guarantee holds "
+        return (f"{self.subject} ({up(self.epsilon)}, {up(self.delta, 6)})-differential privacy "
+                f"for {self.unit} (neighbouring data sets: {self.relation()}). The guarantee holds "
                 "against anyone who sees all releases and knows every other record. "
                 f"{answers.membership(0.01, self.true_positives(0.01))} {self.scope()}")
 
@@ -107,7 +107,7 @@ class Stated(abc.ABC):
 
     def table(self) -> dict[str, str]:
         """Returns the numbers and settings that the guarantee consists of, by name."""
-        delta = f"{self.delta:g}"
+        delta = f"{up(self.delta, 6)}"
         if records := getattr(self, "records", 0):
             delta += f", which is {self.delta * records:.2g} times 1/n, for n = {records} records"
         return {"unit of privacy": self.unit, "neighbouring data sets": self.relation(),
@@ -122,7 +122,8 @@ class Stated(abc.ABC):
         right = answers.rounded_up(50 * (1 + self.advantage()))
         return (
             "The probability of any conclusion from the releases is at most e^epsilon = "
-            f"{up(factor)} times what it is on neighbouring data, plus delta = {self.delta:g}.",
+            f"{up(factor)} times what it is on neighbouring data, plus delta = "
+            f"{up(self.delta, 6)}.",
             "An attacker who knows every other record, and guesses between two equally likely "
             f"neighbouring data sets, is right in at most {right} % of cases. Guessing is right in "
             "50 %.",

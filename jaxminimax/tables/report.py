@@ -69,7 +69,7 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
     """Names what was trained, on what, for what, by whom, and what it cost."""
     names, seed = list(map(str, scorer.schema.columns)), data.get("seed")
     guarantee = statements.NO_GUARANTEE if math.isinf(stated.epsilon) else (
-        f"ε = {answers.up(stated.epsilon)} at δ = {stated.delta:g} for {stated.unit}: "
+        f"ε = {answers.up(stated.epsilon)} at δ = {answers.up(stated.delta, 6)} for {stated.unit}: "
         f"{stated.relation()}")
     return {"label": _label(scorer.schema),
             "guarantee": guarantee if seed is None else (
@@ -176,7 +176,7 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
                       "noise of training is not in it. It is computed without privacy: publish it "
                       "only if these rows are public. Its models were trained for this picture: "
                       f"all of them together have ε = {answers.up(data['epsilon_with_curve'])} at "
-                      f"δ = {stated.delta:g}."))
+                      f"δ = {answers.up(stated.delta, 6)}."))
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
                       for svg, text in parts)
     return f"<div class='pictures'>{figures}</div>"
