@@ -28,7 +28,7 @@ Examples:
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -180,12 +180,6 @@ class Schedule(NamedTuple):
     gap_bound: float = math.inf
 
 
-def _checked_ratio(**numbers: Any) -> float:
-    """Checks the ranges of the numbers and returns the Gaussian's ratio of noise to sensitivity."""
-    planning.check_numbers(**numbers)
-    return planning.gaussian_multiplier(numbers["epsilon"], numbers["delta"])
-
-
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
                 epsilon: float, delta: float) -> Schedule:
     """Sets one pass over disjoint batches, with the step and the batch of the smallest bound.
@@ -220,8 +214,9 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       epsilon: epsilon of the privacy target.
       delta: delta of the privacy target.
     """
-    ratio = _checked_ratio(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter, epsilon=epsilon, delta=delta)
+    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter)
+    ratio = planning.gaussian_multiplier(epsilon, delta)
 
     def of(batch: int) -> Schedule:
         rounds = max(1, population // (2 * batch))
@@ -268,8 +263,9 @@ def full_batch(*, population: int, dim: int, bound: float, smooth: float, diamet
     stretches the distance of two points by a constant at most; no fewer than sqrt(3) L S, and no
     more than 100,000. The arguments are those of `single_pass`.
     """
-    ratio = _checked_ratio(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter, epsilon=epsilon, delta=delta)
+    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter)
+    ratio = planning.gaussian_multiplier(epsilon, delta)
     length = min(min(diameter / bound, 1 / smooth) * math.sqrt(population),
                  diameter * population / (bound * ratio * math.sqrt(20 * dim)))
     steep = smooth * length

@@ -156,9 +156,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     Raises:
       ValueError: for numbers out of range, or if rho is 1/4 or more, where `sgda` has less noise.
     """
-    planning.check_numbers(bound=bound, smooth=smooth)
+    planning.check_numbers(bound=bound, smooth=smooth, population=population, dim=dim)
     checks.number("anchors", anchors, low=0.0, high=1.0)
-    planning.check_numbers(population=population, dim=dim)
     if step is not None:
         checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
     if iterations is None:
