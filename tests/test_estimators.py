@@ -18,7 +18,7 @@ from jaxminimax.estimators import (
     PrivateWorstGroupClassifier,
 )
 from jaxminimax.tables import Category, Number, Schema
-from jaxminimax.tables.scaling import spread
+from jaxminimax.tables.scorer import spread
 from tests.helpers.lanes import rest_nightly
 
 pytestmark = pytest.mark.slow

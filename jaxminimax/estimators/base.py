@@ -101,7 +101,7 @@ class PrivateEstimator(BaseEstimator):
             self.ledger.reserve(chosen.mechanism(), unit=same if (
                 self.unit is None and self.ledger.unit == same) else unit)
         for described in paid:
-            cells = records.records(statistics.charged_cells(schema, table), target, owners, most)
+            cells = records.records(schema.charged_cells(table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
                 jax.random.fold_in(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)

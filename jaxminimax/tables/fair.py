@@ -30,7 +30,7 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
 from jaxminimax.mechanism import Description, Query, Repeat, Sequence, budget_split
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
-from jaxminimax.tables import notes, records, rule, scaling, scorer, statistics
+from jaxminimax.tables import notes, records, rule, scorer, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -187,7 +187,7 @@ def train_fair(key: jax.Array, rows: records.Records, groups: np.ndarray, schema
     theta = np.zeros(rows.x.shape[-1] + 1, np.float32)
     theta[-1] = np.log(by.prior / (1 - by.prior))
     start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
-    data = (scaling.scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
+    data = (records.scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
             rows.weight)
     state = _trained(third, start, data, chosen.hyper, jnp.asarray(shares), chosen.weight, kind)
     stated = statement(sgda, chosen.hyper, state, delta=plain.delta, alongside=chosen.extra,

@@ -74,8 +74,9 @@ from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables.columns import Category, Number
-from jaxminimax.tables.scaling import MEMORY, Moments, Store, in_blocks
+from jaxminimax.tables.records import MEMORY, Store, in_blocks
 from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Moments
 
 BEND = 1.0  # of Huber's loss, in standard deviations of the label
 _RARE = 0.02  # share of a value from which training starts, at least: of two values

@@ -326,6 +326,10 @@ class Schema:
             return y
         return np.where(np.isnan(kinds.as_numbers(cells)), np.float32(np.nan), y[:, 0])
 
+    def charged_cells(self, frame: Any) -> np.ndarray:
+        """Reads the charged columns, `[rows, columns]`; NaN where a cell is no number."""
+        return np.stack([kinds.as_numbers(self.cells(frame, name)) for name in self.charged], -1)
+
     def group_of(self, frame: Any) -> np.ndarray:
         """Returns the number of each row's group, `[n]`; the count of groups for a row in none."""
         assert self.groups is not None

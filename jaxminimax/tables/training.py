@@ -16,9 +16,9 @@ from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
 from jaxminimax.tables import labels, notes, processes, records, rule, statistics, unfinished
 from jaxminimax.tables.columns import Number
-from jaxminimax.tables.scaling import MEMORY, Moments, Store, in_blocks, scaled
+from jaxminimax.tables.records import MEMORY, Store, in_blocks, scaled
 from jaxminimax.tables.schema import Schema, columns_of
-from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.scorer import Moments, Scorer
 
 
 @programs.Compiled

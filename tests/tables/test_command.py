@@ -33,7 +33,6 @@ from jaxminimax.tables import (
     labels,
     report,
     rule,
-    scaling,
     scorer,
     statistics,
     train,
@@ -409,7 +408,7 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
     query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
                       population=100)
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
-    by = scaling.Moments(np.zeros(4), np.zeros(4), 0.5)
+    by = scorer.Moments(np.zeros(4), np.zeros(4), 0.5)
     for delta, noted in ((0.02, 1), (1e-6, 0)):
         stated = jmm.statement(jmm.sgda, hyper, delta=delta)
         page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None,
