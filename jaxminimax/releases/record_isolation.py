@@ -131,15 +131,18 @@ def _check_equations(equations: list[Any]) -> None:
             raise ValueError(f"The operator calls the host ({name}) with vmap_method="
                              f"{params['vmap_method']!r}, which hands it all records of a batch at "
                              "once: use vmap_method='sequential'.")
-        if name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", ""))
-                                  for x in (*equation.invars, *equation.outvars)):
+        of_all = name in _OF_ALL
+        for x in (*equation.invars, *equation.outvars):
+            of_all = of_all or "rbg" in str(getattr(x.aval, "dtype", ""))
+        if of_all:
             raise ValueError("The operator draws from a key of a device's own generator (rbg), "
                              "which draws for all records of a batch at once, from the first one's "
                              "key: use impl='threefry2x32', or a problem with random=True.")
-        # axes of a vmap or a mesh; those of the record's own arrays are numbers
-        named = [x for axes in (params.get("axes"), params.get("axis_name"))
-                 for x in (axes if isinstance(axes, tuple | list) else (axes,))
-                 if x is not None and not isinstance(x, int | np.integer)]
+        named = []  # axes of a vmap or a mesh; those of the record's own arrays are numbers
+        for axes in (params.get("axes"), params.get("axis_name")):
+            for x in axes if isinstance(axes, tuple | list) else (axes,):
+                if x is not None and not isinstance(x, int | np.integer):
+                    named.append(x)
         if named:
             raise ValueError(f"The operator uses the collective {name} over {named}, so it reads "
                              "what other records or runs compute: write it for one record, without "
