@@ -18,7 +18,8 @@ from jaxminimax import (
 )
 from jaxminimax.accounting import calibrate, delta, epsilon, profile, statement
 from jaxminimax.algorithms import *  # noqa: F403
-from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms import descent as averaging
+from jaxminimax.algorithms import planning as schedules
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check
 from jaxminimax.drivers import fit, plan, run, stack, sweep, tune

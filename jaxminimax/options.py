@@ -21,12 +21,9 @@ _SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multipl
 # for `bands`
 OPTIONS: dict[type, tuple[str, ...]] = {
     mechanism.Query: (*_SAMPLED, "share_w", "joint_clip", "bands"),
-    mechanism.Resolvent: _SAMPLED,
-    mechanism.Windows: _SAMPLED,
+    mechanism.Resolvent: _SAMPLED, mechanism.Windows: _SAMPLED,
     mechanism.GroupGradients: ("group_sizes", *_SAMPLED[1:]),
-    mechanism.GroupSolution: ("group_sizes",),
-    mechanism.TreeSums: ("bands",),
-}
+    mechanism.GroupSolution: ("group_sizes",), mechanism.TreeSums: ("bands",)}
 
 
 def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ LAYERS = {
     "releases": 5,
     "algorithms": 6, "problems": 6, "metrics": 6,
     "drivers": 7,
-    "audit": 8, "checkup": 8, "options": 8, "public_signs": 7, "tables": 8,
+    "audit": 8, "checkup": 8, "options": 8, "tables": 8,
     "estimators": 9, "types": 9, "commands": 9,
     "face": 10, "__main__": 10,
     "__init__": 11,
@@ -33,7 +33,7 @@ TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "plac
 
 # what algorithms share: no algorithms of their own
 SHARED = {f"algorithms/{name}.py" for name in (
-    "averaging", "planning", "recursion", "schedules")}
+    "planning", "recursion")}
 FEED = {"observe_record"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run", "call_kept",
@@ -49,12 +49,11 @@ TESTED_IN = {
     "accounting/test_answers": "accounting/curve accounting/tuning",
     "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
     "accounting/test_subsampling": "accounting/gaussian",
-    "accounting/test_statements": "accounting/sections accounting/stating",
+    "accounting/test_statements": "accounting/stating",
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups",
-    "algorithms/test_descent": "algorithms/sgda algorithms/gda algorithms/averaging",
-    "algorithms/test_extragradient": "algorithms/schedules",
+    "algorithms/test_descent": "algorithms/sgda algorithms/gda",
     "algorithms/test_group_oco": "algorithms/ftrl releases/stream",
     "algorithms/test_proximal": "mechanism/resolvent",
     "algorithms/test_recursive": "algorithms/recursion algorithms/recursive_sgda",

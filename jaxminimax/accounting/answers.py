@@ -34,6 +34,7 @@ Odometers: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-
 composition", NeurIPS 2016.
 """
 
+import decimal
 import math
 import warnings
 from collections.abc import Callable
@@ -51,20 +52,12 @@ LARGE = 0.1  # a delta from here on gets a warning of its own
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuses a target epsilon that is not one number in its range.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
+    """Refuses a target epsilon that is not one number in its range, by a `ValueError`."""
     _check("epsilon", epsilon, 1e6)
 
 
 def check_delta(delta: float) -> None:
-    """Refuses a delta that is not one number in its range.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
+    """Refuses a delta that is not one number in its range, by a `ValueError`."""
     _check("delta", delta, 1.0)
 
 
@@ -294,6 +287,31 @@ def limit_in_words(proven: float | None, delta: float) -> str:
                 "a larger probability, for any amount of noise; choose a larger delta")
     return (f"above what is proven, {proven:.4g} at most at delta = {delta:g}, and so no useful "
             "guarantee")
+
+
+def quote_one(delta: float) -> str:
+    """States how one of two epsilons at the same delta is quoted."""
+    return ("Quote one of the two, decided before the run; to quote the smaller one afterwards, "
+            f"say delta = {2 * delta:g}.")
+
+
+def membership(rate: float, share: float) -> str:
+    """States a bound on membership attacks; the share is rounded up."""
+    return (f"At {100 * rate:g} % false positives, a membership attack finds at most "
+            f"{rounded_up(100 * share)} % of members.")
+
+
+def up(value: float, digits: int = 4) -> str:
+    """Prints a number with so many digits, rounded up: no epsilon is printed below itself."""
+    if math.isinf(value):
+        return "not proven"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
+
+
+def rounded_up(value: float) -> str:
+    """Returns a positive number with two or three digits, rounded up."""
+    return up(min(value, 100.0), 2 if value < 10 else 3)
 
 
 def refuse(epsilon: float, delta: float, limit: Limits) -> None:

@@ -171,8 +171,8 @@ class Ledger:
             checks.scalars(**{what: value})
         epsilon, delta = float(statement.epsilon), float(statement.delta)
         entry = {
-            "words": f"({epsilon:.6g}, {delta:g})-private by its statement, and counted as any "
-                     "such mechanism: " + " ".join(statement.sampling),
+            "words": f"({answers.up(epsilon, 6)}, {delta:g})-private by its statement, and counted "
+                     "as any such mechanism: " + " ".join(statement.sampling),
             "charges": None, "charge": self._rule.foreign(epsilon, delta), "unit": self.unit,
             "releases": getattr(statement, "allowed", None),
             "spent": getattr(statement, "spent", None),

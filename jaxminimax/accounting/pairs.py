@@ -387,9 +387,5 @@ def _selection_blocks(loss: PrivacyLoss, times: int, neighbours: str, people: in
 
 # What is composed for `times` releases of a kind, for k records of one person.
 KINDS: dict[str, Callable[[PrivacyLoss, int, str, int], Charged]] = {
-    "poisson": _poisson,
-    "fixed": _fixed,
-    "replacement": _replacement,
-    "laplace": _laplace,
-    "selection": _selection_blocks,
-}
+    "poisson": _poisson, "fixed": _fixed, "replacement": _replacement, "laplace": _laplace,
+    "selection": _selection_blocks}

@@ -38,11 +38,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging, descent, group_sgd, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, group_sgd, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence, description
+from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Repeat, Sequence
 from jaxminimax.releases.groups import release_group_losses, release_weighted_gradient
 
 
@@ -71,7 +70,7 @@ class Hyper:
     iterations: int = jax.tree.static()
     balanced: float = jax.tree.static(default=0.3)
     cap: float | jax.Array = 2.0
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
     optimiser: Callable[..., Any] = jax.tree.static(default=optax.sgd)
 
 
@@ -88,7 +87,7 @@ class State(NamedTuple):
     """
 
     z: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     memory: Any
     losses: jax.Array
     spent: jax.Array
@@ -112,7 +111,7 @@ def rounds_balanced(hyper: Hyper) -> int:
     return int(hyper.balanced * hyper.iterations)
 
 
-def mechanism(hyper: Hyper) -> description.Mechanism:
+def mechanism(hyper: Hyper) -> Description:
     """Describes a run: T gradients of all groups, and losses from T_0 + 1 on.
 
     A run that is stopped has made its first releases in this order, which `Sequence` charges:
@@ -148,7 +147,7 @@ def example(query: GroupGradients, iterations: int,
 
 
 def _optimiser(hyper: Hyper, t: jax.Array) -> Any:
-    return hyper.optimiser(schedules.at(hyper.step, t))
+    return hyper.optimiser(planning.step_at(hyper.step, t))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -190,7 +189,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
             lambda: release_group_losses(key, losses, done - first, problem, w, data).astype(
                 y.dtype),
             lambda: y)
-        weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
+        weight_step = planning.step_at(hyper.weight_step, t).astype(y.dtype)
         moved = jnp.minimum(jax.nn.log_softmax(log_weights + weight_step * y),
                             _most(hyper, log_weights.dtype))
         log_weights = jnp.where(done >= first, moved, log_weights)  # ln v_{t+1}

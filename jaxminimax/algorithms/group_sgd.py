@@ -32,13 +32,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, descent, planning, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Full, GroupGradients, GroupLosses, Repeat, Sampling, Sequence
+from jaxminimax.mechanism import Full, GroupGradients, GroupLosses, Repeat, Sampling, Sequence, grid
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.mechanism.groups import group_batch_sizes
 from jaxminimax.releases.groups import release_group_gradient, release_group_losses
 
@@ -65,7 +63,7 @@ class Hyper:
     step: Any
     weight_step: Any
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
 
 
 def check_same_groups(hyper: Any) -> None:
@@ -79,7 +77,7 @@ def check_same_groups(hyper: Any) -> None:
                          f"{hyper.losses.sizes}: they read the same groups.")
 
 
-def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, averaging.Mean]:
+def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, descent.Mean]:
     """Returns the model with uniform weights, and the average of this point alone.
 
     Args:
@@ -94,16 +92,16 @@ def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, averaging.Mean]:
     w = descent.started(z, hyper).w
     p = len(hyper.query.sizes)
     z = Saddle(w, jnp.full(p, -math.log(p), tree.float_dtype(w)))
-    return z, averaged(averaging.start(_point(z)), z, jnp.int32(1), hyper)
+    return z, averaged(descent.start_mean(_point(z)), z, jnp.int32(1), hyper)
 
 
 def _point(z: Saddle) -> Saddle:
     return Saddle(z.w, jnp.exp(z.v))
 
 
-def averaged(mean: averaging.Mean, z: Saddle, t: jax.Array, hyper: Any) -> averaging.Mean:
+def averaged(mean: descent.Mean, z: Saddle, t: jax.Array, hyper: Any) -> descent.Mean:
     """Adds the model and the weights of round t = 1, ..., iterations + 1 to the mean."""
-    return averaging.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
+    return descent.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
 
 
 def mechanism(hyper: Hyper) -> Sequence:
@@ -171,15 +169,14 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     g = release_group_gradient(key, gradients, done, problem, w, data, group)
     y = release_group_losses(key, losses, done, problem, w, data)  # y_t, at w_t before it moves
     w = descent.stepped(w, g, hyper.step, t, problem)  # w_{t+1}
-    weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
+    weight_step = planning.step_at(hyper.weight_step, t).astype(y.dtype)
     v = jax.nn.log_softmax(log_weights + weight_step * y)  # ln v_{t+1}
     z = tree.cast_like(Saddle(w, v), state.z)
     return State(z, (), averaged(state.mean, z, t + 1, hyper), state.spent + 2)
 
 
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None,
-         sampling: Sampling | None = None) -> planning.Plan[Hyper]:
+         iterations: int | None = None, sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans enough rounds for the privacy term, and Theorem 10's steps for the calibrated noise.
 
     Args:
@@ -231,7 +228,7 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
     """
     planning.check_numbers(dim=dim, diameter=diameter)
     clip = concrete(query.clip)
-    z = concrete(check_noise(query))
+    z = concrete(grid.check_noise(query))
     noise = clip * z / min(group_batch_sizes(query))
     return diameter / math.sqrt(iterations * (clip**2 + dim * noise**2))
 
@@ -247,7 +244,7 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
     """
     p, n = len(losses.sizes), min(losses.sizes)
     bound = concrete(losses.bound)
-    scale = bound * concrete(check_noise(losses)) / n
+    scale = bound * concrete(grid.check_noise(losses)) / n
     reach = math.log(p * n * iterations)
     most = bound + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most

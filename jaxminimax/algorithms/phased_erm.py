@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import GroupSolution, composed, solutions
@@ -167,7 +167,7 @@ def calibrated_eta(*, sizes: tuple[int, ...], dim: int, lipschitz: float, bound:
     _check_public(sizes, dim, lipschitz, bound, diameter, epsilon, delta)
     unit = regularised(1.0, sizes=sizes, lipschitz=lipschitz, bound=bound, diameter=diameter,
                        slack=slack)
-    noise = (1 + 2 * slack) * schedules.gaussian_multiplier(epsilon, delta) * math.sqrt(dim)
+    noise = (1 + 2 * slack) * planning.gaussian_multiplier(epsilon, delta) * math.sqrt(dim)
     private = min(diameter * 2.0 ** (-t / 2)
                   / (noise * solutions.exact_sensitivity(unit, unit.reg_w * 2.0 ** (t - 1)))
                   for t in range(1, unit.phases + 1))

@@ -43,7 +43,7 @@ import jax
 import jax.numpy as jnp
 import scipy
 
-from jaxminimax.algorithms import averaging, descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, composed, resolvent
@@ -75,7 +75,7 @@ class State(NamedTuple):
     """
 
     z: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     average: Saddle
     spent: jax.Array
 
@@ -119,7 +119,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     checks.count("iterations", hyper.iterations)
     composed.check(mechanism(hyper))
     z = arguments.point(z)
-    return State(z, averaging.start(z), z, jnp.int32(0))
+    return State(z, descent.start_mean(z), z, jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
@@ -143,7 +143,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     t = state.spent + 1
     z = release_resolvent(key, mechanism(hyper), state.spent, problem, state.z, data)
     z = tree.cast_like(z, state.z)  # z_{t+1}
-    mean = averaging.include(state.mean, z, averaging.UNIFORM, t, hyper.iterations)
+    mean = descent.include(state.mean, z, descent.UNIFORM, t, hyper.iterations)
     average = descent.projected(mean.value, z, problem)  # the output
     return State(z, mean, average, t)
 
@@ -265,7 +265,7 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
                            diameter=diameter, epsilon=epsilon, delta=delta, slack=slack)
     steep = 2 * smooth if smooth_difference is None else smooth_difference
     checks.number("smooth_difference", steep, low=0.0, high=2 * smooth, closed=True)
-    ratio = schedules.gaussian_multiplier(epsilon, delta)
+    ratio = planning.gaussian_multiplier(epsilon, delta)
 
     def of(batch: int) -> Schedule:
         rounds, each = population // batch, (1 + slack) * bound / batch

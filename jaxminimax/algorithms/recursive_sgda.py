@@ -43,7 +43,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging, descent, planning, recursion, recursive
+from jaxminimax.algorithms import descent, planning, recursion, recursive
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Poisson, Query, Repeat, Sampling, batch_size, grid
@@ -92,7 +92,7 @@ class State(NamedTuple):
     """
 
     z: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     centre: Saddle
     average: Saddle
     spent: jax.Array
@@ -183,7 +183,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     checks.number("base", hyper.base, low=0.0)
     checks.number("diameter", hyper.diameter, low=0.0)
     z = arguments.point(z)
-    return State(z, averaging.start(z), z, z, jnp.int32(0))
+    return State(z, descent.start_mean(z), z, z, jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
@@ -218,12 +218,12 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
         return x - step * (g + mu * (x - c))
 
     z = descent.projected(jax.tree.map(move, state.z, g, state.centre), state.z, problem)  # z_{k+1}
-    mean = averaging.weigh(state.mean, state.z, jnp.ones((), dtype))
+    mean = descent.weigh(state.mean, state.z, jnp.ones((), dtype))
     # the round ends after K - 1 steps, with its last iterate or the mean of K as its output
     ends = (state.spent + 1) % (hyper.inner - 1) == 0
-    all_iterates = averaging.weigh(mean, z, jnp.ones((), dtype))
+    all_iterates = descent.weigh(mean, z, jnp.ones((), dtype))
     out = z if hyper.decaying else tree.cast_like(all_iterates.value, z)
     going = State(z, mean, state.centre, state.average, state.spent + 1)
     centre = recursive.recentred(state.centre, out, t + 1)  # c_{t+1}
-    done = State(out, averaging.start(out), centre, out, state.spent + 1)
+    done = State(out, descent.start_mean(out), centre, out, state.spent + 1)
     return optax.tree.where(ends, done, going)

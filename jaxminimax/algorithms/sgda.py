@@ -32,8 +32,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import descent, planning, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
@@ -61,7 +60,7 @@ class Hyper:
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
     geometry: Saddle = jax.tree.static(default=descent.EUCLIDEAN)
     preconditioner: Saddle = Saddle(None, None)
@@ -78,7 +77,7 @@ def example(query: Query, iterations: int) -> Hyper:
 
 
 def _optimisers(hyper: Hyper, t: jax.Array) -> Saddle:
-    return Saddle(*(make(schedules.at(step, t))
+    return Saddle(*(make(planning.step_at(step, t))
                     for make, step in zip(hyper.optimiser, hyper.step, strict=True)))
 
 
@@ -223,7 +222,5 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
     planning.check_numbers(pl=pl, smooth=smooth, modulus=modulus)
     kappa, primal = smooth / modulus, smooth + smooth**2 / modulus
     ratio = max(8 * kappa**2 * math.sqrt(primal / pl), 4 * math.sqrt(2) * kappa**2)
-    return Saddle(
-        schedules.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
-        schedules.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth),
-    )
+    return Saddle(planning.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
+                  planning.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth))

@@ -44,8 +44,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, descent, planning
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Difference, Full, Sampling, Windows
@@ -68,7 +67,7 @@ class Hyper:
     query: Windows
     step: Saddle
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
 
 
 class State(NamedTuple):
@@ -85,7 +84,7 @@ class State(NamedTuple):
     z: Saddle
     before: Saddle
     estimate: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     spent: jax.Array
 
     @property
@@ -108,7 +107,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     """Returns the state before the first round, at z, which must not depend on the data."""
     z = descent.started(z, hyper)
     hyper.query.check_own()
-    mean = averaging.start(z)
+    mean = descent.start_mean(z)
     return State(z, z, jax.tree.map(jnp.zeros_like, mean.value), mean, jnp.int32(0))
 
 
@@ -125,7 +124,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     if problem.public is not None:
         along = tree.add(u, public_term(problem, state.z, key, mechanism(hyper), state.spent))
     z = descent.stepped(state.z, along, hyper.step, t, problem)  # z_{t+1}
-    mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
+    mean = descent.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
     return State(z, state.z, u, mean, t)
 
 
@@ -157,9 +156,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     Raises:
       ValueError: for numbers out of range, or if rho is 1/4 or more, where `sgda` has less noise.
     """
-    planning.check_numbers(bound=bound, smooth=smooth)
+    planning.check_numbers(bound=bound, smooth=smooth, population=population, dim=dim)
     checks.number("anchors", anchors, low=0.0, high=1.0)
-    planning.check_numbers(population=population, dim=dim)
     if step is not None:
         checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
     if iterations is None:
@@ -173,7 +171,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     difference = Difference(lipschitz=smooth, population=population, sampling=sampling)
     plain = Hyper(query=Windows(anchor=query, difference=difference, length=1),
                   step=Saddle(step, step), iterations=iterations)
-    spread = planning.release_variance(target.noise(plain).query.anchor, dim)  # V
+    spread = descent.release_variance(target.noise(plain).query.anchor, dim)  # V
     rho = step * smooth * math.sqrt(spread) / bound
     if not rho < 0.25:
         raise ValueError(

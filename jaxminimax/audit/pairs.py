@@ -199,13 +199,6 @@ def all_releases(state: Any, released: list[Any]) -> PyTree:
     return tuple(released)
 
 
-def unprojected(problem: Problem | GroupProblem, hyper: Any) -> Problem | GroupProblem:
-    """Returns `problem` without its projection, if that only hides released values."""
-    if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
-        return problem._replace(project=lambda z: z)
-    return problem
-
-
 def straightened(hyper: Any) -> Any:
     """Returns `hyper` with Euclidean steps, if others only hide released values."""
     if hasattr(hyper, "geometry"):

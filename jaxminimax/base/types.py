@@ -380,7 +380,6 @@ class OnlineOptimiser(Protocol):
     def init(self, z: Saddle, hyper: Any) -> Any:
         """Returns the state before the first round, with `z` its current point."""
 
-    def observe_record(self, key: jax.Array, state: Any, data: PyTree,
-                       place: tuple[jax.Array, ...], present: jax.Array, hyper: Any,
-                       problem: Problem) -> Any:
+    def observe_record(self, key: jax.Array, state: Any, data: PyTree, place: tuple[jax.Array, ...],
+                       present: jax.Array, hyper: Any, problem: Problem) -> Any:
         """Makes one round on the record `x[place]` of each leaf x, which no other round reads."""

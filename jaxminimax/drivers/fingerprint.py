@@ -266,8 +266,7 @@ def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
 # --- functions ---
 
 
-def _of_problem(own: bytes, z: Saddle, data: PyTree,
-                problem: AnyProblem) -> dict[str, str]:
+def _of_problem(own: bytes, z: Saddle, data: PyTree, problem: AnyProblem) -> dict[str, str]:
     grouped = isinstance(problem, GroupProblem)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1 + grouped:], x.dtype),
                           _shapes(data))

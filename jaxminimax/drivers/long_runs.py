@@ -29,7 +29,6 @@ from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base import arguments, checks, identity, programs, types
 from jaxminimax.base.types import Algorithm, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
-from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.placement import agreement, host_data, sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window
 from jaxminimax.placement.sent_rows import HostShards, on_mesh
@@ -57,7 +56,7 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
 
 def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem, *, delta: float,
-        neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+        neighbours: str = "replace_one", alongside: tuple[mechanism.Description, ...] = (),
         unit: str | None = None, checkpoint: str | os.PathLike[str] | None = None,
         every: int | None = None, callback: Callable[[StateT], None] | None = None,
         progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
@@ -235,7 +234,7 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
         otherwise than by one repeated sample.
     """
 
-    def __init__(self, key: jax.Array, described: Mechanism, data: PyTree,
+    def __init__(self, key: jax.Array, described: mechanism.Description, data: PyTree,
                  pieces: list[int], done: int, total: int) -> None:
         self._data, self._pool, self._next = data, None, None
         self._held: HostData | None = None  # rows that are read at random places
@@ -315,8 +314,7 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
         first, count = share[0] * self._per_round, share[1]
         # of one shape: a share that is shorter reads rows for later releases as well, or the last's
         spent = np.minimum(first + np.arange(self._most * self._per_round), self._limit - 1)
-        drawn = _draw(self._key, self._repeated,
-                      jax.device_put(spent.astype(np.int32), self._host))
+        drawn = _draw(self._key, self._repeated, jax.device_put(spent.astype(np.int32), self._host))
         assert self._pool is not None
         return (first, count), self._pool.submit(self._gather, drawn)
 
@@ -332,7 +330,8 @@ def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
         done += rounds
 
 
-def _readable(described: Mechanism, data: HostData | HostShards) -> tuple[mechanism.Repeat, Any]:
+def _readable(described: mechanism.Description,
+              data: HostData | HostShards) -> tuple[mechanism.Repeat, Any]:
     """The mechanism and its query, if its releases read samples that are known ahead.
 
     On a mesh, a `Query`; else a `Resolvent` too.

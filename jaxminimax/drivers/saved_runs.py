@@ -17,13 +17,13 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, books
 from jaxminimax.base import checks, own_files, programs, types
 from jaxminimax.drivers import fingerprint
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description
 from jaxminimax.releases import release_keys
 
 SHARDS = "number of shards"
 
 
-def promise_of(key: jax.Array | None, described: Mechanism, hyper: Any,
+def promise_of(key: jax.Array | None, described: Description, hyper: Any,
                algorithm: types.Algorithm[Any, Any]) -> dict[str, Any]:
     """Returns the settings that a resumed run must share; they never suffice to recover the key.
 
@@ -155,7 +155,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
       ValueError: if the ledger refuses it, or is for other units; where several processes run.
     """
 
-    def __init__(self, ledger: Ledger | None, key: jax.Array, described: Mechanism,
+    def __init__(self, ledger: Ledger | None, key: jax.Array, described: Description,
                  promise: dict[str, Any], name: str | None, resumable: bool,
                  delta: float, **stated: Any) -> None:
         self._entry: books.Entry | None = None

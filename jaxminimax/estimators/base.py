@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, identity
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -23,6 +23,7 @@ _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record
 _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
+    "Complex data": "Complex data not supported: X and y must be real numbers.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
@@ -43,6 +44,7 @@ class PrivateEstimator(BaseEstimator):
     most: int = 1
     people: int = 1
     ledger: Any = None
+    unit: str | None = None
     allow_large_delta: bool = False
     random_state: Any = None
 
@@ -69,7 +71,7 @@ class PrivateEstimator(BaseEstimator):
         Raises:
           ValueError: for values that `y` may not have, for numbers out of range, for owners and
             `people`, for groups that would not be used, or where the ledger cannot pay or is for
-            another number of people.
+            another unit or number of people.
           TypeError: for a sample weight, or another argument that there is not.
         """
         if refused:
@@ -77,11 +79,13 @@ class PrivateEstimator(BaseEstimator):
                             f"fit has no argument {', '.join(sorted(refused))}.")
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        table, y = self._table(X, y)
+        table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
         target = self._target(y)
         key = self._key()
         owners, most = self._owners(X, owners)
         index = records.by_person(len(y), owners, most)
+        unit = self.unit or ("one row" if owners is None and self.people == 1 else "one person" + (
+            "" if owners is None else f", {most} rows of whom are read"))
         kept = self._groups(groups, table, target, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
@@ -93,17 +97,17 @@ class PrivateEstimator(BaseEstimator):
         notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
-            self.ledger.reserve(chosen.mechanism())
+            same = identity.unit_of(self.people, None if owners is None else most)
+            self.ledger.reserve(chosen.mechanism(), unit=same if (
+                self.unit is None and self.ledger.unit == same) else unit)
         for described in paid:
-            cells = records.records(statistics.charged_cells(schema, table), target, owners, most)
+            cells = records.records(schema.charged_cells(table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
                 jax.random.fold_in(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
             jax.random.fold_in(key, 0), rows, kept, schema, chosen,
-            unit="one row" if owners is None and self.people == 1 else "one person" + (
-                "" if owners is None else f", {most} rows of whom are read"),
-            assumed=(how, self._public), noted=noted)
+            unit=unit, assumed=(how, self._public), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -158,6 +162,8 @@ class PrivateEstimator(BaseEstimator):
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
+        if hasattr(X, "column_names"):  # of pyarrow, whose missing cells NumPy may read as others
+            X = X.to_pandas()
         try:
             if y is None:
                 X = validation.validate_data(self, X, reset=False, **how)

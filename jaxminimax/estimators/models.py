@@ -34,6 +34,8 @@ class PrivateAUCClassifier(PrivateScorer):
       people: k, if any k rows may be of one person and owners are not known; a ledger must have the
         same number.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses a fit beyond its budget.
+      unit: what one record is, as in the ledger, for the statement: your claim about the rows. None
+        for "one row", or the person whose rows they are.
       allow_large_delta: whether delta may be 1/n or more, which `fit` otherwise refuses.
       random_state: None for noise of the system's entropy. A seed is for experiments: anyone with
         the seed can remove the noise.
@@ -96,15 +98,16 @@ class PrivateClassifier(PrivateScorer):
     round is one release of the gradient of all K logits, with one clip norm and one budget, see
     `tables.labels`. Two classes have the model of `PrivateAUCClassifier`, which K = 2 amounts to.
 
-    `score` is the share of right predictions. scikit-learn's `scoring="roc_auc_ovr"` and
-    `"neg_log_loss"` score the probabilities.
+    `score` is the share of right predictions, and is not private. scikit-learn's
+    `scoring="roc_auc_ovr"` and `"neg_log_loss"` score the probabilities.
 
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.
       delta: delta, in (0, 1), below 1/n.
       schema: `Schema`, of which the columns are read, or columns by name; public. None if X are
         numbers.
-      bounds, most, people, ledger, allow_large_delta, random_state: as of `PrivateAUCClassifier`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -162,7 +165,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     """A private linear model of a number with a public range, by Huber's loss.
 
     The label is put on one scale by its released mean and second moment; the loss is linear beyond
-    one standard deviation, see `tables.labels`. `score` is R^2.
+    one standard deviation, see `tables.labels`. `score` is R^2, and not
+    private.
 
     Args:
       epsilon: epsilon of everything that `fit` releases, replace-one.
@@ -171,7 +175,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         predictions. None: that of `schema`.
       schema: `Schema`, of which the columns are read and the label's range, or columns by name;
         public. None if X are numbers.
-      bounds, most, people, ledger, allow_large_delta, random_state: as of `PrivateAUCClassifier`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -210,7 +215,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
     def _target(self, y: Any) -> np.ndarray:
         label = Schema({"x": columns.Number(0, 1)}, "y", **self._label())  # refuses a wrong range
-        return label.labels({"y": np.asarray(y, np.float64)})
+        try:
+            return label.labels({"y": np.asarray(y, np.float64)})
+        except (ValueError, TypeError):  # NumPy would print the cell
+            raise ValueError("y has a cell that is no number: encode labels as numbers.") from None
 
     def _label(self) -> dict[str, Any]:
         if self.label_range is not None:
@@ -245,7 +253,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         either, those of `schema` are used, and its `by_label`.
       by_label: whether groups are cut by the label.
       schema: `Schema`, or columns by name; public. None if X are numbers.
-      bounds, most, people, ledger, allow_large_delta, random_state: as of `PrivateAUCClassifier`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -308,7 +317,8 @@ class PrivateFairClassifier(PrivateScorer):
       group_values: the groups; public. None for those of `schema` with its column, else those that
         occur, which is then public. A row with another value is in no group.
       schema: `Schema`, or columns by name; public. None if X are numbers.
-      bounds, most, people, ledger, allow_large_delta, random_state: as of `PrivateAUCClassifier`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
 
     Attributes:
       statement_: the privacy statement of `fit`.
@@ -333,8 +343,7 @@ class PrivateFairClassifier(PrivateScorer):
     groups: Any = None
     group_values: Any = None
 
-    def _groups(self, groups: Any, table: Any, target: np.ndarray,
-                index: np.ndarray) -> np.ndarray:
+    def _groups(self, groups: Any, table: Any, target: np.ndarray, index: np.ndarray) -> np.ndarray:
         groups, values = _found(self, groups, table)
         values = values if self.group_values is None else self.group_values
         self._as_they_occur = values is None

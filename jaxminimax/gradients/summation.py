@@ -315,8 +315,7 @@ class Summation:
         return self.players(lambda _, *rest: player(*rest), Saddle("w", "v"), z, *lists)
 
     def both(self, floats: Callable[[Saddle], Saddle], integers: Callable[[Saddle, Grid], Saddle],
-             weighted: Callable[[bool], Saddle], finite: jax.Array,
-             rounding: Rounding) -> Sums:
+             weighted: Callable[[bool], Saddle], finite: jax.Array, rounding: Rounding) -> Sums:
         """The sum on the grid; and that in floating point, 0 where it is not wanted.
 
         Args:

@@ -75,11 +75,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, factorisation, grid, sentences
+from jaxminimax.base import checks, types
+from jaxminimax.mechanism import costs, factorisation, grid, poisson, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge
-from jaxminimax.mechanism.poisson import Poisson
 from jaxminimax.mechanism.sampling import Sample, SampleKeys, Sampling, WorstCase
 
 __all__ = ["CyclicPoisson"]
@@ -216,7 +214,7 @@ class InTurn(Correlation):
         return sampled(ratio / self.column(of))._replace(sets=2 * grid.DITHER_FAILURE * windows)
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class CyclicPoisson(Sampling):
     """Release t reads each record of part t mod p with probability q; row i is in part i mod p.
 
@@ -250,8 +248,8 @@ class CyclicPoisson(Sampling):
     relations = NEIGHBOURS
 
     @property
-    def _of_part(self) -> Poisson:
-        return Poisson(rate=self.rate, capacity=self.capacity)
+    def _of_part(self) -> poisson.Poisson:
+        return poisson.Poisson(rate=self.rate, capacity=self.capacity)
 
     def _largest(self, population: int) -> int:
         """Records of the largest part."""
@@ -335,7 +333,7 @@ def in_turn(query: Any, parts: int) -> Any:
     Returns None for a query of other samples, with bands, a capacity or clip norms that change.
     """
     sampling = getattr(query, "sampling", None)
-    if (not isinstance(sampling, Poisson) or sampling.capacity is not None
+    if (not isinstance(sampling, poisson.Poisson) or sampling.capacity is not None
             or getattr(query, "bands", None) != 1 or query.adaptive is not None):
         return None
     return dataclasses.replace(query, bands=parts, sampling=CyclicPoisson(

@@ -166,9 +166,6 @@ class Description(abc.ABC):
         return all(leaf.facts().exact for leaf in self.flattened())
 
 
-Mechanism = Description
-
-
 class Kind(enum.IntEnum):
     """The kind of a description's keys; see `Answered.kind`.
 

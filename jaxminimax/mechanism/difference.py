@@ -39,11 +39,10 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import composed, description, fixed_size, grid, sentences
+from jaxminimax.mechanism import composed, description, grid, sampling, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
-from jaxminimax.mechanism.sampling import Sampling, known_sampling
 
 __all__ = ["Difference", "Windows"]
 
@@ -71,11 +70,7 @@ class Difference(OneRelease):
 
     sum_of_sample = True
     lipschitz: float | jax.Array
-    noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = fixed_size.Full()
     population: int = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
 
     @property
     def quotient(self) -> Query:
@@ -91,7 +86,7 @@ class Difference(OneRelease):
         """Refuses numbers that no release should start from, and samples that are not drawn."""
         grid.check_bound("lipschitz", self.lipschitz)
         grid.check_multiplier("noise_multiplier", self.noise_multiplier)
-        if known_sampling(self.sampling).spread() is None:
+        if sampling.known_sampling(self.sampling).spread() is None:
             raise ValueError("differences need samples that are drawn anew in every release, got "
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
 
@@ -168,7 +163,7 @@ class Windows(description.Answered):
         if self.anchor.adaptive is not None:
             raise ValueError("An anchor's clip norms stay: adaptive ones are for jmm.sgda. Leave "
                              "Query.adaptive out.")
-        if self.anchor.bands != 1 or known_sampling(self.anchor.sampling).spread() is None:
+        if self.anchor.bands != 1 or sampling.known_sampling(self.anchor.sampling).spread() is None:
             raise ValueError("anchors need independent noise and samples that are drawn anew, got "
                              f"bands={self.anchor.bands} and {self.anchor.sampling!r}: leave bands "
                              "out, and use Full(), Poisson(...) or FixedSize(...).")

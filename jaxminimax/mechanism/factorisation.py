@@ -330,9 +330,8 @@ class CorrelatedSums(Once):
     def facts(self) -> Facts:
         """A record is rounded once, combinations in two bounds; it moves all later numbers."""
         return Facts(costs.CLIP_NORM, self.leaves, 1, numbers=self.leaves * self.parameters, near=3,
-                     length=self.moves(), noise=self.noise_multiplier,
-                     parameters=self.parameters, exact=self.exact,
-                     clip=Saddle(self.clip, self.clip), joint=True)
+                     length=self.moves(), noise=self.noise_multiplier, parameters=self.parameters,
+                     exact=self.exact, clip=Saddle(self.clip, self.clip), joint=True)
 
     def words(self) -> Words:
         """States the number of leaves and bands, and how far a record moves the noise."""

@@ -14,7 +14,7 @@ from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, c
 from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampling
-from jaxminimax.mechanism.sampling import Sampling, known_sampling
+from jaxminimax.mechanism.sampling import known_sampling
 from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["GroupGradients", "GroupLosses", "RecordLosses", "Selection", "group_batch_sizes"]
@@ -65,11 +65,7 @@ class GroupGradients(OneRelease):
     """
 
     clip: float | jax.Array
-    noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = fixed_size.Full()
     sizes: tuple[int, ...] = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
     groups: str = jax.tree.static(default="one")
 
     def check(self, repeat: Repeat) -> None:

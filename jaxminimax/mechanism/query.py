@@ -52,9 +52,8 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import correlated, description, fixed_size, grid, sentences
+from jaxminimax.mechanism import correlated, description, grid, sentences
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
-from jaxminimax.mechanism.sampling import Sampling
 
 __all__ = ["AdaptiveClip", "Query"]
 
@@ -175,11 +174,8 @@ class Query(OneRelease):
 
     clip: Saddle
     noise_multiplier: Saddle | None = None
-    sampling: Sampling = fixed_size.Full()
     population: int = jax.tree.static()
     joint: bool = jax.tree.static(default=False)
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
     bands: int = jax.tree.static(default=1)
     adaptive: AdaptiveClip | None = None
 

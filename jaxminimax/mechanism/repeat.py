@@ -10,15 +10,15 @@ from typing import Any, Self
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import correlated, costs, description, grid, sentences
+from jaxminimax.base import checks, types
+from jaxminimax.mechanism import correlated, costs, description, fixed_size, grid, sentences
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 
 __all__ = ["Repeat", "batch_size", "rows_read"]
 
 
+@types.pytree_dataclass
 class OneRelease(abc.ABC):
     """The query of each release of a `Repeat`, on a sample of its own.
 
@@ -33,13 +33,14 @@ class OneRelease(abc.ABC):
       bands: of the noise; above 1 it is correlated, see `factorisation`.
     """
 
+    noise_multiplier: Any = None
+    sampling: Sampling = fixed_size.Full()
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
+    exact: bool = jax.tree.static(default=True)
+
     wide = False
     sum_of_sample = False
     bands = 1
-    sampling: Sampling
-    parameters: int
-    exact: bool
-    noise_multiplier: Any
 
     def check(self, repeat: "Repeat") -> None:
         """Refuses what no run or charge should start from; `repeat` is the one that it is in."""
@@ -124,10 +125,10 @@ class OneRelease(abc.ABC):
 
     def sampled_by(self, sampling: Sampling) -> Self:
         """The same on other samples; what follows from the sampling is left to be set."""
-        return dataclasses.replace(self, sampling=sampling)  # type: ignore[type-var]
+        return dataclasses.replace(self, sampling=sampling)
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Repeat(Leaf):
     """`times` adaptive uses of `query`, each on a fresh sample with fresh noise.
 

@@ -6,8 +6,7 @@ from typing import Any, Self
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism import description, grid, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, concrete
 from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
@@ -20,7 +19,7 @@ __all__ = ["Resolvent"]
 ASSUMES = ("monotone", "lipschitz")
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Resolvent(OneRelease):
     """Release the solution of a regularised problem over a sample, plus Gaussian noise.
 
@@ -94,19 +93,13 @@ class Resolvent(OneRelease):
     doubling: bool = jax.tree.static(default=False)
     solver: Any = jax.tree.static(default=None)
     slack: float | jax.Array = 0.01
-    noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = Full()
     population: int = jax.tree.static()
     assumes: str = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, the regularised problem, and whether its solution can be certified."""
         super().check(repeat)
-        self._check_own(repeat.parts)
-
-    def _check_own(self, parts: int) -> None:
+        parts = repeat.parts
         checks.one_of("assumes", self.assumes, ASSUMES)
         if self.doubling and parts > 60:
             raise ValueError(f"parts must be at most 60 where the proximal weight doubles, got "
@@ -183,17 +176,15 @@ class Resolvent(OneRelease):
         strong = concrete(self.modulus)
         steps: tuple[str, ...] = ()
         if strong > 0:
-            who = ("Every record's operator, with the public terms, is" if self._full_samples()
+            # does every sample have as many records as the batch size says?
+            full = isinstance(self.sampling, Full | Disjoint | FixedSize)
+            who = ("Every record's operator, with the public terms, is" if full
                    else "The public terms alone are")
             steps = (f"{who} {strong:g}-strongly monotone on the feasible set, whatever the "
                      "records contain.",)
         return (f"Every record's operator is monotone on the feasible set and of norm at most "
                 f"{bound:g}, whatever the record contains; operators are not clipped.", *steps,
                 *common)
-
-    def _full_samples(self) -> bool:
-        """Returns whether every sample has as many records as the batch size says."""
-        return isinstance(self.sampling, Full | Disjoint | FixedSize)
 
 
 def batch_lipschitz(query: Resolvent) -> Any:

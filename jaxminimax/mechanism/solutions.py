@@ -5,8 +5,7 @@ from typing import Any
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism import description, grid, sentences
 from jaxminimax.mechanism.costs import SENSITIVITY, concrete
 from jaxminimax.mechanism.sentences import Words
@@ -15,7 +14,7 @@ from jaxminimax.solvers import groups
 __all__ = ["GroupSolution", "Solution", "phase_sizes"]
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Solution(description.Once):
     """One release of a solver's certified solution plus Gaussian noise (output perturbation).
 
@@ -60,7 +59,7 @@ class Solution(description.Once):
                      assumed=(self.because,))
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class GroupSolution(description.Once):
     """`phases` releases of certified solutions of the regularised worst-group problem.
 
@@ -133,9 +132,8 @@ class GroupSolution(description.Once):
             checks.number("smooth", self.smooth, low=0.0, high=1e12, closed=True)
         checks.number("slack", self.slack, low=0.0, high=1e6)
         grid.check_multiplier("noise_multiplier", self.noise_multiplier)
-        if not grid.are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w,
-                                self.reg_lam, self.slack,
-                                0.0 if self.smooth is None else self.smooth):
+        if not grid.are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w, self.reg_lam,
+                              self.slack, 0.0 if self.smooth is None else self.smooth):
             return  # checked on the host, where the description is charged
         enough = solution_steps(self)
         if self.steps is not None:

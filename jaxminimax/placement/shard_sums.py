@@ -261,9 +261,8 @@ def _is_sample(marks: jax.Array) -> jax.Array:
     return (marks[2] == 0) & jnp.all(marks[:2] + 1 == marks[3:])
 
 
-def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
-                       begun: tuple[Sums, jax.Array], first: int,
-                       stop: jax.Array) -> tuple[Sums, jax.Array]:
+def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]], begun: tuple[Sums, jax.Array],
+                       first: int, stop: jax.Array) -> tuple[Sums, jax.Array]:
     """Adds `one(k)` for k = first, ..., stop - 1 to `begun`.
 
     The addition is compensated, as in `clipped_sum`, so that a large sum loses no small terms.

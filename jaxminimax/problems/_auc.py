@@ -79,11 +79,8 @@ def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> di
         {'W1': (3, 4), 'W2': (4,), 'b1': (4,)}
     """
     one, two = jax.random.split(key)
-    return {
-        "W1": jax.random.normal(one, (dim, hidden)),
-        "b1": jnp.zeros(hidden),
-        "W2": jax.random.normal(two, (hidden,)) * (scale / hidden**0.5),
-    }
+    return {"W1": jax.random.normal(one, (dim, hidden)), "b1": jnp.zeros(hidden),
+            "W2": jax.random.normal(two, (hidden,)) * (scale / hidden**0.5)}
 
 
 def auc_start(theta: PyTree) -> Saddle:

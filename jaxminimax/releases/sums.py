@@ -6,6 +6,7 @@ accountant reads.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -214,8 +215,7 @@ def check_clip(query: Query, clip: Saddle | None) -> Saddle:
     Raises:
       ValueError: for clip norms that are not those of the description's players.
     """
-    adaptive = query.adaptive
-    assert adaptive is not None
+    adaptive: Any = query.adaptive
     if not isinstance(clip, Saddle) or [c is None for c in clip] != [c is None for c in query.clip]:
         raise ValueError(f"clip must be like query.clip, {query.clip!r}, got {clip!r}: start from "
                          "algorithm.init(z, hyper) with the same hyper.")
@@ -247,8 +247,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     Returns:
       Per player, float32 `[]`: C exp(-rate (b - quantile)), b the noisy part of the records within.
     """
-    adaptive = query.adaptive
-    assert adaptive is not None
+    adaptive: Any = query.adaptive
     z = costs.count_multiplier(grid.check_noise(query), query.joint, adaptive.counts(query),
                                adaptive.share)
     # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u

@@ -186,13 +186,11 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "columns": {name: _read_as(kind) for name, kind in schema.columns.items()},
         "notes": [note.to_json() for note in noted], "counts": None, "statement": None}
     lines = [f"{population} records ({record['unit']}), {schema.width} features.",
-             *(f"{name}: {words}." for name, words in record["columns"].items()),
-             *map(str, noted)]
+             *(f"{name}: {words}." for name, words in record["columns"].items()), *map(str, noted)]
     if args.epsilon is None:
         return record, "\n".join((*lines, "Nothing was released: these are public facts."))
     notes.check_delta(args.delta, population, False)
-    described = counts_query(population, rows.x.shape[-1], args.epsilon, args.delta,
-                             args.people)
+    described = counts_query(population, rows.x.shape[-1], args.epsilon, args.delta, args.people)
     if args.ledger is not None:
         ledger = Ledger(args.ledger)
         ledger.check_same("The release", people=args.people)
@@ -262,11 +260,7 @@ def counts_query(population: int, places: int, epsilon: float, delta: float,
                                      people=people)
 
 
-def _centred(z: types.Saddle, record: records.Records) -> types.Saddle:
-    return types.Saddle(record.weight @ (record.x - 0.5), None)
-
-
-_CENTRED = types.Problem(_centred)
+_CENTRED = types.Problem(lambda z, record: types.Saddle(record.weight @ (record.x - 0.5), None))
 
 
 def release_counts(key: jax.Array, described: Repeat, rows: records.Records) -> np.ndarray:

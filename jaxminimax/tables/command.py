@@ -133,7 +133,7 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
         own_files.write(folder / PAGE, report.page(scorer, record))
         if mesh is None:
             own_files.remove(folder / UNFINISHED)  # with the keys
-    return record, "\n".join(report.lines(args, scorer, record, 0 if held is None else len(held)))
+    return record, "\n".join(report.lines(scorer, record, 0 if held is None else len(held)))
 
 
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,

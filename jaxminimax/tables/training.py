@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,21 +16,9 @@ from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
 from jaxminimax.tables import labels, notes, processes, records, rule, statistics, unfinished
 from jaxminimax.tables.columns import Number
-from jaxminimax.tables.scaling import MEMORY, Moments, Store, in_blocks, scaled
+from jaxminimax.tables.records import MEMORY, Store, in_blocks, scaled
 from jaxminimax.tables.schema import Schema, columns_of
-from jaxminimax.tables.scorer import Scorer
-
-
-def refuse_ledger(driver: Mapping[str, Any]) -> None:
-    """Refuses a ledger among the arguments for `fit`.
-
-    Raises:
-      ValueError: if there is one.
-    """
-    if driver.get("ledger") is not None:
-        raise ValueError("ledger=... would be charged for the training alone, and not for the "
-                         "means that are released before it: ledger.reserve(defaults(...)"
-                         ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
+from jaxminimax.tables.scorer import Moments, Scorer
 
 
 @programs.Compiled
@@ -71,7 +59,10 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
     Raises:
       ValueError: for a ledger, before anything is released.
     """
-    refuse_ledger(driver)
+    if driver.get("ledger") is not None:
+        raise ValueError("ledger=... would be charged for the training alone, and not for the "
+                         "means that are released before it: ledger.reserve(defaults(...)"
+                         ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
     place: Callable[[PyTree], PyTree] = jax.device_put if share is None else share.place
     with programs.briefly(True):
         first, second, others = _keys(key)
@@ -126,8 +117,7 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
     if chosen.losses is not None:
         assert groups is not None
         losses, by_group = chosen.losses, groups
-        released = once("losses", lambda: records.losses_of(
-            others[1], losses, w, data, by_group))
+        released = once("losses", lambda: records.losses_of(others[1], losses, w, data, by_group))
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed),
@@ -283,8 +273,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
             room=room, store=table.store, share=share,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
-        if share is not None:
-            share.agree_on(scorer.weights)
+        if share is not None:  # processors of several kinds may round differently
+            agreement.agree(share.mesh, scorer=scorer.weights)
         if entry is not None:
             entry.close()
         return scorer

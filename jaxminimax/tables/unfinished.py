@@ -34,7 +34,7 @@ import numpy as np
 from jaxminimax.accounting import Ledger, books
 from jaxminimax.base import own_files, types
 from jaxminimax.drivers import fingerprint
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description
 from jaxminimax.noise import secret_key
 from jaxminimax.releases import release_keys
 from jaxminimax.tables.scorer import MODEL
@@ -129,11 +129,10 @@ class Unfinished:
             self._write(_KEY, _words(self.key), new=True)
         if self._place is not None:
             own_files.check(self._folder, os.fstat(self._place))
-            if not (own_files.is_at(self._place, self._folder)
-                    and _KEY in os.listdir(self._place)):
+            if not (own_files.is_at(self._place, self._folder) and _KEY in os.listdir(self._place)):
                 self._refuse_as("was replaced by another folder before anything was released")
 
-    def reserve(self, ledger: Ledger, described: Mechanism, **how: Any) -> books.Entry:
+    def reserve(self, ledger: Ledger, described: Description, **how: Any) -> books.Entry:
         """Charges a ledger for the run, after `promise` and before anything is released.
 
         A run that goes on is charged once. If a new run is refused, its folder is removed, because

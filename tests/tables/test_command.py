@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
+from jaxminimax.accounting.answers import up
 from jaxminimax.estimators import PrivateAUCClassifier
 from jaxminimax.releases import sums
 from jaxminimax.tables import (
@@ -32,7 +33,6 @@ from jaxminimax.tables import (
     labels,
     report,
     rule,
-    scaling,
     scorer,
     statistics,
     train,
@@ -400,7 +400,7 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     assert 0 < stated["auc_standard_error"] < 0.1
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     for part in ("Assumptions, each with the person", "Settings", "<li>Operator: The key is secret",
-                 "trust model", "DeLong", f"{stated['epsilon_with_curve']:.4g}"):
+                 "trust model", "DeLong", f"{up(stated['epsilon_with_curve'])}"):
         assert part in page
 
 
@@ -408,7 +408,7 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
     query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
                       population=100)
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
-    by = scaling.Moments(np.zeros(4), np.zeros(4), 0.5)
+    by = scorer.Moments(np.zeros(4), np.zeros(4), 0.5)
     for delta, noted in ((0.02, 1), (1e-6, 0)):
         stated = jmm.statement(jmm.sgda, hyper, delta=delta)
         page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None,
@@ -416,6 +416,10 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
         head, _ = page.split("<h2>The statement</h2>")
         assert head.count("Delta is too large") == noted
         assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too
+        assert "for one record: one record is replaced by another" in head
+    assert "of a seed" not in head
+    assert "none, as the noise is of a seed, which others can guess" in report.page(
+        scorer.Scorer(SCHEMA, np.zeros(5), by, None, stated.to_json()), {"seed": 7})
 
 
 def test_noise_in_an_empty_cell_stretches_no_range():

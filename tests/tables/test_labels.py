@@ -23,7 +23,7 @@ from jaxminimax.tables import (
     command,
     defaults,
     labels,
-    scaling,
+    scorer,
     statistics,
     train,
 )
@@ -90,7 +90,7 @@ def test_a_row_without_a_label_teaches_nothing():
 
 
 def prior(kind):
-    return scaling.Moments(np.zeros(3), np.ones(3), kind.prior(np.zeros(kind.numbers)))
+    return scorer.Moments(np.zeros(3), np.ones(3), kind.prior(np.zeros(kind.numbers)))
 
 
 def extreme(schema, n=600):

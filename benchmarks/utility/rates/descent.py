@@ -11,7 +11,7 @@ import jaxminimax as jmm
 from benchmarks.published import bounds
 from benchmarks.utility.rates.base import DELTA, Case, Job, around, spread, zeros
 from jaxminimax import Poisson, Query, Saddle, metrics, problems
-from jaxminimax.algorithms.averaging import Averaging
+from jaxminimax.algorithms.descent import Averaging
 
 HARD_DIM = 10
 

@@ -22,7 +22,7 @@ import jaxminimax as jmm
 from benchmarks.utility.zoo import games
 from benchmarks.utility.zoo.games import DELTA, Game
 from jaxminimax import Saddle
-from jaxminimax.algorithms.averaging import WEIGHTED
+from jaxminimax.algorithms.descent import WEIGHTED
 from jaxminimax.drivers.runs import gaussian_ratio
 
 MODULUS, SPREAD = 0.2, 0.5
