@@ -26,6 +26,7 @@ that the gradient by the kernel needs anyway are multiplied by the kernel instea
 for the backward pass: clipped sums with a convolution have no forward-mode derivative.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_THIN = 16  # input features, up to which a product of patches is faster
+_THIN = 16  # input features, up to which a product of patches is faster; a vector of floats
 _SLICES = 64  # pixels of a window, above which patches come from a convolution
 
 
@@ -105,15 +106,22 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
     edges = [(low, high, dilation - 1)
              for (low, high), dilation in zip(how["padding"], how["lhs_dilation"], strict=True)]
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
-    # along the last axis first, so that slices for those before it hold more numbers in a row
-    for axis in reversed(range(len(window))):
-        width, stride = window[axis], how["window_strides"][axis]
-        dilation = how["rhs_dilation"][axis]
-        # pixels p * stride + offset * dilation for all p, one offset after the other; the end
-        # leaves room for the width - 1 - offset pixels of the window that follow
-        last = x.shape[axis + 1] - (width - 1) * dilation
-        x = jnp.concatenate([jax.lax.slice_in_dim(
-            x, o * dilation, last + o * dilation, stride, axis + 1) for o in range(width)], -1)
+
+    def seen(x: jax.Array, offsets: dict[int, int]) -> jax.Array:
+        """The pixels p * stride + offset * rhs_dilation for all p, along the axes of `offsets`."""
+        first, last, strides = [0] * x.ndim, list(x.shape), [1] * x.ndim
+        for axis, offset in offsets.items():
+            dilation = how["rhs_dilation"][axis - 1]
+            first[axis], strides[axis] = offset * dilation, how["window_strides"][axis - 1]
+            # room for the width - 1 - offset pixels of the window that follow
+            last[axis] += (offset + 1 - window[axis - 1]) * dilation
+        return jax.lax.slice(x, first, last, strides)
+
+    axes = range(1, x.ndim - 1)
+    # slices of few numbers in a row are slow: then along the last axis first, which makes more
+    for some in [axes] if x.shape[-1] >= _THIN else [range(a, a + 1) for a in reversed(axes)]:
+        x = jnp.concatenate([seen(x, dict(zip(some, offset, strict=True))) for offset
+                             in itertools.product(*(range(window[a - 1]) for a in some))], -1)
     return x
 
 
