@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -97,10 +98,10 @@ class PrivateEstimator(BaseEstimator):
         for described in paid:
             cells = records.records(statistics.charged_cells(schema, table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
-                jax.random.fold_in(key, 1), described, cells.x, cells.weight))
+                fold_in_on_host(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
-            jax.random.fold_in(key, 0), rows, kept, schema, chosen,
+            fold_in_on_host(key, 0), rows, kept, schema, chosen,
             unit="one row" if owners is None and self.people == 1 else "one person" + (
                 "" if owners is None else f", {most} rows of whom are read"),
             assumed=(how, self._public), noted=noted)
