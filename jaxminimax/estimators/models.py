@@ -137,8 +137,6 @@ class PrivateAUCClassifier(PrivateScorer):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Returns the AUC; it is not private, and for records that were not used to train."""
-        from sklearn.metrics import roc_auc_score  # takes longer to load than all the rest
-
         return float(roc_auc_score(np.asarray(y) == self.classes_[1], self.decision_function(X),
                                    sample_weight=sample_weight))
 
