@@ -134,9 +134,10 @@ def _many_words(data: jax.Array, size: int, part: int) -> jax.Array:
         second = lax.broadcasted_iota(jnp.int32, (len(row), 2, _LANES), 1) == 1
         return jnp.where(second, y[:, None], x[:, None])
 
-    words = materialise(both).reshape(-1, 2 * _LANES)
-    return jnp.concatenate([half.reshape(-1)[:count] for half in (
-        words[:, :_LANES], words[:, _LANES:])])[:size]
+    words = materialise(both)
+    # copied row by row, in shapes of whole vectors: flat, a loop would copy one word at a time
+    halves = materialise(lambda: jnp.stack([words[:, 0], words[:, 1]])).reshape(2, -1)
+    return halves[:, :count].reshape(-1)[:size]
 
 
 def word_pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,

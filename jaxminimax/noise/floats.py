@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, types
 from jaxminimax.base.random_bits import random_words, word_pairs
 from jaxminimax.base.tree import at_least_float32, float_dtype, materialise, refuse_complex
-from jaxminimax.base.types import PyTree
 
 __all__ = ["gaussian", "secret_key", "standard_laplace", "standard_normal"]
 
@@ -156,7 +155,7 @@ def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -
     return jnp.where(sign, -1.0, 1.0).astype(dtype) * _minus_log(*word_pairs(key, shape), dtype)
 
 
-def gaussian(key: jax.Array, tree: PyTree, std: PyTree) -> PyTree:
+def gaussian(key: jax.Array, tree: types.PyTree, std: types.PyTree) -> types.PyTree:
     """Draws N(0, std^2) for every number of `tree`, in at least float32, all leaves at once.
 
     Args:
