@@ -260,11 +260,7 @@ def counts_query(population: int, places: int, epsilon: float, delta: float,
                                      people=people)
 
 
-def _centred(z: types.Saddle, record: records.Records) -> types.Saddle:
-    return types.Saddle(record.weight @ (record.x - 0.5), None)
-
-
-_CENTRED = types.Problem(_centred)
+_CENTRED = types.Problem(lambda z, record: types.Saddle(record.weight @ (record.x - 0.5), None))
 
 
 def release_counts(key: jax.Array, described: Repeat, rows: records.Records) -> np.ndarray:
