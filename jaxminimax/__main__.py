@@ -6,8 +6,7 @@ import sys
 import warnings
 
 from jaxminimax.base import own_files
-from jaxminimax.tables import scorer
-from jaxminimax.tables.notes import NoteWarning
+from jaxminimax.tables import notes, scorer
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
         return 2
     for noted in dict.fromkeys(str(w.message) for w in warned
-                               if w.category in (UserWarning, NoteWarning)):
+                               if w.category in (UserWarning, notes.NoteWarning)):
         print(f"python -m jaxminimax {args.command}: {noted}", file=sys.stderr)
     print(json.dumps(record, allow_nan=False) if args.json else plain)
     return 0

@@ -14,23 +14,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from jaxminimax import public_signs
 from jaxminimax.algorithms import sgda
-from jaxminimax.base import arguments, checks, types
-from jaxminimax.base.identity import People, rows_each
+from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.gradients.weights import norm
+from jaxminimax.gradients import clipping, summation
 from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
-from jaxminimax.placement.host_data import HostData
-from jaxminimax.placement.sharding import Sharded
+from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import record_isolation, release_keys, watch
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates
-_LABELS = 2**20  # labels that are counted
-_AT_ONCE = 2**12  # records of the host that are read together for them
+_POINTS = 16  # at which signs are compared
+_SMALL = 1e-3  # of the norms' product, below which a number counts as zero
 _LOSS = 0.01  # share of the noise, charged for rounding of absent numbers, above which to warn
 
 
@@ -52,13 +49,8 @@ class Report:
       looked: the result of `look=True`, NOT PRIVATE; None without.
 
     Examples:
-        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-        >>> data = (jnp.ones((100, 2)), jnp.zeros((100, 2)))
-        >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
-        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
-        >>> report = jmm.check(game, Saddle(jnp.zeros(2), jnp.zeros(2)), data, hyper, measure=False)
-        >>> report.players["v"]["moves"], report.rounds["batch size"]
-        ('ascends the loss', 100.0)
+        >>> {"players", "rounds", "cost", "warnings"} <= set(jmm.types.Report.__dataclass_fields__)
+        True
     """
 
     records: dict[str, Any]
@@ -117,18 +109,17 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
       hyper: the algorithm's `Hyper`, calibrated or not.
       algorithm: a module such as `sgda`.
       delta: delta of the privacy target.
-      look: whether to evaluate the first 4,096 records at z: the share that is not finite, the
-        share that is clipped and the median norm for each player, and the share of labels outside
-        of the documented set. That is NOT PRIVATE: use public or synthetic data.
+      look: whether to evaluate the first 4,096 records at z: for each player the share that is not
+        finite, the share that is clipped and the median norm, and the share of labels outside of
+        the documented set. That is NOT PRIVATE: use public or synthetic data.
       measure: whether to compile a round, and to run three on synthetic data of the same shapes,
         for its memory and its seconds, and to check that no two of their releases have one number.
         Memory and seconds are the device's; the rest is the same on every call.
 
     Raises:
-      TypeError: for arguments of another kind, an operator whose value is not like z, or a loss
-        that is not one number.
-      ValueError: for a description that is not valid, or an operator that reads more than one
-        record; for a round whose releases are not those of the description.
+      TypeError: for arguments of another kind, or an operator's or a loss's value of another one.
+      ValueError: for a description that is not valid, an operator that reads more than one record,
+        or a round whose releases are not those of the description.
 
     Examples:
         >>> problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.3,
@@ -138,10 +129,8 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=50)
         >>> data = jnp.zeros((100, 3)), jnp.zeros(100)
         >>> report = jmm.check(problem, start, data, hyper, delta=0.02, measure=False)
-        >>> for line in report.warnings:
-        ...     print(line.split(":")[0])
-        delta = 0.02 is at or above 1/n = 0.01
-        No noise is set
+        >>> [line.split(":")[0] for line in report.warnings]
+        ['delta = 0.02 is at or above 1/n = 0.01', 'No noise is set']
     """
     rows, n = _shapes(data, algorithm, hyper, problem, z)
     if delta is not None:
@@ -152,37 +141,37 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     axes = 1 + grouped
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
-    record_isolation.check_operator(problem, z, rows, axes)
+    record_isolation.check(release_keys.operator_of(problem), z, rows, axes, drawn=problem.random)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
-    (main, *_), queries = leaves(described), _queries(described)
+    parts: list[Any] = leaves(described)
+    main, queries = parts[0], [getattr(part, "query", part) for part in parts]
     clips = main.clips()
-    wanted = Saddle(clips.get("w", clips.get("", next(iter(clips.values()), None))),
-                    clips.get("v"))
+    wanted = Saddle(clips.get("w", clips.get("", next(iter(clips.values()), None))), clips.get("v"))
     sampling = getattr(queries[0], "sampling", Full())
     size = getattr(queries[0], "population", None) or max(getattr(queries[0], "sizes", (n,)))
     read = int(sampling.rows_read(size))
     drawn = getattr(problem, "random", False)
-    summed = clipped_sum(release_keys.operator_of(problem) if drawn else problem.operator, wanted)
+    summed = clipping.clipped_sum(
+        release_keys.operator_of(problem) if drawn else problem.operator, wanted)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
                             (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
     cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),
                             "bytes": None, "seconds": None}
+    noise = all(query.noise_multiplier is not None for query in queries)
     if measure:
-        cost |= _measured(rows, z, hyper, algorithm, problem)
-    noise, labels = _noise_is_set(described), getattr(problem, "labels", None)
+        # noise for a round whose result nobody sees
+        cost |= _measured(rows, z, hyper if noise else composed.with_noise_of_all(hyper, 1.0),
+                          algorithm, problem)
+    labels = getattr(problem, "labels", None)
     return Report(
         records={"number": n, "arrays": _arrays("record", record),
-                 "rows each": rows_each(data)},
-        parameters=tuple(x for name, one in z._asdict().items()
-                         for x in _arrays(f"z.{name}", one)),
-        players=_players(problem.operator, z, wanted),
-        labels=None if labels is None else labels.values,
-        privacy={"delta": None if delta is None else float(delta), "1/n": 1 / n,
-                 "noise is set": noise},
+                 "rows each": identity.rows_each(data)},
+        parameters=tuple(x for name in z._fields for x in _arrays(f"z.{name}", getattr(z, name))),
+        players=_players(problem.operator, z, wanted), labels=labels and labels.values,
+        privacy={"delta": delta and float(delta), "1/n": 1 / n, "noise is set": noise},
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
                 "batch size": float(sampling.batch_size(size)), "rows read": read},
-        strategy=summed.explain(z, batch_of),
-        cost=cost,
+        strategy=summed.explain(z, batch_of), cost=cost,
         warnings=_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 
@@ -190,12 +179,11 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
 # --- by shapes alone ---
 
 
-def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
-            z: Any) -> tuple[PyTree, int]:
+def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any, z: Any) -> tuple[PyTree, int]:
     """Returns shapes and dtypes of the data, and the number of records."""
-    held = data.rows if isinstance(data, Sharded) else data
+    held = data.rows if isinstance(data, sharding.Sharded) else data
     arguments.call(jax.random.key(0), z, hyper, algorithm, problem)
-    if isinstance(data, HostData):
+    if isinstance(data, host_data.HostData):
         held = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
             (data.population, *x.shape), x.dtype), data.record)
     else:
@@ -203,7 +191,7 @@ def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
     rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)), held)
     described = algorithm.mechanism(hyper).records()
     lengths = {x.shape[:1] for x in jax.tree.leaves(rows)}
-    if isinstance(data, Sharded) and not data.grouped:
+    if isinstance(data, sharding.Sharded) and not data.grouped:
         return rows, data.population
     if len(lengths) != 1 or lengths == {()}:
         raise ValueError(f"data must share one leading axis of records, got {lengths}.")
@@ -229,19 +217,9 @@ def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]
             for name, how, x, c in zip(Saddle._fields, moves, z, clip, strict=True)}
 
 
-def _queries(described: Any) -> list[Any]:
-    """Returns the query of each leaf."""
-    return [getattr(leaf, "query", leaf) for leaf in leaves(described)]
-
-
-def _noise_is_set(described: Any) -> bool:
-    """Returns True if every leaf has its noise."""
-    return all(query.noise_multiplier is not None for query in _queries(described))
-
-
 def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
               hyper: Any, queries: list[Any]) -> tuple[str, ...]:
-    texts = list(public_signs.warnings_of(problem, z))
+    texts = list(warnings_of_signs(problem, z))
     if delta is not None and delta >= min(0.1, 1 / n):
         texts.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
                      "record, drawn at random, would meet it. Choose one well below 1/n.")
@@ -286,12 +264,9 @@ def _lost(query: Any, each: int) -> float:
 def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any) -> dict[str, Any]:
     """Bytes and seconds of a compiled round, on synthetic data of these shapes.
 
-    Raises:
-      ValueError: for two releases of one description with one number, in one round or in two.
+    A `ValueError` names two releases of one description with one number, in one round or in two.
     """
     key, state = jax.random.key(0), jax.tree.map(jnp.asarray, algorithm.init(z, hyper))
-    if not _noise_is_set(algorithm.mechanism(hyper)):
-        hyper = composed.with_noise_of_all(hyper, 1.0)  # for a round whose result nobody sees
 
     @jax.jit
     def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
@@ -319,10 +294,11 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
 
 def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> dict[str, Any]:
     """Measures shares of the records, at the initial point."""
-    if isinstance(data, HostData):
+    rows = data
+    if isinstance(data, host_data.HostData):
         rows = data.take(np.arange(min(_LOOKED, data.count)))
-    else:
-        rows = data if not isinstance(data, Sharded) else jax.tree.map(  # without padding of shards
+    elif isinstance(data, sharding.Sharded):  # without padding of shards
+        rows = jax.tree.map(
             lambda x: x[:, :data.population] if data.grouped else x[:data.population], data.rows)
     some = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
         x, (-1, *np.shape(x)[axes:]))[:_LOOKED]), rows)
@@ -330,8 +306,9 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
 
     def lengths_of(record: PyTree) -> Saddle:
         g = problem.operator(z, record, *key)
-        return Saddle(*(None if c is None else norm(jax.tree.map(lambda a: a[None], x))[0]
-                        for c, x in zip(clip, g, strict=True)))
+        return Saddle(*(
+            None if c is None else summation.norms(jax.tree.map(lambda a: a[None], x))[0]
+            for c, x in zip(clip, g, strict=True)))
 
     each = jax.lax.map(lengths_of, some, batch_size=32)
     counts: dict[str, Any] = {}
@@ -343,38 +320,80 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
         counts[name] = {"not finite": float(np.mean(~np.isfinite(x))),
                         "clipped": float(np.mean(finite > c)) if finite.size else None,
                         "median norm": float(np.median(finite)) if finite.size else None}
-    if getattr(problem, "labels", None) is not None and not isinstance(data, Sharded):
-        wrong, count = labels_outside(problem.labels, data)
+    if getattr(problem, "labels", None) is not None:
+        wrong, count = labels_outside(problem.labels, some)
         counts["labels outside of the set"] = wrong / count if count else None
     return counts
 
 
-def labels_outside(labels: types.Labels, data: PyTree) -> tuple[int, int]:
-    """Counts labels that are not documented, and all labels; not private.
+def labels_outside(labels: types.Labels, rows: PyTree) -> tuple[int, int]:
+    """Counts labels that are not documented, and all labels, of rows or `People`; not private.
 
     Labels in another code ({1, 2} in place of {0, 1}) train a model of something else. No run is
     refused for that, at any share of wrong labels. An attacker with all records but one may choose
     the set so that the others are just below that share. A refusal would then reveal the last one.
     It would be (epsilon, delta)-private for no delta below 1, and not charged. So `check` names the
     set, and `check(..., look=True)`, which is not private, counts.
-
-    Args:
-      labels: the labels of the problem.
-      data: leaves `[n, ...]`, `People` or rows on the host; not on a mesh, and not traced.
     """
-    if not isinstance(data, HostData):  # nothing but the labels leaves the device
-        rows = data.rows if isinstance(data, People) else data
-        column = np.asarray(jax.tree.leaves(rows)[labels.leaf])
-        data = HostData(People(column, np.asarray(data.present)) if isinstance(data, People)
-                        else column)
-    people = isinstance(data.record, People)
-    leaves = jax.tree.leaves(data.record.rows if people else data.record)
-    leaf, count, wrong = labels.leaf % len(leaves), 0, 0
-    if len(leaves[leaf].shape) != people:
+    people = isinstance(rows, identity.People)
+    column = np.asarray(jax.tree.leaves(rows.rows if people else rows)[labels.leaf])
+    present = np.asarray(rows.present) if people else np.ones(len(column), bool)
+    if column.shape != present.shape:
         return 0, 0  # of other shapes than documented, which the operator refuses
-    numbers = np.arange(0, data.count, max(1, data.count // _LABELS))
-    for rows in np.array_split(numbers, -(-numbers.size // _AT_ONCE)):
-        present = data.leaf(len(leaves), rows) if people else np.ones(rows.shape, bool)
-        count += int(np.sum(present))
-        wrong += int(np.sum(present & ~np.isin(data.leaf(leaf, rows), labels.values)))
-    return wrong, count
+    return int(np.sum(present & ~np.isin(column, labels.values))), int(np.sum(present))
+
+
+# --- signs of the public term, compared at synthetic points; no data are read ---
+#
+# For an objective with the terms r(w, v), `Problem.public` is P = (grad_w r, -grad_v r), with
+#     <a, dP_w[b]> = -<b, dP_v[a]>,    <a, dP_w[a]> = r''[a, a],    <b, dP_v[b]> = -r''[b, b]
+# along directions a of w and b of v. So where r depends on both players, a part with the wrong sign
+# makes the first two numbers equal. A regulariser holds its player back: its last number is
+# positive, and negative with the wrong sign. A term that is linear, c @ w + d @ v, shows nothing.
+
+
+def warnings_of_signs(problem: Any, z: Saddle) -> tuple[str, ...]:
+    """Returns a warning for each sign of the public term that seems to be wrong, near a point."""
+    if getattr(problem, "public", None) is None:
+        return ()
+    at_each = jax.jit(lambda keys: jax.lax.map(lambda key: _derivatives(problem, z, key), keys))
+    numbers = np.asarray(at_each(jax.random.split(jax.random.key(0), _POINTS)), np.float64)
+    # entries that are 0 or not finite say nothing, at this point
+    ww, wv, vw, vv = np.where(np.isfinite(numbers), numbers, 0.0).T
+    texts = []
+    both = np.abs(wv) + np.abs(vw) > 0
+    if both.any() and np.all(np.abs(wv - vw)[both] < 0.1 * np.abs(wv + vw)[both]):
+        texts.append("One player's part of the public term has the wrong sign: where the terms r "
+                     "depend on both players, public(z) is Saddle(grad_w r, -grad_v r), with minus "
+                     "the gradient of v, and the derivatives at synthetic points have one sign.")
+    for name, sign, curved in (("w", "+", ww), ("v", "-", vv)):
+        if np.all(curved < 0):
+            texts.append(
+                f"The public term drives {name} away: a step against it makes {name} grow, at each "
+                f"synthetic point. A regulariser {sign}(c/2)|{name}|^2 of the objective has "
+                f"public(z).{name} = +c {name}, as v's part is minus the gradient.")
+    return tuple(texts)
+
+
+def _derivatives(problem: Any, z: Saddle, key: jax.Array) -> jax.Array:
+    """Computes <a, dP_w[a]>, <a, dP_w[b]>, <b, dP_v[a]> and <b, dP_v[b]>; small ones are 0."""
+    further, along, own = jax.random.split(key, 3)
+    # near z, and far from it: only there do both signs of a term such as tanh show
+    scale = jnp.where(jax.random.bits(own) % 2, 1.0, 10.0)
+    moved = problem.project(jax.tree.map(
+        lambda x, y: x + (scale * y).astype(x.dtype), z, optax.tree.random_like(further, z)))
+    middle = jax.tree.map(lambda x, y: ((x + y) / 2).astype(x.dtype), z, moved)
+    a, b = optax.tree.random_like(along, z)
+    still = jax.tree.map(jnp.zeros_like, z)
+
+    def public(z: Saddle) -> Saddle:
+        return problem.public(z, own) if problem.random else problem.public(z)
+
+    def product(x: PyTree, y: PyTree) -> jax.Array:  # 0 if it is small against the norms
+        value, norms = optax.tree.vdot(x, y), optax.tree.norm(x) * optax.tree.norm(y)
+        return jnp.where(jnp.abs(value) > _SMALL * norms, value, 0.0)
+
+    of_w, of_v = (jax.jvp(public, (middle,), (direction,))[1]
+                  for direction in (Saddle(a, still.v), Saddle(still.w, b)))
+    return jnp.stack([product(*pair) for pair in ((a, of_w.w), (a, of_v.w), (b, of_w.v),
+                                                  (b, of_v.v))])

@@ -12,18 +12,15 @@ from typing import Any
 import numpy as np
 
 from jaxminimax import accounting, mechanism, options
-from jaxminimax.accounting import answers, curve, stating
-from jaxminimax.accounting.sections import NO_GUARANTEE
+from jaxminimax.accounting import answers, statements, stating
 from jaxminimax.algorithms import ALGORITHMS, takes
-from jaxminimax.base import VERSION, checks
-from jaxminimax.base.types import GroupProblem, Saddle
-from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.plans import plan
+from jaxminimax.base import VERSION, checks, types
+from jaxminimax.drivers import plan
 from jaxminimax.tables import check, scorer
 from jaxminimax.tables import command as tables
 
 
-def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
+def _calibrated(args: argparse.Namespace) -> list[mechanism.Description]:
     """Describes a run and its extra losses, with noise calibrated to the target."""
     algorithm, share = ALGORITHMS[args.algorithm], args.laplace
     how: dict[str, Any] = {"neighbours": args.neighbours, "people": args.people}
@@ -41,7 +38,7 @@ def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
     return [algorithm.mechanism(hyper), *extra]
 
 
-def _described(args: argparse.Namespace) -> list[Mechanism]:
+def _described(args: argparse.Namespace) -> list[mechanism.Description]:
     """Describes the releases with the noise of the command line."""
     algorithm, laplace = ALGORITHMS[args.algorithm], args.laplace_noise_multiplier
     checks.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
@@ -57,12 +54,12 @@ def _described(args: argparse.Namespace) -> list[Mechanism]:
 # --- what is printed ---
 
 
-def _together(parts: list[Mechanism]) -> Mechanism:
+def _together(parts: list[mechanism.Description]) -> mechanism.Description:
     """Returns all parts as one mechanism."""
     return parts[0] if len(parts) == 1 else mechanism.Sequence(parts=tuple(parts))
 
 
-def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
+def _stopped(parts: list[mechanism.Description], spent: int) -> mechanism.Description:
     """Truncates each part after so many releases."""
     stopped = (part.truncated(spent) for part in parts)
     return _together([part for part in stopped if part is not None])
@@ -79,76 +76,53 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     record, plain = profile.to_json(), str(profile)
     if args.delta is not None:
         epsilon = accounting.epsilon(everything, args.delta, **how)
-        finite = epsilon < float("inf")
-        record["at_delta"] = {"delta": args.delta, "epsilon": epsilon if finite else NO_GUARANTEE}
-        plain += (f"\nAt delta = {args.delta:g}: epsilon = "
-                  f"{f'{epsilon:.6g}' if finite else NO_GUARANTEE}.")
+        none = statements.NO_GUARANTEE if epsilon == float("inf") else None
+        record["at_delta"] = {"delta": args.delta, "epsilon": none or epsilon}
+        plain += f"\nAt delta = {args.delta:g}: epsilon = {none or answers.up(epsilon, 6)}."
     if args.plot is not None:
         profile.plot(args.plot)
         plain += f"\nDrawn: {args.plot}"
     return record, plain
 
 
+def _stated(args: argparse.Namespace, parts: list[mechanism.Description]) -> accounting.Statement:
+    """States what the parts cost, and what they cost after --spent releases."""
+    allowed, spent = mechanism.releases(parts[0]), getattr(args, "spent", None)
+    return stating.state_of(
+        _together(parts), lambda spent: _stopped(parts, spent), args.delta, allowed=allowed,
+        spent=allowed if spent is None else min(spent, allowed), neighbours=args.neighbours,
+        unit=getattr(args, "unit", None), people=args.people, answers=args.command == "explain",
+        extra=lambda spent: sum(min(spent, mechanism.releases(part)) for part in parts[1:]))
+
+
 def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns the privacy statement, with bounds on membership attacks by the whole profile."""
     options.check_options(args)
-    parts = _described(args)
-    allowed = mechanism.releases(parts[0])
-    everything = _together(parts)
-    stated = stating.state_of(everything, lambda spent: _stopped(parts, spent), args.delta,
-                              neighbours=args.neighbours, allowed=allowed,
-                              spent=allowed if args.spent is None else min(args.spent, allowed),
-                              unit=args.unit, people=args.people,
-                              extra=lambda spent: sum(min(spent, mechanism.releases(part))
-                                                       for part in parts[1:]),
-                              answers=True)
+    stated = _stated(args, _described(args))
     return stated.to_json(), str(stated)
 
 
-def answer(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the record that a command prints."""
+def _answers(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the record that `calibrate`, `epsilon` or `delta` prints."""
     options.check_options(args)
     parts = _calibrated(args) if args.command == "calibrate" else _described(args)
-    composed, how = _together(parts), (args.neighbours, args.people)
-    answers.check_delta(args.delta)
-    answers.warn_of(args.delta, composed)
-    dearest = curve.dearest(composed, args.delta, *how)
-    proven, shorter, looking = None, None, None
-    if dearest.epsilon == float("inf"):
-        proven = answers.proven_up_to(composed, args.delta, *how)
-    if args.command == "epsilon" and args.spent is not None:
-        allowed = mechanism.releases(parts[0])
-        if args.spent < allowed:
-            looking, _ = answers.odometer(lambda spent: _stopped(parts, spent), allowed,
-                                          args.spent, args.delta, *how)
-        shorter = curve.dearest(_stopped(parts, args.spent), args.delta, *how).epsilon
-    return {
-        **_noise(args, composed),
-        "epsilon": dearest.epsilon,
-        "proven_up_to": proven,
-        "epsilon_if_stopped_by_looking": looking,
-        "epsilon_spent_if_fixed": shorter,
-        "delta": args.delta,
-        **_how(args, composed),
-        "accountant": stating.accountant_name(dearest.bound),
-        "event": curve.event(dearest.cost),
-    }
+    everything, spent = _together(parts), getattr(args, "spent", None)
+    how = {"neighbours": args.neighbours, "people": args.people}
+    record, where = _noise(args, everything), {**how, "sampling": everything.summary()}
+    if args.command == "delta":
+        return {**record, "epsilon": args.epsilon,
+                "delta": accounting.delta(everything, args.epsilon, **how),
+                "delta_spent_if_fixed": None if spent is None else accounting.delta(
+                    _stopped(parts, spent), args.epsilon, **how), **where,
+                "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
+    stated = _stated(args, parts)
+    return {**record, "epsilon": stated.epsilon, "proven_up_to": stated.proven_up_to,
+            "epsilon_if_stopped_by_looking": stated.epsilon_if_stopped_by_looking,
+            "epsilon_spent_if_fixed": None if spent is None else stated.epsilon_spent_if_fixed,
+            "delta": args.delta, **where, "accountant": stated.accountant, "event": stated.event}
 
 
-def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the record that `delta` prints."""
-    options.check_options(args)
-    parts = _described(args)
-    composed, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
-    shorter = (None if args.spent is None else
-               accounting.delta(_stopped(parts, args.spent), args.epsilon, **how))
-    return {**_noise(args, composed), "epsilon": args.epsilon,
-            "delta": accounting.delta(composed, args.epsilon, **how),
-            "delta_spent_if_fixed": shorter, **_how(args, composed),
-            "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
-
-
-def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
+def _noise(args: argparse.Namespace, everything: mechanism.Description) -> dict[str, Any]:
     """Returns the noise multipliers, as fields of a record."""
     parts: list[Any] = mechanism.leaves(everything)
     of_losses = (mechanism.GroupLosses, mechanism.RecordLosses, mechanism.Selection)
@@ -157,40 +131,37 @@ def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
     query: Any = main.query if isinstance(main, mechanism.Repeat) else main
     per_player = {"": query.noise_multiplier}
     if isinstance(query, mechanism.Query):
-        players = mechanism.limits.check_noise(query)._asdict()
+        players = mechanism.grid.check_noise(query)._asdict()
         per_player = {name: x for name, x in players.items() if x is not None}
     for other in others:
         per_player |= other.noise_multipliers()
-    return {
-        "algorithm": args.algorithm,
-        "noise_multiplier": per_player if args.command == "calibrate" else None,
-        "displacement": (mechanism.resolvent.noise_unit(query)
-                         if isinstance(query, mechanism.Resolvent) else None),
-        "effective_noise_multiplier": main.multiplier(),
-        "losses_noise_multiplier": losses[0].multiplier() if losses else None,
-        "losses_noise": losses[0].unit if losses else None,
-    }
+    return {"algorithm": args.algorithm,
+            "noise_multiplier": per_player if args.command == "calibrate" else None,
+            "displacement": (mechanism.resolvent.noise_unit(query)
+                             if isinstance(query, mechanism.Resolvent) else None),
+            "effective_noise_multiplier": main.multiplier(),
+            "losses_noise_multiplier": losses[0].multiplier() if losses else None,
+            "losses_noise": losses[0].unit if losses else None}
 
 
-def _how(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
-    """Returns relation, people and sampling, as fields of a record."""
-    return {"neighbours": args.neighbours, "people": args.people,
-            "sampling": everything.summary()}
+def _number(name: str, value: float) -> str:
+    """Prints a number by its name: epsilon and delta rounded up."""
+    return answers.up(value, 6) if name.startswith(("epsilon", "delta")) else f"{value:.6g}"
 
 
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns noise multipliers, epsilon or delta, a line for each."""
-    record, lines = delta_answer(args) if args.command == "delta" else answer(args), []
+    record, lines = _answers(args), []
     for name, value in record.items():
         if name == "epsilon" and value == float("inf"):
             value = answers.limit_in_words(record["proven_up_to"], args.delta)
         elif isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):
-            value = f"{value:.6g}" if value < float("inf") else NO_GUARANTEE
+            value = _number(name, value) if value < float("inf") else statements.NO_GUARANTEE
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
-    return {name: NO_GUARANTEE if value == float("inf") else value
+    return {name: statements.NO_GUARANTEE if value == float("inf") else value
             for name, value in record.items()}, "\n".join(lines)
 
 
@@ -208,7 +179,7 @@ _PLAN = "settings and noise for a target epsilon, by an algorithm's theorem, fro
 
 _IN_PYTHON = {"smooth_l1"}  # which takes a `dim` of each player
 _READ = {frozenset({int}): int, frozenset({float}): float, frozenset({str}): str,
-         frozenset({int, Saddle}): int,
+         frozenset({int, types.Saddle}): int,
          frozenset({int, str}): lambda text: int(text) if text.isdigit() else text}
 
 
@@ -302,13 +273,13 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
     def unused(*_: Any) -> Any:
         raise TypeError("a plan reads constants only")
 
-    problem = GroupProblem(unused, unused, unused, convex=True, **constants)
+    problem = types.GroupProblem(unused, unused, unused, convex=True, **constants)
     return arguments | {"problem": problem, "sizes": tuple(arguments.pop("sizes", ()))}
 
 
 def _plain(value: Any) -> Any:
     """Returns a setting for JSON; a schedule, or an algorithm, by its name."""
-    if isinstance(value, Saddle):
+    if isinstance(value, types.Saddle):
         return {player: _plain(one) for player, one in value._asdict().items() if one is not None}
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name))
@@ -333,7 +304,7 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "sampling": " ".join(leaf.summary() for leaf in mechanism.leaves(described)),
             "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
             "why": list(planned.why), "hyper": _plain(planned.hyper)}
-    lines = [f"{name:28} {value:.6g}" if isinstance(value, float) else f"{name:28} {value}"
+    lines = [f"{name:28} {_number(name, value) if isinstance(value, float) else value}"
              for name, value in line.items() if name not in ("why", "hyper") and value is not None]
     lines += [f"{'hyper ' + name:28} {value}" for name, value in line["hyper"].items()]
     return line, "\n".join([*lines, *planned.why])

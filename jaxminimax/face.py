@@ -18,10 +18,11 @@ from jaxminimax import (
 )
 from jaxminimax.accounting import calibrate, delta, epsilon, profile, statement
 from jaxminimax.algorithms import *  # noqa: F403
-from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms import descent as averaging
+from jaxminimax.algorithms import planning as schedules
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check
-from jaxminimax.drivers import fit, run, stack, sweep, tune
+from jaxminimax.drivers import fit, plan, run, stack, sweep, tune
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import (
     AdaptiveClip,
@@ -36,7 +37,6 @@ from jaxminimax.mechanism import (
     Repeat,
     Sequence,
 )
-from jaxminimax.plans import plan
 from jaxminimax.releases.sums import release
 
 # the whole interface at the top level; more stands in the modules that are listed first

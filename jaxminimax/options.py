@@ -10,8 +10,7 @@ from typing import Any
 
 from jaxminimax import mechanism
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
-from jaxminimax.base import checks
-from jaxminimax.base.types import Saddle
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism.sampling import choices
 
 WHOLE = ("gda", "recursive", "recursive_sgda")  # these read all records of a part by default
@@ -22,12 +21,9 @@ _SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multipl
 # for `bands`
 OPTIONS: dict[type, tuple[str, ...]] = {
     mechanism.Query: (*_SAMPLED, "share_w", "joint_clip", "bands"),
-    mechanism.Resolvent: _SAMPLED,
-    mechanism.Windows: _SAMPLED,
+    mechanism.Resolvent: _SAMPLED, mechanism.Windows: _SAMPLED,
     mechanism.GroupGradients: ("group_sizes", *_SAMPLED[1:]),
-    mechanism.GroupSolution: ("group_sizes",),
-    mechanism.TreeSums: ("bands",),
-}
+    mechanism.GroupSolution: ("group_sizes",), mechanism.TreeSums: ("bands",)}
 
 
 def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentParser:
@@ -231,7 +227,7 @@ def hyper_of(args: argparse.Namespace, z: float | None, laplace: float | None = 
 
 def _query(args: argparse.Namespace, z: Any, records: int) -> mechanism.Query:
     ratio = None if args.share_w is None else mechanism.budget_split(w=args.share_w)
-    query = mechanism.Query(clip=Saddle(1.0, 1.0), noise_multiplier=ratio,
+    query = mechanism.Query(clip=types.Saddle(1.0, 1.0), noise_multiplier=ratio,
                             sampling=_sampling(args, records),
                             population=records, joint=args.joint_clip, parameters=args.parameters,
                             bands=1 if args.bands is None else args.bands)
@@ -245,8 +241,8 @@ def _windows(args: argparse.Namespace, z: Any, records: int) -> mechanism.Window
     """Describes equal noise on anchors and differences, so that the cost is that of any length."""
     shared: Any = dict(sampling=_sampling(args, records), population=records,
                        parameters=args.parameters)
-    anchor = mechanism.Query(clip=Saddle(1.0, 1.0), joint=True,
-                             noise_multiplier=None if z is None else Saddle(z, z), **shared)
+    anchor = mechanism.Query(clip=types.Saddle(1.0, 1.0), joint=True,
+                             noise_multiplier=None if z is None else types.Saddle(z, z), **shared)
     return mechanism.Windows(anchor=anchor, length=2,
                              difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z,
                                                              **shared))

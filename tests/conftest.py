@@ -100,6 +100,8 @@ def pytest_configure(config):
     """Where a JAX has no such functions, everything is compiled, and as for users."""
     from jax._src import compiler, lru_cache
 
+    # tests replace functions of the library: their programs reach no folder of the developer's
+    jax.config.update("jax_compilation_cache_dir", None)
     folder = os.environ.get("JAXMINIMAX_TEST_PROGRAMS")
     if folder and getattr(lru_cache, "_CACHE_SUFFIX", None) == "-cache":
         lru_cache.LRUCache.put = put_whole

@@ -13,6 +13,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle, commands, options
 from jaxminimax.__main__ import main
+from jaxminimax.accounting.answers import up
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.base import own_files
 from tests.helpers.words import one_line
@@ -243,7 +244,7 @@ def test_explain_says_what_epsilon_computes(capsys):
         assert main(["explain", *given, *spent]) == 0
         words = one_line(capsys.readouterr().out)
         assert words.startswith(
-            f"The releases of this run satisfy ({number:.4g}, 1e-05)-differential privacy")
+            f"The releases of this run satisfy ({up(number)}, 1e-05)-differential privacy")
         assert f"{stated['spent']} of 100 allowed" in words  # 50 of gradients, 50 of losses
         assert "disjoint batches of 100" in words
         assert "Laplace" in words
@@ -349,7 +350,7 @@ def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     at = printed(capsys, *given, "--delta", "1e-6", "--json")["at_delta"]
     assert at == {"delta": 1e-6, "epsilon": pytest.approx(expected, rel=1e-9)}
     assert main([*given, "--delta", "1e-6"]) == 0
-    assert f"At delta = 1e-06: epsilon = {expected:.6g}." in capsys.readouterr().out
+    assert f"At delta = 1e-06: epsilon = {up(expected, 6)}." in capsys.readouterr().out
     assert printed(capsys, *given, "--spent", "5", "--json")["advantage"] < stated.advantage
     assert main([*given, "--plot", str(tmp_path / "none" / "profile.png")]) == 2
     assert "No such file" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """Estimators keep scikit-learn's conventions, and every fit is charged."""
 
+from unittest import mock
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +18,7 @@ from jaxminimax.estimators import (
     PrivateWorstGroupClassifier,
 )
 from jaxminimax.tables import Category, Number, Schema
-from jaxminimax.tables.scaling import spread
+from jaxminimax.tables.scorer import spread
 from tests.helpers.lanes import rest_nightly
 
 pytestmark = pytest.mark.slow
@@ -198,6 +200,22 @@ def test_a_ledger_refuses_the_fit_too_many(tmp_path):
             clone(one).fit(x, y)
 
 
+def test_a_ledger_of_persons_refuses_rows(tmp_path, monkeypatch):
+    x, y = made(200)
+    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, *_, unit, **__: mock.Mock(
+        statement=unit))
+    ledgers = {unit: jmm.accounting.Ledger(tmp_path / str(k), epsilon=9.0, delta=1e-5, unit=unit)
+               for k, unit in enumerate(("one person", "one record", "one visit"))}
+    for unit, claim, how in (("one person", None, {"owners": range(200)}),
+                             ("one record", None, {}), ("one visit", "one visit", {}),
+                             ("one person", "one person", {})):
+        model = PrivateAUCClassifier(bounds=(-1, 1), ledger=ledgers[unit], unit=claim)
+        assert model.fit(x, y, **how).statement_.startswith(claim or "one ")
+        for other in set(ledgers) - {unit}:
+            with pytest.raises(ValueError, match="cannot be added"):
+                model.set_params(ledger=ledgers[other]).fit(x, y, **how)
+
+
 def test_columns_by_name_and_groups():
     x, y = made()
     table = {"a": x[:, 0], "b": np.where(x[:, 1] > 0, "u", "v")}
@@ -264,6 +282,15 @@ def test_a_number_is_predicted_within_its_public_range():
         PrivateRegressor(**how).fit(x, y)
     with pytest.raises(ValueError, match="low < high"):
         PrivateRegressor(label_range=(3, 3), **how).fit(x, y)
+
+
+def test_refusals_of_labels_print_no_cell():
+    x, _ = made()
+    model = PrivateRegressor(label_range=(0, 1), bounds=(-1, 1))
+    for rows, y in ((x, ["Mr 417"] * len(x)), (x, np.full(len(x), 417j)), (x + 417j, x[:, 0])):
+        with pytest.raises(ValueError, match=r"must be real|no number") as refusal:
+            model.fit(rows, y)
+        assert "417" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("form", [

@@ -109,7 +109,7 @@ def test_tab_completion_shows_public_names_only(name):
     assert shown == sorted(set(shown))
     assert not [x for x in shown if x.startswith("_")]
     assert {"jax", "jnp", "np", "Any", "Callable", "math"}.isdisjoint(shown)
-    inner = {"base", "releases", "drivers", "gradients", "options", "plans", "algorithms"}
+    inner = {"base", "releases", "drivers", "gradients", "options", "algorithms"}
     modules = {x for x in shown if isinstance(getattr(held, x), types.ModuleType)}
     assert inner.isdisjoint(modules)
     assert modules <= ({"groups"} if name == "solvers" else set() if name else set(dir(jmm)))

@@ -18,22 +18,22 @@ LAYERS = {
     "placement": 4,
     "releases": 5,
     "algorithms": 6, "problems": 6, "metrics": 6,
-    "drivers": 7, "plans": 7,
-    "audit": 8, "checkup": 8, "options": 8, "public_signs": 7, "tables": 8,
+    "drivers": 7,
+    "audit": 8, "checkup": 8, "options": 8, "tables": 8,
     "estimators": 9, "types": 9, "commands": 9,
     "face": 10, "__main__": 10,
     "__init__": 11,
 }
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
-MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "tables", "estimators",
+MAY_ACCOUNT = {"drivers", "audit", "options", "tables", "estimators",
                "commands", "face"}
 # what releases are made of
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "placement.shard_sums"}
 
 # what algorithms share: no algorithms of their own
 SHARED = {f"algorithms/{name}.py" for name in (
-    "averaging", "planning", "recursion", "schedules")}
+    "planning", "recursion")}
 FEED = {"observe_record"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run", "call_kept",
@@ -42,41 +42,39 @@ ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_adv
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
           "rows_each", "shards_of", "eval_shape"}
 
+AHEAD = {"Supply", "_readable"}  # of a driver, which send rows of the host to its rounds
+
 # modules that a test file of another name tests
 TESTED_IN = {
     "accounting/test_answers": "accounting/curve accounting/tuning",
     "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
     "accounting/test_subsampling": "accounting/gaussian",
-    "accounting/test_statements": "accounting/sections accounting/stating",
+    "accounting/test_statements": "accounting/stating",
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups",
-    "algorithms/test_descent": "algorithms/sgda algorithms/gda algorithms/averaging",
-    "algorithms/test_extragradient": "algorithms/schedules",
+    "algorithms/test_descent": "algorithms/sgda algorithms/gda",
     "algorithms/test_group_oco": "algorithms/ftrl releases/stream",
-    "algorithms/test_planning": "plans",
     "algorithms/test_proximal": "mechanism/resolvent",
     "algorithms/test_recursive": "algorithms/recursion algorithms/recursive_sgda",
     "algorithms/test_phased_erm": "mechanism/solutions releases/solutions",
-    "algorithms/test_spider": "mechanism/difference releases/differences",
+    "algorithms/test_spider": "mechanism/difference",
     "audit/test_audit": "audit/bounds audit/pairs audit/released audit/signals",
     "base/test_arguments": "base/checks",
     "drivers/test_runs": "drivers/long_runs drivers/many_runs",
     "drivers/test_tuning": "mechanism/repetitions",
-    "gradients/test_clipping": "gradients/summation gradients/weights",
+    "gradients/test_clipping": "gradients/summation",
     "gradients/test_integer_sums": "mechanism/grid",
-    "mechanism/test_description": "mechanism/limits mechanism/repeat mechanism/sentences",
+    "mechanism/test_description": "mechanism/repeat mechanism/sentences",
     "mechanism/test_sampling": "mechanism/distinct mechanism/fixed_size mechanism/poisson",
     "noise/test_floats": "base/random_bits",
     "noise/test_sampler": "noise/_tables",
-    "placement/test_host_data": "drivers/prefetch placement/host_shards",
-    "placement/test_sharding": "placement/agreement placement/gather_rows "
-                               "placement/shard_sums",
+    "placement/test_host_data": "placement/sent_rows",
+    "placement/test_sharding": "placement/agreement placement/shard_sums",
     "problems/test_problems": "problems/_auc problems/_games metrics",
     "releases/test_groups": "mechanism/groups",
     "releases/test_opening": "releases/watch",
     "releases/test_sums": "releases/reading",
-    "tables/test_labels": "tables/scores",
     "tables/test_scorer": "tables/columns tables/files tables/report tables/rule tables/schema "
                           "tables/training tables/unfinished",
     "test_command": "__main__ commands options",
@@ -293,7 +291,9 @@ def test_an_update_gets_the_data_of_the_one_that_calls_it(line):
 
 def test_drivers_hand_data_on_and_do_nothing_else_with_them():
     for name in ("runs", "many_runs", "long_runs"):
-        assert leaks(SOURCES[f"drivers/{name}.py"], ONWARDS | SHAPES) == [], name
+        for part in ast.parse(SOURCES[f"drivers/{name}.py"]).body:
+            if getattr(part, "name", "") not in AHEAD:
+                assert leaks(ast.unparse(part), ONWARDS | SHAPES) == [], (name, part)
 
 
 @pytest.mark.parametrize("name", ["tune", "search"])

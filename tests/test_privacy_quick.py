@@ -31,7 +31,7 @@ from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
 from jaxminimax.tables.labels import Amount, Several
-from jaxminimax.tables.scaling import Moments
+from jaxminimax.tables.scorer import Moments
 from tests.releases.test_opening import RELEASES, ROWS, SIZES, Case, N, W
 
 KEYS = jax.random.split(jax.random.key(1), 4000)

@@ -186,7 +186,7 @@ def described(sampler: str, n: int, m: int, z: float, times: int) -> jmm.Repeat:
     return jmm.Repeat(query=query, times=times)
 
 
-def composed(mechanism: jmm.mechanism.description.Mechanism, epsilon: float) -> float:
+def composed(mechanism: jmm.mechanism.Description, epsilon: float) -> float:
     """The accountant's bound on delta of all releases, samplers taken as exact."""
     (cost,) = curve.charges(mechanism, "replace_one")
     if not cost.losses:

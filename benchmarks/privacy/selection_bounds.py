@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import jaxminimax as jmm
-from jaxminimax.accounting import selection
+from jaxminimax.accounting import pairs
 
 
 def attained(t: float, times: int, epsilon: float, points: int = 60) -> float:
@@ -46,7 +46,7 @@ def table(moves: tuple[float, ...] = (0.1, 0.5, 2.0, 6.0),
         t = 1 / index.effective_noise_multiplier("replace_one")
         epsilon = share * t * times
         delta = attained(t, times, epsilon)
-        block = float(selection.block(t, times).profile(np.array([epsilon]))[0])
+        block = float(pairs.block(t, times).profile(np.array([epsilon]))[0])
         bound = jmm.epsilon(index, delta) if 1e-300 < delta < 1 and epsilon else epsilon
         rows.append({"steps": times, "sampler": "selection", "noise_multiplier": z,
                      "epsilon": epsilon, "attained_delta": delta, "block_delta": block,

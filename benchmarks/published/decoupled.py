@@ -38,7 +38,7 @@ from benchmarks.common import report, verdicts
 from benchmarks.published import page, truth
 from benchmarks.utility.fair import tasks
 from jaxminimax import Query, Repeat, Saddle
-from jaxminimax.algorithms.averaging import Averaging
+from jaxminimax.algorithms.descent import Averaging
 
 DELTA = 1e-5
 # accuracy and gap of both groups' positive rates, by claimed epsilon

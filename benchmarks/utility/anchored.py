@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax import Problem, Query, Repeat, Saddle, averaging
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
+from jaxminimax.algorithms.descent import EUCLIDEAN, UNIFORM, Averaging, started, stepped
 from jaxminimax.base import tree
 from jaxminimax.releases.sums import noisy_operator
 from jaxminimax.types import pytree_dataclass
@@ -56,7 +55,7 @@ def mechanism(hyper: Hyper) -> Repeat:
 def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round."""
     z = started(z, hyper)
-    return State(z, z, jax.tree.map(jnp.zeros_like, z), averaging.start(z), jnp.int32(0))
+    return State(z, z, jax.tree.map(jnp.zeros_like, z), averaging.start_mean(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: object, hyper: Hyper, problem: Problem) -> State:

@@ -23,7 +23,7 @@ from benchmarks.common import report
 from benchmarks.utility import table_sets
 from benchmarks.utility.table_sets import Table
 from jaxminimax.tables import defaults, files, labels, records, rule, training
-from jaxminimax.tables.scaling import scaled
+from jaxminimax.tables.records import scaled
 
 EPSILONS = (0.5, 1.0, 4.0)
 NAMES = ("fair: an affair", "randhie: a visit", "ijcnn1", "adult: income")

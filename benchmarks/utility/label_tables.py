@@ -18,7 +18,7 @@ from sklearn.linear_model import HuberRegressor
 from benchmarks.common import report, result_tables
 from benchmarks.utility import table_sets
 from benchmarks.utility.tables import error, held_runs
-from jaxminimax.tables import Category, Number, Schema, files, scores, train
+from jaxminimax.tables import Category, Number, Schema, command, files, train
 
 _EPSILONS = (0.5, 1.0, 4.0)
 _MOST = 8_000  # rows of a table
@@ -89,14 +89,14 @@ def measure(frame: pd.DataFrame, schema: Schema, seed: int, delta: float) -> dic
     models = {"usual": None} | ({"huber": HuberRegressor(max_iter=1000)}
                                 if schema.kind == "number" else {})
     made: dict[str, Any] = {"references": {
-        name: scores.measured(schema, held, scores.reference(schema, rows, held, model))
+        name: command.measured(schema, held, command.reference(schema, rows, held, model))
         for name, model in models.items()}, "epsilons": {}}
     for k, epsilon in enumerate(_EPSILONS):
         key = jax.random.fold_in(jax.random.key(seed), k)
         scorer = train(rows, schema, epsilon=epsilon, delta=delta, key=key)
         made["epsilons"][f"{epsilon:g}"] = {
             "charged": scorer.statement.epsilon,
-            **scores.measured(schema, held, scorer.decision_function(held))}
+            **command.measured(schema, held, scorer.decision_function(held))}
     return made
 
 

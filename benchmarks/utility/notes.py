@@ -16,15 +16,8 @@ import pandas as pd
 
 from benchmarks.common import report
 from benchmarks.utility import table_sets
-from jaxminimax.tables import (
-    Category,
-    Number,
-    Schema,
-    defaults,
-    notes,
-    scaling,
-    statistics,
-)
+from jaxminimax.tables import Category, Number, Schema, defaults, notes, statistics
+from jaxminimax.tables.records import scaled
 
 TABLES = ("synthetic", "adult: income", "fair: an affair", "randhie: a visit")
 _ROWS = 50_000  # of the synthetic table
@@ -100,7 +93,7 @@ def measure(frame: pd.DataFrame, schema: Schema, column: str | None, records: in
         of_rows = None
         if chosen.matrix is not None:
             squares = np.diag(statistics.release_second_moments(
-                second, chosen.matrix, scaling.scaled(x_rows, by, chosen.floor), weight))
+                second, chosen.matrix, scaled(x_rows, by, chosen.floor), weight))
             of_rows = statistics.variances(squares, by, chosen.floor, chosen.matrix)
         mistakes = {note.column for note in notes.after(
             schema, by, statistics.deviation(chosen.moments), features=chosen.standardise,

@@ -23,7 +23,7 @@ from benchmarks.common import report, result_tables
 from benchmarks.utility import package_tables, plain_privacy, table_sets
 from benchmarks.utility.table_sets import Table
 from jaxminimax.tables import files, train
-from jaxminimax.tables.scores import regression
+from jaxminimax.tables.command import regression
 
 _EPSILONS = (0.5, 1.0, 4.0)
 _STEP = 4.0  # of the plain descent

@@ -9,8 +9,8 @@ from jaxminimax.accounting.calibration import calibrate, calibrate_noise, calibr
 from jaxminimax.accounting.choices import calibrate_iterations, calibrate_parts
 from jaxminimax.accounting.ledger import Ledger
 from jaxminimax.accounting.profiles import Profile, profile
-from jaxminimax.accounting.statements import LedgerStatement, Statement, TuningStatement
-from jaxminimax.accounting.stating import statement
+from jaxminimax.accounting.statements import LedgerStatement, Statement
+from jaxminimax.accounting.stating import TuningStatement, statement
 from jaxminimax.accounting.tuning import tuned_delta, tuned_epsilon
 
 __all__ = ["Ledger", "LedgerStatement", "Profile", "Statement", "TuningStatement", "calibrate",

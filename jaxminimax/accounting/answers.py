@@ -34,6 +34,7 @@ Odometers: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-
 composition", NeurIPS 2016.
 """
 
+import decimal
 import math
 import warnings
 from collections.abc import Callable
@@ -44,29 +45,19 @@ import numpy as np
 
 from jaxminimax.accounting import curve, gaussian
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Description, Repeat
-from jaxminimax.mechanism.composed import as_description, check, leaves
+from jaxminimax.mechanism import Description, Repeat, composed, repeat
 from jaxminimax.mechanism.costs import Charge, concrete, silent
-from jaxminimax.mechanism.repeat import OneRelease
 
 LARGE = 0.1  # a delta from here on gets a warning of its own
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuses a target epsilon that is not one number in its range.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
+    """Refuses a target epsilon that is not one number in its range, by a `ValueError`."""
     _check("epsilon", epsilon, 1e6)
 
 
 def check_delta(delta: float) -> None:
-    """Refuses a delta that is not one number in its range.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
+    """Refuses a delta that is not one number in its range, by a `ValueError`."""
     _check("delta", delta, 1.0)
 
 
@@ -95,7 +86,7 @@ def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
     Publishing one whole record, drawn at random, is (0, 1/n)-differentially private, so such a
     delta allows it. A delta of 1/10 is no privacy, for any number of records.
     """
-    n = as_description(mechanism).records()
+    n = composed.as_description(mechanism).records()
     if delta >= LARGE:
         warnings.warn(f"delta = {float(delta):g} IS NO PRIVACY: a program that publishes all "
                       f"records with probability {float(delta):g} meets it at every epsilon. "
@@ -107,7 +98,7 @@ def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
                       "delta well below 1/n.", UserWarning, stacklevel=stacklevel)
 
 
-def effective_noise_multiplier(query: OneRelease) -> float:
+def effective_noise_multiplier(query: repeat.OneRelease) -> float:
     """Returns the noise multiplier of one release that costs as much as both players' releases.
 
     (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
@@ -121,12 +112,12 @@ def effective_noise_multiplier(query: OneRelease) -> float:
         >>> round(jmm.accounting.effective_noise_multiplier(query), 3)
         2.4
     """
-    if not isinstance(query, OneRelease):
+    if not isinstance(query, repeat.OneRelease):
         raise ValueError("effective_noise_multiplier is of a Query, a Resolvent or GroupGradients, "
                          f"got {type(query).__name__}.")
     steps = getattr(query, "steps", None)  # one number a part, or one for all
     once = Repeat(query=query, times=1, parts=len(steps) if isinstance(steps, tuple) else 1)
-    check(once)
+    composed.check(once)
     return once.multiplier()
 
 
@@ -298,6 +289,31 @@ def limit_in_words(proven: float | None, delta: float) -> str:
             "guarantee")
 
 
+def quote_one(delta: float) -> str:
+    """States how one of two epsilons at the same delta is quoted."""
+    return ("Quote one of the two, decided before the run; to quote the smaller one afterwards, "
+            f"say delta = {2 * delta:g}.")
+
+
+def membership(rate: float, share: float) -> str:
+    """States a bound on membership attacks; the share is rounded up."""
+    return (f"At {100 * rate:g} % false positives, a membership attack finds at most "
+            f"{rounded_up(100 * share)} % of members.")
+
+
+def up(value: float, digits: int = 4) -> str:
+    """Prints a number with so many digits, rounded up: no epsilon is printed below itself."""
+    if math.isinf(value):
+        return "not proven"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
+
+
+def rounded_up(value: float) -> str:
+    """Returns a positive number with two or three digits, rounded up."""
+    return up(min(value, 100.0), 2 if value < 10 else 3)
+
+
 def refuse(epsilon: float, delta: float, limit: Limits) -> None:
     """Refuses a target beyond the limits.
 
@@ -370,7 +386,7 @@ def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, de
       neighbours: "replace_one" or "add_or_remove_one".
       people: the number of records of one person that may differ.
     """
-    if spent == 0 and not leaves(part_at(0)):
+    if spent == 0 and not composed.leaves(part_at(0)):
         return 0.0, 0  # nothing was released, and coins alone decided it
     end, share = next(x for x in milestones(allowed, delta) if x[0] >= spent)
     return curve.dearest(part_at(end), share, neighbours, people).epsilon, end

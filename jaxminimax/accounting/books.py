@@ -20,9 +20,7 @@ from typing import Any, NamedTuple, Self
 from jaxminimax.accounting import answers, statements, stating
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
 from jaxminimax.base import checks, identity, own_files
-from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.composed import check
-from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism import NEIGHBOURS, Description, composed, costs
 
 WHAT, VERSION = "jaxminimax ledger", 1
 
@@ -138,14 +136,13 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
         rule = Renyi.open(epsilon, delta, float(order))
     elif plan is not None:
         for one in plan.values():
-            check(one)
+            composed.check(one)
         rule = Plan.open(epsilon, delta, neighbours, dict(plan), people)
     else:
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
             "unit": settings["unit"] or identity.unit_of(people), "opened": now(),
-            "filter": {"kind": kind, "limits": rule.limits, "details": rule.details},
-            "entries": []}
+            "filter": {"kind": kind, "limits": rule.limits, "details": rule.details}, "entries": []}
 
 
 def now() -> str:
@@ -170,11 +167,10 @@ def named(content: dict[str, Any], name: str) -> dict[str, Any]:
     Raises:
       ValueError: if there is none.
     """
-    for entry in content["entries"]:
-        if entry["name"] == name:
-            entry_of: dict[str, Any] = entry
-            return entry_of
-    raise ValueError(f"{name!r} is not in the ledger.")
+    entries: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in content["entries"]}
+    if name not in entries:
+        raise ValueError(f"{name!r} is not in the ledger.")
+    return entries[name]
 
 
 def check_name(name: Any) -> None:
@@ -287,7 +283,7 @@ class Entry:
         Raises:
           ValueError: if it was closed before, with another number of releases.
         """
-        spent = None if state is None else int(concrete(state.spent))
+        spent = None if state is None else int(costs.concrete(state.spent))
         self.ledger._close(self, spent)
 
     def cancel(self) -> None:
@@ -329,21 +325,12 @@ def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
     """Returns the statement of a ledger's content, by its filter and the sums of its charges."""
     entries, (theorem, odometer) = content["entries"], rule.summary()
     shown = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
+    same = ("epsilon", "delta", "neighbours", "people", "unit")
     return statements.LedgerStatement(
-        epsilon=content["epsilon"],
-        epsilon_if_stopped_by_looking=rule.odometer(spent),
-        delta=content["delta"],
-        neighbours=content["neighbours"],
-        people=content["people"],
-        unit=content["unit"],
-        filter=theorem,
-        odometer=odometer,
-        limits=dict(rule.limits),
-        spent=spent,
+        **{name: content[name] for name in same}, filter=theorem, odometer=odometer,
+        epsilon_if_stopped_by_looking=rule.odometer(spent), limits=dict(rule.limits), spent=spent,
         runs=tuple({name: entry.get(name) for name in shown} for entry in entries),
-        enforced=tuple(dict.fromkeys((
-            *_ENFORCED, *(x for e in entries for x in e["enforced"])))),
+        enforced=tuple(dict.fromkeys((*_ENFORCED, *(x for e in entries for x in e["enforced"])))),
         assumed=tuple(dict.fromkeys((
             *stating.claims(content["unit"], content["people"]), *_ASSUMED, stating.ENDS,
-            *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))),
-    )
+            *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))))

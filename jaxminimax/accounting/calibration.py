@@ -13,8 +13,7 @@ from jaxminimax.accounting.answers import check_target, limits, refuse, warn_of
 from jaxminimax.accounting.curve import charges, dearest, extras, of_run, together
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, HyperT
-from jaxminimax.mechanism import Leaf, Sequence, composed, costs, leaves, with_noise
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description, Leaf, Sequence, composed, costs, leaves, with_noise
 
 _CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
 _LEAST_SCALE = 1e-3  # a description takes no noise multiplier between 0 and 1e-4
@@ -24,8 +23,8 @@ _EXACT = 1e-12  # relative, on a scale whose value is quick
 Falling = Callable[[float], float]
 
 
-def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
-           alongside: tuple[Mechanism, ...], people: int) -> float:
+def _solve(describe: Callable[[float], Description], epsilon: float, delta: float, neighbours: str,
+           alongside: tuple[Description, ...], people: int) -> float:
     """Finds the factor at which `describe(factor)` with `alongside` is (epsilon, delta)-private."""
     fixed = Sequence(parts=tuple(alongside))
     alone = charges(describe(1.0), neighbours)
@@ -59,7 +58,7 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     return scale
 
 
-def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
+def _leave_room(others: tuple[Description, ...], epsilon: float, delta: float,
                 neighbours: str, people: int) -> None:
     already = dearest(Sequence(parts=others), delta, neighbours, people).epsilon
     if already >= epsilon:
@@ -69,12 +68,11 @@ def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
 
 def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
     """Returns the run's releases of the kind of `hyper.losses`."""
-    return [leaf for leaf in leaves(algorithm.mechanism(hyper))
-            if type(leaf) is type(hyper.losses)]
+    return [leaf for leaf in leaves(algorithm.mechanism(hyper)) if type(leaf) is type(hyper.losses)]
 
 
 def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
-               alongside: tuple[Mechanism, ...]) -> Any:
+               alongside: tuple[Description, ...]) -> Any:
     """Calibrates each part of a query to the target: a record is in one of the parts."""
     parts = tuple(_calibrated(part, epsilon, delta, neighbours, alongside)
                   for part in composed.disjoint_parts(hyper.query))
@@ -85,7 +83,7 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
 
 
 def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, delta: float, *,
-              neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+              neighbours: str = "replace_one", alongside: tuple[Description, ...] = (),
               share: float = 0.2, people: int = 1) -> HyperT:
     """Returns `hyper` with the noise multipliers that make a whole run (epsilon, delta)-private.
 
@@ -136,7 +134,7 @@ def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, 
 
 
 def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
-               alongside: tuple[Mechanism, ...], share: float, people: int) -> Any:
+               alongside: tuple[Description, ...], share: float, people: int) -> Any:
     losses = getattr(hyper, "losses", None)
     if (set(composed.descriptions(hyper)) - {"losses"} == {"query"}
             and composed.disjoint_parts(hyper.query)):
@@ -160,9 +158,9 @@ def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
     return described(scale)
 
 
-def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
+def calibrate_noise(mechanism: Description, epsilon: float, delta: float, *,
                     neighbours: str = "replace_one",
-                    alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
+                    alongside: tuple[Description, ...] = (), people: int = 1) -> Any:
     """Returns `mechanism` with all its noise multipliers times the factor that reaches the target.
 
     It is for descriptions without an algorithm around them. `calibrate_shares` splits a budget.
@@ -191,9 +189,9 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
     return calibrated
 
 
-def calibrate_shares(mechanisms: tuple[Mechanism, ...], shares: tuple[float, ...], epsilon: float,
+def calibrate_shares(mechanisms: tuple[Description, ...], shares: tuple[float, ...], epsilon: float,
                      delta: float, *, neighbours: str = "replace_one",
-                     alongside: tuple[Mechanism, ...] = (), people: int = 1) -> tuple[Any, ...]:
+                     alongside: tuple[Description, ...] = (), people: int = 1) -> tuple[Any, ...]:
     """Returns descriptions with the noise at which each takes its share of one budget.
 
     With the share s a description has s^(-1/2) times the noise at which it alone, next to
@@ -241,8 +239,9 @@ def calibrate_shares(mechanisms: tuple[Mechanism, ...], shares: tuple[float, ...
     return parts
 
 
-def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: str,
-                alongside: tuple[Mechanism, ...] = (), people: int = 1, share: float = 1.0) -> Any:
+def _calibrated(mechanism: Description, epsilon: float, delta: float, neighbours: str,
+                alongside: tuple[Description, ...] = (), people: int = 1,
+                share: float = 1.0) -> Any:
     """Calibrates a release; of several ways to make it, it takes the one with least noise.
 
     For a share, the noise of the way that is best for the whole budget is share^(-1/2) times that.

@@ -4,14 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax.accounting.answers import check_target, limits, refuse, warn_of
-from jaxminimax.accounting.calibration import calibrate
-from jaxminimax.accounting.curve import dearest, extras, of_run
+from jaxminimax.accounting import answers, calibration, curve
 from jaxminimax.base.types import Algorithm, HyperT
-from jaxminimax.mechanism import Sequence
-from jaxminimax.mechanism.composed import parts_of_data
-from jaxminimax.mechanism.correlated import Bands, InTurn, in_turn
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description, Sequence, composed, correlated
 
 _QUIET = 1.2  # noise multiplier above which parts in turn gain nothing
 _GAIN = 0.95  # what they must leave of the noise
@@ -20,7 +15,7 @@ _MOST = 64  # parts; a release draws as many numbers for each of its own
 
 def calibrate_parts(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,
                     delta: float, *, neighbours: str = "replace_one",
-                    alongside: tuple[Mechanism, ...] = (), people: int = 1) -> HyperT:
+                    alongside: tuple[Description, ...] = (), people: int = 1) -> HyperT:
     """Returns calibrated `hyper`, with samples of parts in turn where that leaves less noise.
 
     Poisson samples of all records are compared with `CyclicPoisson` samples of p parts and as many
@@ -49,8 +44,8 @@ def calibrate_parts(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: f
         Poisson(rate=0.01, capacity=None)
     """
     query: Any = getattr(hyper, "query", None)
-    described: Any = of_run(algorithm, hyper)
-    if in_turn(query, 2) is None:
+    described: Any = curve.of_run(algorithm, hyper)
+    if correlated.in_turn(query, 2) is None:
         raise ValueError("calibrate_parts takes a Query of Poisson(rate=...) samples with bands=1, "
                          f"no capacity and fixed clip norms, got {query!r}.")
     if getattr(described, "parts", 0) != 1 or described.times != getattr(hyper, "iterations", None):
@@ -60,11 +55,12 @@ def calibrate_parts(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: f
 
     def calibrated(parts: int) -> tuple[float, Any]:
         """The noise on prefix sums, and the settings."""
-        own: Any = hyper if parts == 1 else dataclasses.replace(hyper, query=in_turn(query, parts))
-        own = calibrate(algorithm, own, epsilon, delta, neighbours=neighbours,
-                        alongside=alongside, people=people)
-        noise = InTurn(parts).mean_prefix(Bands(parts, times, query.parameters))
-        return noise * own.query.multiplier(), own
+        own: Any = hyper if parts == 1 else dataclasses.replace(
+            hyper, query=correlated.in_turn(query, parts))
+        own = calibration.calibrate(algorithm, own, epsilon, delta, neighbours=neighbours,
+                                    alongside=alongside, people=people)
+        bands = correlated.Bands(parts, times, query.parameters)
+        return correlated.InTurn(parts).mean_prefix(bands) * own.query.multiplier(), own
 
     plain, best = calibrated(1)
     if best.query.multiplier() <= _QUIET:
@@ -79,7 +75,7 @@ def calibrate_parts(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: f
 
 def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,
                          delta: float, *, neighbours: str = "replace_one",
-                         alongside: tuple[Mechanism, ...] = (), people: int = 1) -> HyperT:
+                         alongside: tuple[Description, ...] = (), people: int = 1) -> HyperT:
     """Returns `hyper` with the largest number of iterations that stays (epsilon, delta)-private.
 
     Args:
@@ -102,9 +98,9 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
         >>> jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1, hyper.iterations > 1
         (True, True)
     """
-    epsilon, delta, people = check_target(epsilon, delta, people)
-    mechanism, alongside = of_run(algorithm, hyper), extras(alongside)
-    if parts_of_data(mechanism) > 1 or not any(
+    epsilon, delta, people = answers.check_target(epsilon, delta, people)
+    mechanism, alongside = curve.of_run(algorithm, hyper), curve.extras(alongside)
+    if composed.parts_of_data(mechanism) > 1 or not any(
             field.name == "iterations" for field in dataclasses.fields(hyper)):
         raise ValueError("Rounds on disjoint parts of the data cost together what one of them "
                          "costs, so there is no number of iterations to calibrate: use "
@@ -113,13 +109,13 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
     def private(iterations: int, rough: bool = False) -> bool:
         changed = dataclasses.replace(hyper, iterations=iterations)
         everything = Sequence(parts=(*alongside, algorithm.mechanism(changed)))
-        cost = dearest(everything, delta, neighbours, people, rough=rough)
+        cost = curve.dearest(everything, delta, neighbours, people, rough=rough)
         return cost.epsilon <= epsilon
 
     if not private(1):
         shortest = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
-        refuse(0.0, delta, limits(Sequence(parts=(*alongside, shortest)), delta, neighbours,
-                                  people))
+        answers.refuse(0.0, delta, answers.limits(
+            Sequence(parts=(*alongside, shortest)), delta, neighbours, people))
         raise ValueError(f"One iteration alone exceeds epsilon = {epsilon:g} at delta = {delta:g}: "
                          "raise the noise multipliers.")
     about = _last(lambda n: private(n, True), 1, 2)
@@ -130,7 +126,7 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
     if low == high:
         high = low + step
     best = _last(private, low, high)
-    warn_of(delta, mechanism)
+    answers.warn_of(delta, mechanism)
     return dataclasses.replace(hyper, iterations=best)
 
 

@@ -171,19 +171,15 @@ def event(charge: Charge) -> str:
     for loss, times in charge.losses:
         noise = f"GaussianDpEvent(noise_multiplier={float(loss.z)!r})"
         batch = f"(source_dataset_size={loss.population}, sample_size={loss.batch}, event={noise})"
-        match loss.kind:
-            case "poisson":
-                rate = float(loss.rate)
-                one = f"PoissonSampledDpEvent(sampling_probability={rate!r}, event={noise})"
-            case "fixed":
-                one = "SampledWithoutReplacementDpEvent" + batch
-            case "replacement":
-                one = "SampledWithReplacementDpEvent" + batch
-            case "laplace":
-                one = noise.replace("Gaussian", "Laplace")
-            case "selection":  # there is none for it; this one is what it costs at most
-                one = (f"ZCDpEvent(rho={float(1 / loss.z**2 / 8)!r}, xi=0.0)" if loss.z
-                       else "NonPrivateDpEvent()")
+        one = {
+            "poisson": f"PoissonSampledDpEvent(sampling_probability={float(loss.rate)!r}, "
+                       f"event={noise})",
+            "fixed": f"SampledWithoutReplacementDpEvent{batch}",
+            "replacement": f"SampledWithReplacementDpEvent{batch}",
+            "laplace": noise.replace("Gaussian", "Laplace"),
+            # there is none for it; this one is what it costs at most
+            "selection": (f"ZCDpEvent(rho={float(1 / loss.z**2 / 8)!r}, xi=0.0)" if loss.z
+                          else "NonPrivateDpEvent()")}[loss.kind]
         events.append(f"SelfComposedDpEvent(event={one}, count={int(times)})")
     if not events:
         return "NoOpDpEvent()"
@@ -228,8 +224,7 @@ def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int)
     if not cost.losses:
         one = gaussian.delta(gaussian_mu(cost, neighbours, people), epsilons)
         return [(one, one)]
-    ways = [_along(releases, epsilons)
-            for releases in _directions(cost, neighbours, people)]
+    ways = [_along(releases, epsilons) for releases in _directions(cost, neighbours, people)]
     # r people absent from one data set, k - r from the other: reversed, it is the one of k - r
     return [(ways[i], ways[-1 - i]) for i in range((len(ways) + 1) // 2)]
 

@@ -25,8 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jaxminimax.accounting import gaussian, renyi
-from jaxminimax.accounting.answers import STEPS, shares
+from jaxminimax.accounting import answers, gaussian, renyi
 from jaxminimax.accounting.curve import charges, dearest, together
 from jaxminimax.mechanism import Description, Sequence
 
@@ -355,6 +354,7 @@ def _conversion(order: float, delta: float) -> float:
 
 def _odometers(order: float, rho: float, delta: float) -> list[tuple[float, float]]:
     """Returns the milestones: divergences, falling, and the epsilon of each without the ratio."""
-    limits = [rho / 1.5**j for j in range(STEPS)]
+    limits = [rho / 1.5**j for j in range(answers.STEPS)]
+    each = reversed(answers.shares(answers.STEPS, delta))
     return [(limit, limit + _conversion(order, share))
-            for limit, share in zip(limits, reversed(shares(STEPS, delta)), strict=True)]
+            for limit, share in zip(limits, each, strict=True)]

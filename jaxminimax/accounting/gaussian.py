@@ -220,8 +220,7 @@ class Profile:
                              f"{'' if replacement else ' without replacement'} exists.")
         if not (z > 0 and math.isfinite(z)):
             raise ValueError(f"z must lie in (0, inf), got {z!r}.")
-        if people > population or (not replacement and people > 1
-                                   and batch > population - people):
+        if people > population or (not replacement and people > 1 and batch > population - people):
             most = min(people, population) if not replacement else batch
             law = np.array([float(most)]), np.ones(1), 0.0, 0.0  # all of them hit
         else:

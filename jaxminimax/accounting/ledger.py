@@ -13,8 +13,7 @@ from jaxminimax.accounting import answers, books, calibration, filters, statemen
 from jaxminimax.accounting.books import Books, Entry, Remaining
 from jaxminimax.accounting.curve import charges
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Description, releases, with_noise
-from jaxminimax.mechanism.composed import check
+from jaxminimax.mechanism import Description, composed, releases, with_noise
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
@@ -126,7 +125,7 @@ class Ledger:
         books.check_name(name)
         self.check_same("The run", unit=self.unit if unit is None else unit)
         mechanism = described if hyper is None else described.mechanism(hyper)
-        check(mechanism)
+        composed.check(mechanism)
         cost = repr(charges(mechanism, self.neighbours))
         answers.warn_of(self.delta, mechanism)
         if run is not None:
@@ -172,8 +171,8 @@ class Ledger:
             checks.scalars(**{what: value})
         epsilon, delta = float(statement.epsilon), float(statement.delta)
         entry = {
-            "words": f"({epsilon:.6g}, {delta:g})-private by its statement, and counted as any "
-                     "such mechanism: " + " ".join(statement.sampling),
+            "words": f"({answers.up(epsilon, 6)}, {delta:g})-private by its statement, and counted "
+                     "as any such mechanism: " + " ".join(statement.sampling),
             "charges": None, "charge": self._rule.foreign(epsilon, delta), "unit": self.unit,
             "releases": getattr(statement, "allowed", None),
             "spent": getattr(statement, "spent", None),

@@ -37,11 +37,10 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import curve, gaussian, renyi, sections
-from jaxminimax.accounting.answers import Asked, ask, curves
+from jaxminimax.accounting import curve, gaussian, renyi, statements
+from jaxminimax.accounting.answers import Asked, ask, curves, up
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Description
-from jaxminimax.mechanism.costs import Charge, concrete
+from jaxminimax.mechanism import Description, costs
 
 RATES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)  # of false positives
 STATED = (1e-3, 0.01, 0.1)  # of them in statements
@@ -111,40 +110,31 @@ class Profile:
 
     def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
         """Returns the numbers that statements print."""
-        return {
-            "advantage": self.advantage,
-            "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
-            "closest_gaussian": {"mu": self.mu if math.isfinite(self.mu) else sections.NO_GUARANTEE,
-                                 "epsilon_up_to": self.epsilons[-1]},
-        }
+        mu = self.mu if math.isfinite(self.mu) else statements.NO_GUARANTEE
+        return {"advantage": self.advantage,
+                "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
+                "closest_gaussian": {"mu": mu, "epsilon_up_to": self.epsilons[-1]}}
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain Python values: an infinite mu is "no guarantee", all orders are None."""
+        zcdp = self.zcdp and {"rho": self.zcdp.rho, "up_to_order": (
+            self.zcdp.up_to if math.isfinite(self.zcdp.up_to) else None)}
         return dict(json.loads(json.dumps({
-            "neighbours": self.neighbours, "people": self.people,
-            **self.answers(),
-            "epsilon": self.epsilons, "delta": self.deltas, "curves": self.curves,
-            "zcdp": None if self.zcdp is None else {
-                "rho": self.zcdp.rho,
-                "up_to_order": self.zcdp.up_to if math.isfinite(self.zcdp.up_to) else None},
-            "renyi": None if self.renyi is None else {
-                "order": self.renyi[0], "divergence": self.renyi[1]},
-            "apart_from": self.apart_from,
-        }, allow_nan=False)))
+            "neighbours": self.neighbours, "people": self.people, **self.answers(),
+            "epsilon": self.epsilons, "delta": self.deltas, "curves": self.curves, "zcdp": zcdp,
+            "renyi": self.renyi and dict(zip(("order", "divergence"), self.renyi, strict=True)),
+            "apart_from": self.apart_from}, allow_nan=False)))
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Self:
         """Returns the profile that `to_json` made a record of."""
-        zcdp, divergence = record["zcdp"], record["renyi"]
-        order = zcdp and zcdp["up_to_order"]
+        zcdp, renyi_of = record["zcdp"], record["renyi"]
         return cls(
             record["neighbours"], record["people"], tuple(record["epsilon"]),
             tuple(record["delta"]),
             tuple((tuple(one), tuple(two)) for one, two in record["curves"]),
-            None if zcdp is None else renyi.Concentrated(
-                zcdp["rho"], math.inf if order is None else order),
-            None if divergence is None else (
-                tuple(divergence["order"]), tuple(divergence["divergence"])),
+            zcdp and renyi.Concentrated(zcdp["rho"], zcdp["up_to_order"] or math.inf),
+            renyi_of and (tuple(renyi_of["order"]), tuple(renyi_of["divergence"])),
             record["apart_from"])
 
     def __str__(self) -> str:
@@ -152,12 +142,13 @@ class Profile:
         lines = [
             "Bounds on membership attacks that see all releases and know every record except "
             f"{who}.",
-            f"Advantage, true less false positive rate: at most {self.advantage:.4g} (0 is "
+            f"Advantage, true less false positive rate: at most {up(self.advantage)} (0 is "
             "guessing, 1 is certainty).",
             "False positive rate, and true positive rate at most:",
-            *(f"  {rate:<8g} {self.true_positives(rate):.4g}" for rate in RATES),
+            *(f"  {rate:<8g} {up(self.true_positives(rate))}" for rate in RATES),
             "epsilon, and delta at most:",
-            *(f"  {e:<8.4g} {self.delta(e):.4g}" for e in _few(self.epsilons)),
+            *(f"  {e:<8.4g} {up(self.delta(e))}" for e in dict.fromkeys(
+                np.linspace(self.epsilons[0], self.epsilons[-1], 9).tolist())),
             f"Closest Gaussian from above at epsilons in [0, {self.epsilons[-1]:.4g}]: mu = "
             f"{self.mu:.5g}; it holds for no other epsilon.",
         ]
@@ -196,11 +187,6 @@ class Profile:
         figure.savefig(path)
 
 
-def _few(epsilons: tuple[float, ...]) -> list[float]:
-    """Returns nine epsilons, evenly spaced."""
-    return sorted({epsilons[0] + (epsilons[-1] - epsilons[0]) * k / 8 for k in range(9)})
-
-
 def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate: float) -> float:
     with np.errstate(over="ignore"):
         upper = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
@@ -237,14 +223,14 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     """
     asked = ask(mechanism, spent, neighbours, people)
     if asked is None:
-        asked = Asked(mechanism, (Charge(),), neighbours, people)
+        asked = Asked(mechanism, (costs.Charge(),), neighbours, people)
     if epsilons is None:
         at = _range(asked)
     else:
         asked_for = list(epsilons)
         for one in asked_for:
             checks.number("epsilons", one, low=0.0, high=1e6, closed=True)
-            concrete(one)
+            costs.concrete(one)
         at = np.unique([0.0, *map(float, asked_for)])
     # a bound at a smaller epsilon holds at a larger one
     pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)

@@ -45,7 +45,7 @@ with integral of P^a Q^(1 - a) at most e^((a - 1) rho).
   one present or absent that mixture against N(0), in both directions. They dominate every pair of
   neighbours, given everything released before, and a Renyi divergence is a positive mixture of
   hockey-stick divergences, so theirs is the larger.
-* The index of a largest score, one of the family of `selection`, whose losses are c with
+* The index of a largest score, one of the family in `pairs`, whose losses are c with
   probability 1 - p_c and c - t, chosen anew in every release by looking at those before: rho is the
   largest of the family's, for the best c at one order does not depend on the past. With u = e^c and
   g = (1 - e^(-(a - 1) t)) / (e^t - 1), E_Q (P / Q)^a = u^(a - 1) (1 + g - g u), largest at
@@ -113,9 +113,8 @@ def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | 
     Returns:
       None where some release has no exact pair.
     """
-    shift = 2.0 if neighbours == "replace_one" else 1.0
     # Gaussian releases: D_a = a mu^2 / 2
-    total = 0.5 * ORDERS * (people * shift) ** 2 * cost.gaussian
+    total = 0.5 * ORDERS * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
     for loss, times in cost.losses:
         one = _one(loss, neighbours, people)
         if one is None:
@@ -133,8 +132,7 @@ def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
             return np.array([_laplace_at(loss.z / people, a) for a in ORDERS])
         case "poisson":
             replaced = neighbours == "replace_one"
-            pairs = [(people, people)] if replaced else [
-                (r, people - r) for r in range(people + 1)]
+            pairs = [(people, people)] if replaced else [(r, people - r) for r in range(people + 1)]
             return np.max([_mixtures(loss.rate, loss.z, *pair) for pair in pairs], axis=0)
     return None
 
@@ -204,8 +202,7 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
       None without exact pairs, or where not even order 2 was computed.
     """
     if not cost.losses:
-        shift, r = 2.0 if neighbours == "replace_one" else 1.0, people * cost.ratio
-        c = 0.5 * (people * shift) ** 2 * cost.gaussian
+        r, c = people * cost.ratio, 0.5 * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
         return Concentrated(c + math.sqrt(2 * r * c) + r, math.inf) if math.isfinite(c) else None
     divergence_at = divergences(cost, neighbours, people)
     if divergence_at is None:

@@ -1,13 +1,202 @@
-"""Privacy statements of a run, a ledger and a search: their fields, and their own text."""
+"""Privacy statements of a run and of a ledger: their fields, their text and their JSON records.
 
+The text of a statement has five sections: a paragraph to quote, a table, what the numbers mean, the
+assumptions with the owner of each, and a technical annex.
+
+JSON has no infinity. An epsilon that is infinite, or that is above what is proven, is the string
+"no guarantee" in a record; null says that a number does not apply.
+"""
+
+import abc
 import dataclasses
+import json
 import math
-from typing import Any
+import textwrap
+import types
+import typing
+from typing import Any, Self
 
 from jaxminimax.accounting import answers
-from jaxminimax.accounting.sections import Stated, quote_one
+from jaxminimax.accounting.answers import up
 
-_TUNING = "not counted: settings must be public; a search over settings has a statement of its own"
+NO_GUARANTEE = "no guarantee"
+LARGE_DELTA = "Delta is too large"
+USER, OPERATOR = "User: ", "Operator: "  # the owner of an assumption is its first word
+OWNERS = ("Assumptions and their owners (user: writes the problem, chooses the settings, knows "
+           "the records; operator: runs the program, keeps the key, the logs and the outputs)")
+_ALONE = ("These bounds on attacks follow from epsilon and delta alone; the noise that was added "
+          "may allow less.")
+_TRUST = ("trusted curator: the operator holds the records and the key, and the program adds the "
+          "noise; readers of the releases hold neither")
+
+
+class Stated(abc.ABC):
+    """Base of all statements: the sections of their text, and a JSON record."""
+
+    __dataclass_fields__: typing.ClassVar[dict[str, Any]]
+    subject: typing.ClassVar[str]  # with its verb: what satisfies differential privacy
+    epsilon: float
+    delta: float
+    neighbours: str
+    unit: str
+    enforced: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a dictionary of plain Python values; infinity is "no guarantee".
+
+        None is for what does not apply, such as the odometer of a run that ended as planned.
+        """
+        return dict(json.loads(json.dumps(dataclasses.asdict(self)),
+                               parse_constant=lambda _: NO_GUARANTEE))
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Self:
+        """Returns the statement that `to_json` made `record` of.
+
+        Records of version 0.1.0 and before, with null for infinity, are read too.
+
+        Raises:
+          ValueError: for what is no such record.
+        """
+        if not isinstance(record, dict):
+            raise ValueError("A statement's record must be a dictionary from Statement.to_json, "
+                             f"got {type(record).__name__}.")
+        kinds = typing.get_type_hints(cls)
+        needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
+        if wrong := sorted(needed - set(record) | set(record) - set(kinds)):
+            raise ValueError(f"The record does not fit the statements of this version: {wrong} are "
+                             "missing or unknown.")
+        return cls(**{name: _read(name, value, kinds[name], record)
+                      for name, value in record.items()})
+
+    @abc.abstractmethod
+    def scope(self) -> str:
+        """Returns sentences on the releases that the claim covers, and on the method."""
+
+    @abc.abstractmethod
+    def rows(self) -> dict[str, str]:
+        """Returns the rows of the table that only this kind of statement has."""
+
+    @abc.abstractmethod
+    def annex(self) -> tuple[str, ...]:
+        """Returns the technical details, one sentence each."""
+
+    def no_guarantee(self) -> str:
+        """Returns the sentence that stands in place of the guarantee if epsilon is infinite."""
+        return (f"NO privacy guarantee is proven for {self.unit}: epsilon is infinite, or above "
+                "every one that can be proven.")
+
+    def paragraph(self) -> str:
+        """Returns the guarantee as one paragraph: who is protected, against whom, how much, how."""
+        if math.isinf(self.epsilon):
+            return f"{self.no_guarantee()} {self.scope()}"
+        return (f"{self.subject} ({up(self.epsilon)}, {up(self.delta, 6)})-differential privacy "
+                f"for {self.unit} (neighbouring data sets: {self.relation()}). The guarantee holds "
+                "against anyone who sees all releases and knows every other record. "
+                f"{answers.membership(0.01, self.true_positives(0.01))} {self.scope()}")
+
+    def relation(self) -> str:
+        """States how neighbouring data sets differ."""
+        replaced, people = self.neighbours == "replace_one", getattr(self, "people", 1)
+        if people > 1:
+            return (f"any {people} records are replaced by others" if replaced else
+                    f"each of any {people} records is present or counts as absent")
+        how = "replaced by another" if replaced else "present or counts as absent"
+        return f"one record is {how}"
+
+    def table(self) -> dict[str, str]:
+        """Returns the numbers and settings that the guarantee consists of, by name."""
+        delta = f"{up(self.delta, 6)}"
+        if records := getattr(self, "records", 0):
+            delta += f", which is {self.delta * records:.2g} times 1/n, for n = {records} records"
+        return {"unit of privacy": self.unit, "neighbouring data sets": self.relation(),
+                "epsilon": up(self.epsilon) if math.isfinite(self.epsilon) else NO_GUARANTEE,
+                "delta": delta, "trust model": _TRUST, **self.rows()}
+
+    def meaning(self) -> tuple[str, ...]:
+        """Returns sentences on what epsilon and delta say about an attacker."""
+        if math.isinf(self.epsilon):
+            return ()
+        factor = math.exp(min(self.epsilon, 700.0))
+        right = answers.rounded_up(50 * (1 + self.advantage()))
+        return (
+            "The probability of any conclusion from the releases is at most e^epsilon = "
+            f"{up(factor)} times what it is on neighbouring data, plus delta = "
+            f"{up(self.delta, 6)}.",
+            "An attacker who knows every other record, and guesses between two equally likely "
+            f"neighbouring data sets, is right in at most {right} % of cases. Guessing is right in "
+            "50 %.",
+            answers.membership(0.001, self.true_positives(0.001)),
+            *(() if getattr(self, "answers", None) else (_ALONE,)),
+            "The guarantee does not hide what the data show about people in general.")
+
+    def advantage(self) -> float:
+        """Returns the most by which true positives exceed false ones in any membership attack."""
+        if stated := getattr(self, "answers", None):
+            return float(stated["advantage"])
+        # (e^epsilon - 1 + 2 delta) / (e^epsilon + 1), what (epsilon, delta) alone prove
+        more = 2 * self.delta / (1 + math.exp(min(self.epsilon, 700.0)))
+        return min(1.0, math.tanh(self.epsilon / 2) + more)
+
+    def true_positives(self, rate: float) -> float:
+        """Returns the largest true positive rate of an attack at a false positive rate."""
+        stated = (getattr(self, "answers", None) or {}).get("true_positives", {})
+        if f"{rate:g}" in stated:
+            return float(stated[f"{rate:g}"])
+        # P(S) <= e^epsilon Q(S) + delta, of the event and of its complement with P and Q exchanged
+        shrunk = math.exp(-self.epsilon) * (1 - self.delta - rate)
+        return min(math.exp(min(self.epsilon, 700.0)) * rate + self.delta, 1 - shrunk, 1.0)
+
+    def owned(self) -> tuple[str, ...]:
+        """Returns the assumptions, each with its owner: the user, unless it names the operator."""
+        return tuple(x if x.startswith((USER, OPERATOR)) else USER + x
+                     for x in self.assumed if not x.startswith(LARGE_DELTA))
+
+    def __str__(self) -> str:
+        def item(text: str) -> str:
+            return _wrapped(f"  - {text}", 4)
+
+        large = tuple(x for x in self.assumed if x.startswith(LARGE_DELTA))
+        table, meaning = self.table(), self.meaning()
+        width = max(map(len, table)) + 2
+        return "\n".join([
+            _wrapped(self.paragraph()), *map(_wrapped, large), "",
+            *(_wrapped(f"{name:{width}}{text}", width) for name, text in table.items()), "",
+            *(("What the numbers mean:", *map(item, meaning), "") if meaning else ()),
+            _wrapped(f"{OWNERS}:"), *map(item, self.owned()), "",
+            "Technical annex:", *map(item, self.annex()),
+            "Enforced by the code:", *map(item, self.enforced)])
+
+
+def _wrapped(text: str, indent: int = 0) -> str:
+    return textwrap.fill(text, 100, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
+def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
+    """Returns a field as before `to_json`; a `ValueError` if the value is not of its type.
+
+    Records of version 0.1.0 and before say null for infinity: where a number must be, that is what
+    null still means.
+    """
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        (kind,) = (one for one in inside if one is not type(None))
+        # in an old record, the odometer of a milestone
+        infinite = name == "epsilon_if_stopped_by_looking" and record.get("milestone") is not None
+        none = value is None and not infinite
+        return None if none else _read(name, value, kind, record)
+    if kind is Any:
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(name, one, inside[0], record) for one in value)
+    if origin is dict and isinstance(value, dict):
+        return {key: _read(name, one, inside[1], record) for key, one in value.items()}
+    if kind is float and (value in (None, NO_GUARANTEE) or type(value) in (int, float)):
+        return float("inf" if value in (None, NO_GUARANTEE) else value)
+    if kind in (int, str) and type(value) is kind:
+        return value
+    raise ValueError(f"{name} of a statement's record must be {kind}, got {value!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +207,8 @@ class Statement(Stated):
       epsilon: of everything the mechanism allows. It holds for a run that ends earlier too, by
         whatever rule: what was released is a part of what would have been.
       epsilon_if_stopped_by_looking: of a run that ended earlier, by a rule that looked at what was
-        released: the epsilon of the next milestone, with one share of delta; all milestones, fixed
-        by `accounting.answers` before the run, share one delta. None if the run did not end
-        earlier.
+        released: the epsilon of the next milestone; all milestones, fixed before the run as in
+        `accounting.answers`, share one delta. None if the run did not end earlier.
       milestone: the number of releases that `epsilon_if_stopped_by_looking` covers, with those of
         `alongside`; None if the run did not end earlier.
       epsilon_spent_if_fixed: of what was spent, provided that this number of releases was fixed
@@ -36,17 +224,16 @@ class Statement(Stated):
       noise_multiplier: per part and player, noise on the clipped sum over clip norm.
       clip: per part and player.
       effective_noise_multiplier: per part, players combined.
-      charged_noise_multiplier: per part, the multiplier of a mechanism with real-valued sums and
-        noise that is no more private than what runs: rounding is part of the distance.
+      charged_noise_multiplier: per part, that of a mechanism with real-valued sums and noise that
+        is no more private than what runs: rounding is part of the distance.
       realisation: per part, what the grid, sums of blocks and the sampler of the noise cost.
       accountant: bound, library and version, of `epsilon`.
       event: the dp-accounting event that `epsilon` is of; multipliers are noise over clip norm.
       enforced: what the code guarantees.
-      assumed: what the user and the operator must see to; each sentence begins with its owner,
-        the user where it names none.
-      answers: what `profile` gives besides epsilon, if it was asked for: the largest advantage of
-        membership inference, true positives at given rates of false ones, and the mu of the
-        closest Gaussian.
+      assumed: what user and operator must see to; each sentence begins with its owner, or it is
+        the user's.
+      answers: what `profile` gives besides epsilon, if asked for: the largest advantage of attacks,
+        true positives at given rates of false ones, and the mu of the closest Gaussian.
       records: n, the number of records; 0 in records of older versions.
       proven_up_to: None unless `epsilon` is infinite although there is noise. Then no epsilon above
         this one can be proven at `delta`, and the run may have a finite one; 0 if none can be
@@ -104,42 +291,36 @@ class Statement(Stated):
                 f"The guarantee covers all {self.allowed} releases that the run was allowed, so "
                 f"it holds whatever ended the run after {self.spent} of them. An end chosen by "
                 "looking at the releases also has epsilon = "
-                f"{_or_unknown(self.epsilon_if_stopped_by_looking)}, for {self.milestone} "
-                f"releases, a milestone that was fixed before the run. {quote_one(self.delta)} "
-                "An end that was fixed before the run has epsilon = "
-                f"{_or_unknown(self.epsilon_spent_if_fixed)}.")
+                f"{up(self.epsilon_if_stopped_by_looking)}, for {self.milestone} "
+                "releases, a milestone that was fixed before the run. "
+                f"{answers.quote_one(self.delta)} An end that was fixed before the run has "
+                f"epsilon = {up(self.epsilon_spent_if_fixed)}.")
         return f"{covered} Method: {self.accountant}."
 
     def rows(self) -> dict[str, str]:
         """Names what was released, sampling, clip norms, noise, releases made and tuning."""
-        noise = (_players(values) + f" (all players together {together:.5g})" * (len(values) > 1)
+        noise = (players(values) + f" (all players together {together:.5g})" * (len(values) > 1)
                  for values, together in zip(self.noise_multiplier, self.effective_noise_multiplier,
                                              strict=True))
         return {
             "released": "every state of the run; results computed from the releases are covered",
             "sampling": " ".join(self.sampling),
-            "clip norm": "; ".join(x for x in map(_players, self.clip) if x) or "none",
+            "clip norm": "; ".join(x for x in map(players, self.clip) if x) or "none",
             "noise multiplier": "; ".join(noise),
-            "releases made": f"{self.spent} of {self.allowed} allowed",
-            "tuning": _TUNING,
-        }
+            "releases made": f"{self.spent} of {self.allowed} allowed", "tuning": "not counted: "
+            "settings must be public; a search over settings has a statement of its own"}
 
     def annex(self) -> tuple[str, ...]:
         """States how the noise is made and what that costs, and bounds on membership attacks."""
-        if self.answers is None:
+        if (law := self.answers) is None:
             return self.realisation
-        rates = ", ".join(f"{true:.4g} at {false}" for false, true in
-                          self.answers["true_positives"].items())
-        return (*self.realisation,
-                f"Membership inference: advantage at most {self.answers['advantage']:.4g}; true "
-                f"positive rate at most {rates} false positive rate.")
+        rates = ", ".join(f"{up(hit)} at {rate}" for rate, hit in law["true_positives"].items())
+        return (*self.realisation, "Membership inference: advantage at most "
+                f"{up(law['advantage'])}; true positive rate at most {rates} false positive rate.")
 
 
-def _or_unknown(epsilon: float) -> str:
-    return f"{epsilon:.4g}" if math.isfinite(epsilon) else "not proven"
-
-
-def _players(values: dict[str, float]) -> str:
+def players(values: dict[str, float]) -> str:
+    """Names the numbers of all players."""
     return ", ".join(f"{name} {value:.5g}".strip() for name, value in values.items())
 
 
@@ -162,9 +343,8 @@ class LedgerStatement(Stated):
       spent: of every amount.
       runs: a record each, with name, unit, words, charge, releases, spent, opened and closed; unit
         is None for a run of a ledger that did not record it.
-      enforced: what the code guarantees.
-      assumed: what the user and the operator must see to; each sentence begins with its owner,
-        the user where it names none.
+      enforced: as of `Statement`, and so is `assumed`.
+      assumed: see `enforced`.
 
     Examples:
         >>> stated = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
@@ -190,17 +370,23 @@ class LedgerStatement(Stated):
 
     def scope(self) -> str:
         """Returns the odometer, and how runs are added up."""
-        return (f"If nothing more is reserved, epsilon = {self.epsilon_if_stopped_by_looking:.4g}, "
-                f"{self.odometer}. Quote one of the two, chosen beforehand. {self.filter}")
+        odometer = up(self.epsilon_if_stopped_by_looking)
+        return (f"If nothing more is reserved, epsilon = {odometer}, {self.odometer}. Quote one of "
+                f"the two, chosen beforehand. {self.filter}")
 
     def rows(self) -> dict[str, str]:
         """Names the budget that is used, and the runs."""
         shares = {name: 100 * self.spent[name] / limit for name, limit in self.limits.items()}
         used = ", ".join(f"{share:.3g} % of {name}" for name, share in shares.items()
                          if share > 0.01)
-        return {"budget used": used or "less than 0.01 %",
-                "tuning": "counted if all runs of the search are in this ledger",
-                **{f"run {run['name']!r}": _run_in_words(run) for run in self.runs}}
+        rows = {"budget used": used or "less than 0.01 %",
+                "tuning": "counted if all runs of the search are in this ledger"}
+        for run in self.runs:
+            unit = "unit not recorded" if run["unit"] is None else f"for {run['unit']}"
+            state = "open" if run["closed"] is None else "closed"
+            count = "" if run["spent"] is None else f", {run['spent']} made"
+            rows[f"run {run['name']!r}"] = f"({unit}; {state}{count}) {run['words']}"
+        return rows
 
     def annex(self) -> tuple[str, ...]:
         """Returns the amounts that each run is counted with."""
@@ -210,93 +396,3 @@ class LedgerStatement(Stated):
                 + ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items()) + "."
                 for run in self.runs)
         return (f"Budget used: {used}.", *each)
-
-
-def _run_in_words(run: dict[str, Any]) -> str:
-    count = "" if run["spent"] is None else f", {run['spent']} made"
-    state = "open" if run["closed"] is None else "closed"
-    unit = "unit not recorded" if run["unit"] is None else f"for {run['unit']}"
-    return f"({unit}; {state}{count}) {run['words']}"
-
-
-@dataclasses.dataclass(frozen=True)
-class TuningStatement(Stated):
-    """The privacy statement of a search; `str` for words, `to_json` for a flat record.
-
-    Attributes:
-      epsilon: of the search: of the winner, its candidate and its score together.
-      delta: of the search.
-      neighbours: "replace_one" or "add_or_remove_one".
-      unit: what one record is.
-      candidates: how many there are.
-      expected_runs: mean of the number of runs.
-      most_runs: the largest number of runs.
-      eta: of the law of the number of runs.
-      gamma: of the law of the number of runs.
-      chance_of_one_run: probability that there is no second run.
-      chance_of_trying: probability that one given candidate, such as the best, is tried at all.
-      epsilon_of_one_run: at the same delta, were it published by itself, without a choice.
-      padded: whether as many runs as there could be are always made.
-      sampling: what one run releases, in words; candidates that differ one after the other.
-      score: what is released of a run's score, in words.
-      noise_multiplier: of every candidate, by part and player, and of its score.
-      law: of the number of runs, in words.
-      accountant: bound, library and version.
-      enforced: what the code guarantees.
-      assumed: what the user and the operator must see to; each sentence begins with its owner.
-      records: n, the number of records; 0 in records of older versions.
-
-    Examples:
-        >>> fields = jmm.accounting.TuningStatement.__dataclass_fields__
-        >>> "epsilon_of_one_run" in fields, "expected_runs" in fields
-        (True, True)
-    """
-
-    subject = "This search satisfies"
-
-    epsilon: float
-    delta: float
-    neighbours: str
-    unit: str
-    candidates: int
-    expected_runs: float
-    most_runs: int
-    eta: float
-    gamma: float
-    chance_of_one_run: float
-    chance_of_trying: float
-    epsilon_of_one_run: float
-    padded: bool
-    sampling: tuple[str, ...]
-    score: str
-    noise_multiplier: tuple[tuple[dict[str, float], ...], ...]
-    law: str
-    accountant: str
-    enforced: tuple[str, ...]
-    assumed: tuple[str, ...]
-    records: int = 0
-
-    def scope(self) -> str:
-        """Returns the choice that epsilon covers, and the method."""
-        return ("The guarantee covers the best of several runs by their released scores, with "
-                f"its settings and its score; each run draws one of {self.candidates} candidate "
-                f"settings. Method: {self.accountant}.")
-
-    def rows(self) -> dict[str, str]:
-        """Names what one run releases, its noise and its score, and the tuning."""
-        noise = " or ".join(dict.fromkeys(
-            f"{', '.join(map(_players, training))}; score {_players(score)}"
-            for *training, score in self.noise_multiplier))
-        return {
-            "released": "the state, the settings and the score of the best run",
-            "sampling": " ".join(self.sampling),
-            "score": self.score,
-            "noise multiplier": noise,
-            "tuning": f"counted: the choice among {self.candidates} candidates; a given candidate, "
-                      f"such as the best, is tried with probability {self.chance_of_trying:.3g}",
-            "one run alone": f"epsilon = {self.epsilon_of_one_run:.4g}",
-        }
-
-    def annex(self) -> tuple[str, ...]:
-        """Returns the law of the number of runs."""
-        return (self.law,)

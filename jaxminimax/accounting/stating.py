@@ -1,18 +1,16 @@
 """Computes the statements of a run and of a search: numbers, what is enforced, what is assumed."""
 
 import collections.abc
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
+from jaxminimax.accounting import answers as accountant
 from jaxminimax.accounting import curve, profiles, statements, tuning
-from jaxminimax.accounting.answers import LARGE, check_delta, odometer, proven_up_to, warn_of
-from jaxminimax.accounting.sections import LARGE_DELTA, quote_one
 from jaxminimax.base import VERSION, checks, identity
-from jaxminimax.mechanism import Repeat, Sequence, leaves, releases, repetitions
+from jaxminimax.mechanism import Description, Repeat, Sequence, leaves, repetitions, sentences
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.mechanism.sentences import EXACT, FLOATS
 
 ENFORCED = (
     "The noise, the samples and the clip norms of the run are those that the accountant counted.",
@@ -65,12 +63,13 @@ def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
     """States the risk that a large delta leaves."""
-    if delta >= LARGE:
-        return (f"{LARGE_DELTA}, {delta:g}: a program that publishes all records with that "
-                "probability would meet this statement too. IT IS NO PROTECTION.",)
+    if delta >= accountant.LARGE:
+        return (f"{statements.LARGE_DELTA}, {delta:g}: a program that publishes all records with "
+                "that probability would meet this statement too. IT IS NO PROTECTION.",)
     if n and delta >= 1 / n:
-        return (f"{LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: a program that "
-                "publishes one whole record, drawn at random, would meet this statement too.",)
+        return (f"{statements.LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: a "
+                "program that publishes one whole record, drawn at random, would meet this "
+                "statement too.",)
     return ()
 
 
@@ -87,19 +86,19 @@ def accountant_name(bound: str, people: int = 1) -> str:
     return f"{_BOUND[bound]}{lemma} (jaxminimax {VERSION})"
 
 
-def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
+def enforced_by(mechanism: Description) -> tuple[str, ...]:
     """Returns what the code enforces of a mechanism."""
-    return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
+    return (*((sentences.EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
-def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
+def assumed_by(mechanism: Description) -> tuple[str, ...]:
     """Returns the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
-    return (*(() if mechanism.is_exact() else (FLOATS,)),
+    return (*(() if mechanism.is_exact() else (sentences.FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
-              neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+              neighbours: str = "replace_one", alongside: tuple[Description, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
               answers: bool = False, rows_each: int | None = None) -> statements.Statement:
     """Makes the privacy statement of a run.
@@ -136,23 +135,23 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         >>> print(jmm.statement(jmm.sgda, hyper, delta=1e-6, unit="one visit"))
         The releases of this run satisfy (...)-differential privacy for one visit...
     """
-    check_delta(delta)
+    accountant.check_delta(delta)
     main, alongside = curve.of_run(algorithm, hyper), curve.extras(alongside)
-    allowed = releases(main)
+    allowed = main.releases()
     spent = allowed if state is None else int(concrete(state.spent))
     checks.count("spent", spent, low=0)
 
-    def part_at(count: int) -> Mechanism:
+    def part_at(count: int) -> Description:
         done = main.truncated(count)
         return Sequence(parts=(*alongside, *(() if done is None else (done,))))
 
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
                     people=people, answers=answers, rows_each=rows_each,
-                    extra=lambda _: sum(map(releases, alongside)))
+                    extra=lambda _: sum(one.releases() for one in alongside))
 
 
-def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: float, *,
+def state_of(everything: Description, part_at: Callable[[int], Description], delta: float, *,
              spent: int, allowed: int, neighbours: str = "replace_one", unit: str | None = None,
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
@@ -173,51 +172,126 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       rows_each: for records that are `People`, the largest number of rows of one.
       extra: from a number of releases of the run to the number of releases made alongside it.
     """
-    check_delta(delta)
+    accountant.check_delta(delta)
     if rows_each is not None:
         checks.count("rows_each", rows_each)
-    unit = unit or identity.unit_of(people, rows_each)
-    worst = curve.dearest(everything, float(delta), neighbours, people)
-    warn_of(delta, everything, stacklevel=4)
+    unit, delta = unit or identity.unit_of(people, rows_each), float(delta)
+    how: dict[str, Any] = {"neighbours": neighbours, "people": people}
+    worst = curve.dearest(everything, delta, **how)
+    accountant.warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
     looking = milestone = None
     early: tuple[str, ...] = ()
     if spent < allowed:
-        early = ENDS, _FIXED_END.format(quote=quote_one(float(delta)))
-        looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
+        early = ENDS, _FIXED_END.format(quote=accountant.quote_one(delta))
+        looking, end = accountant.odometer(part_at, allowed, spent, delta, neighbours, people)
         milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
     return statements.Statement(
-        epsilon=worst.epsilon,
-        epsilon_if_stopped_by_looking=looking,
-        milestone=milestone,
-        epsilon_spent_if_fixed=curve.dearest(so_far, float(delta), neighbours, people).epsilon,
-        delta=float(delta),
-        neighbours=neighbours,
-        unit=unit,
+        epsilon=worst.epsilon, epsilon_if_stopped_by_looking=looking, milestone=milestone,
+        epsilon_spent_if_fixed=curve.dearest(so_far, delta, **how).epsilon,
+        delta=delta, unit=unit, **how, records=everything.records(),
+        spent=spent + extra(spent), allowed=allowed + extra(allowed),
         sampling=tuple(part.summary() for part in parts),
-        spent=spent + extra(spent),
-        allowed=allowed + extra(allowed),
         noise_multiplier=tuple(part.noise_multipliers() for part in parts),
         clip=tuple(part.clips() for part in parts),
         effective_noise_multiplier=tuple(part.multiplier() for part in parts),
-        charged_noise_multiplier=tuple(part.effective_noise_multiplier(neighbours)
-                                       for part in parts),
+        charged_noise_multiplier=tuple(x.effective_noise_multiplier(neighbours) for x in parts),
         realisation=tuple(part.sampler_summary(neighbours) for part in parts),
         accountant=accountant_name(worst.bound, people if worst.lemma else 1),
         event=curve.event(worst.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
         assumed=(*claims(unit, people, rows_each), *ASSUMED,
-                 *large_delta(float(delta), everything.records()), *early,
-                 *assumed_by(everything), *assumed),
-        people=people,
-        answers=(profiles.briefly(everything, float(delta), neighbours=neighbours, people=people)
-                 .answers(profiles.STATED) if answers else None),
-        proven_up_to=(proven_up_to(everything, float(delta), neighbours, people)
-                      if math.isinf(worst.epsilon) else None),
-        records=everything.records(),
-    )
+                 *large_delta(delta, everything.records()), *early, *assumed_by(everything),
+                 *assumed),
+        answers=(profiles.briefly(everything, delta, **how).answers(profiles.STATED)
+                 if answers else None),
+        proven_up_to=(accountant.proven_up_to(everything, delta, **how)
+                      if math.isinf(worst.epsilon) else None))
+
+
+# --- of a search ---
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningStatement(statements.Stated):
+    """The privacy statement of a search; `str` for words, `to_json` for a flat record.
+
+    Attributes:
+      epsilon: of the search: of the winner, its candidate and its score together.
+      delta: of the search.
+      neighbours: "replace_one" or "add_or_remove_one".
+      unit: what one record is.
+      candidates: how many there are.
+      expected_runs: mean of the number of runs.
+      most_runs: the largest number of runs.
+      eta: of the law of the number of runs.
+      gamma: of the law of the number of runs.
+      chance_of_one_run: probability that there is no second run.
+      chance_of_trying: probability that one given candidate, such as the best, is tried at all.
+      epsilon_of_one_run: at the same delta, were it published by itself, without a choice.
+      padded: whether as many runs as there could be are always made.
+      sampling: what one run releases, in words; candidates that differ one after the other.
+      score: what is released of a run's score, in words.
+      noise_multiplier: of every candidate, by part and player, and of its score.
+      law: of the number of runs, in words.
+      accountant: bound, library and version.
+      enforced: what the code guarantees.
+      assumed: what the user and the operator must see to; each sentence begins with its owner.
+      records: n, the number of records; 0 in records of older versions.
+
+    Examples:
+        >>> fields = jmm.accounting.TuningStatement.__dataclass_fields__
+        >>> "epsilon_of_one_run" in fields, "expected_runs" in fields
+        (True, True)
+    """
+
+    subject = "This search satisfies"
+
+    epsilon: float
+    delta: float
+    neighbours: str
+    unit: str
+    candidates: int
+    expected_runs: float
+    most_runs: int
+    eta: float
+    gamma: float
+    chance_of_one_run: float
+    chance_of_trying: float
+    epsilon_of_one_run: float
+    padded: bool
+    sampling: tuple[str, ...]
+    score: str
+    noise_multiplier: tuple[tuple[dict[str, float], ...], ...]
+    law: str
+    accountant: str
+    enforced: tuple[str, ...]
+    assumed: tuple[str, ...]
+    records: int = 0
+
+    def scope(self) -> str:
+        """Returns the choice that epsilon covers, and the method."""
+        return ("The guarantee covers the best of several runs by their released scores, with "
+                f"its settings and its score; each run draws one of {self.candidates} candidate "
+                f"settings. Method: {self.accountant}.")
+
+    def rows(self) -> dict[str, str]:
+        """Names what one run releases, its noise and its score, and the tuning."""
+        noise = " or ".join(dict.fromkeys(
+            f"{', '.join(map(statements.players, training))}; score {statements.players(score)}"
+            for *training, score in self.noise_multiplier))
+        return {
+            "released": "the state, the settings and the score of the best run",
+            "sampling": " ".join(self.sampling), "score": self.score, "noise multiplier": noise,
+            "tuning": f"counted: the choice among {self.candidates} candidates; a given candidate, "
+                      f"such as the best, is tried with probability {self.chance_of_trying:.3g}",
+            "one run alone": f"epsilon = {accountant.up(self.epsilon_of_one_run)}"}
+
+    def annex(self) -> tuple[str, ...]:
+        """Returns the law of the number of runs."""
+        return (self.law,)
 
 
 _SEARCH_ENFORCED = (
@@ -232,8 +306,7 @@ _SEARCH_ENFORCED = (
 _SEARCH_ASSUMED = (
     *assumed_of("search", "the list of candidates", "scores, "),
     "User: This statement covers one search. Other releases of the same data add up. Their "
-    "epsilons and deltas are added as numbers, because a search is not a "
-    "composition of releases.",
+    "epsilons and deltas are added as numbers, because a search is not a composition of releases.",
 )
 _TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
          "reveal it. The time reveals the number of runs, and an observer who knows that there "
@@ -247,7 +320,7 @@ _APART = ("User: The training and the score read different records. Which record
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
                      score_range: tuple[float, float], target: tuning.Target, *, unit: str,
                      padded: bool, apart: bool, assumed: tuple[str, ...] = (),
-                     ) -> statements.TuningStatement:
+                     ) -> TuningStatement:
     """Returns the statement of a search.
 
     Args:
@@ -264,44 +337,35 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
     delta, runs, neighbours = float(target.delta), target.runs, target.neighbours
     mechanisms = [tuning.one_run(algorithm, hyper, score, apart) for hyper in candidates]
     trainings = [algorithm.mechanism(hyper) for hyper in candidates]
-    warn_of(delta, trainings[0], stacklevel=4)
+    accountant.warn_of(delta, trainings[0], stacklevel=4)
     costs = tuple(dict.fromkeys(x for one in mechanisms for x in curve.charges(one, neighbours)))
     parts = [leaf for one in trainings for leaf in leaves(one)]
     exact = all(one.is_exact() for one in mechanisms)
     guaranteed = dict.fromkeys(x for one in mechanisms for x in one.enforced())
     taken = dict.fromkeys(x for one in mechanisms for x in one.assumed())
-    return statements.TuningStatement(
+    return TuningStatement(
         epsilon=tuning.epsilon_of_best(costs, delta, runs, neighbours),
-        delta=delta,
-        neighbours=neighbours,
-        unit=unit,
-        candidates=len(mechanisms),
-        expected_runs=runs.mean,
-        most_runs=len(runs.weights),
-        eta=float(runs.eta),
-        gamma=runs.gamma,
+        delta=delta, neighbours=neighbours, unit=unit, records=trainings[0].records(),
+        candidates=len(mechanisms), expected_runs=runs.mean, most_runs=len(runs.weights),
+        eta=float(runs.eta), gamma=runs.gamma, padded=padded, law=runs.summary(),
         chance_of_one_run=runs.weights[0] / 2**repetitions.BITS,
         chance_of_trying=runs.chance_of_trying(len(mechanisms)),
         epsilon_of_one_run=max(curve.epsilon_of(cost, delta, neighbours) for cost in costs),
-        padded=padded,
         sampling=tuple(dict.fromkeys(part.summary() for part in parts)),
         score=_score_in_words(score, score_range, apart),
         noise_multiplier=tuple(tuple(leaf.noise_multipliers() for leaf in leaves(one))
                                for one in mechanisms),
-        law=runs.summary(),
         accountant="privacy profile of one run, and of the best of a random number of runs "
                    f"(jaxminimax {VERSION})",
-        records=trainings[0].records(),
-        enforced=(*((EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,
+        enforced=(*((sentences.EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,
                   *((_PADDED,) if padded else ())),
         assumed=(*claims(unit, 1), *_SEARCH_ASSUMED, *(() if padded else (_TIME,)),
-                 *((_APART,) if apart else ()), *(() if exact else (FLOATS,)), *taken, *assumed),
-    )
+                 *((_APART,) if apart else ()), *(() if exact else (sentences.FLOATS,)), *taken,
+                 *assumed))
 
 
 def _score_in_words(score: Repeat, score_range: tuple[float, float], apart: bool) -> str:
     n, z = score.query.population, score.multiplier()
     low, high = score_range
-    return (f"the mean over {n} {'other ' * apart}records, each clipped to "
-            f"[{low:g}, {high:g}], with Gaussian noise of standard deviation "
-            f"{z * (high - low) / (2 * n):.3g}.")
+    return (f"the mean over {n} {'other ' * apart}records, each clipped to [{low:g}, {high:g}], "
+            f"with Gaussian noise of standard deviation {z * (high - low) / (2 * n):.3g}.")

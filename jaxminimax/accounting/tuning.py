@@ -25,10 +25,9 @@ import scipy
 from jaxminimax.accounting import answers, calibration, gaussian
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
-from jaxminimax.mechanism import NEIGHBOURS, Parallel, Repeat, composed, leaves, with_noise
+from jaxminimax.mechanism import NEIGHBOURS, Description, Parallel, Repeat, composed, with_noise
 from jaxminimax.mechanism import Sequence as InSequence
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, silent
-from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import Repetitions
 
 _RUNS = Repetitions()
@@ -36,7 +35,7 @@ _TUNED = 2e-4  # relative, on a noise multiplier of a search
 _SAFE = 1 + 1e-9  # on what is found by floating-point roots
 
 
-def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
+def tuned_epsilon(mechanisms: Description | Sequence[Description], delta: float,
                   runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
     """Computes the epsilon of the best of a random number of runs.
 
@@ -63,7 +62,7 @@ def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
     return epsilon_of_best(_costs(mechanisms, neighbours), float(delta), runs, neighbours)
 
 
-def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
+def tuned_delta(mechanisms: Description | Sequence[Description], epsilon: float,
                 runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
     """Computes the delta of the best of a random number of runs.
 
@@ -97,7 +96,7 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
     return min(1.0, runs.mean * single * _SAFE)
 
 
-def _costs(mechanisms: Mechanism | Sequence[Mechanism], neighbours: str) -> tuple[Charge, ...]:
+def _costs(mechanisms: Description | Sequence[Description], neighbours: str) -> tuple[Charge, ...]:
     several: Sequence[Any] = mechanisms if isinstance(mechanisms, list | tuple) else (mechanisms,)
     costs = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
     if not costs:
@@ -191,7 +190,7 @@ def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
 
 
 Points = tuple[tuple[float, float], ...]
-Describe = Callable[[float], Mechanism]
+Describe = Callable[[float], Description]
 
 
 class Target(NamedTuple):
@@ -209,7 +208,7 @@ class Target(NamedTuple):
     runs: Repetitions
     neighbours: str
 
-    def cost(self, described: Mechanism) -> tuple[Charge, ...]:
+    def cost(self, described: Description) -> tuple[Charge, ...]:
         """Returns the charges of one run."""
         return charges(described, self.neighbours)
 
@@ -243,7 +242,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     def noise(describe: Describe) -> float:
         nonlocal points
 
-        def run(scale: float) -> Mechanism:
+        def run(scale: float) -> Description:
             training = describe(scale)
             return training if apart else InSequence(parts=(training, score))
 
@@ -260,8 +259,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     calibrated = [_with_noise(algorithm, hyper, noise, small) for hyper in candidates]
     assert points is not None
     if apart:
-        score = score.with_noise(
-            enough(lambda scale: with_noise(score, scale), target, points))
+        score = score.with_noise(enough(lambda scale: with_noise(score, scale), target, points))
     costs = tuple(dict.fromkeys(
         cost for hyper in calibrated
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
@@ -270,7 +268,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     return calibrated, score
 
 
-def one_run(algorithm: Any, hyper: Any, score: Repeat, apart: bool) -> Mechanism:
+def one_run(algorithm: Any, hyper: Any, score: Repeat, apart: bool) -> Description:
     """Describes one run: it trains, and releases its score."""
     parts = (algorithm.mechanism(hyper), score)
     return Parallel(parts=parts) if apart else InSequence(parts=parts)
@@ -281,7 +279,8 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
     """Returns `hyper` with the noise that `noise` finds for its description."""
     losses = getattr(hyper, "losses", None)
     if losses is not None and losses.noise_multiplier is None:
-        (leaf,) = (x for x in leaves(algorithm.mechanism(hyper)) if type(x) is type(losses))
+        each = composed.leaves(algorithm.mechanism(hyper))
+        (leaf,) = (x for x in each if type(x) is type(losses))
         scale = least(lambda scale: with_noise(leaf, scale), small)
         hyper = dataclasses.replace(hyper, losses=with_noise(losses, scale))
     if parts := composed.disjoint_parts(hyper.query):  # a record is in one of them

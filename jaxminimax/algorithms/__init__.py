@@ -1,6 +1,6 @@
 """Private algorithms, one file each: `Hyper`, `State`, `mechanism`, `init`, `update`, `example`.
 
-A new algorithm is a file here and its name in both lists below. The package, the command line and
+A new algorithm is a file here and its name in `__all__`. The package, the command line and
 the benchmarks read `ALGORITHMS`, and call the `example` of each to make a `Hyper`,
 
     example(query, iterations) -> Hyper
@@ -11,32 +11,17 @@ their noise multiplier, `laplace`, and the kind of noise, `losses_noise`, if the
 """
 
 import functools
-import sys
+import importlib
 import typing
 
-from jaxminimax.algorithms import (
-    active_groups,
-    balanced_groups,
-    extragradient,
-    ftrl,
-    gda,
-    group_oco,
-    group_sgd,
-    optimistic,
-    phased_erm,
-    proximal,
-    recursive,
-    recursive_sgda,
-    sgda,
-    spider,
-)
 from jaxminimax.base import public_names as _public_names
 
 __all__ = ["active_groups", "balanced_groups", "extragradient", "ftrl", "gda", "group_oco",
            "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_sgda",
            "sgda", "spider"]
 
-ALGORITHMS: dict[str, typing.Any] = {name: vars(sys.modules[__name__])[name] for name in __all__}
+ALGORITHMS: dict[str, typing.Any] = {name: importlib.import_module(f"{__name__}.{name}")
+                                     for name in __all__}
 for _module in ALGORITHMS.values():
     _module.__dir__ = functools.partial(_public_names, vars(_module))
 

@@ -30,20 +30,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, descent, group_sgd, planning
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, group_sgd, planning
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    FixedSize,
-    Full,
-    GroupGradients,
-    GroupLosses,
-    Poisson,
-    Repeat,
-    Selection,
-    Sequence,
-)
+from jaxminimax.mechanism import Full, GroupLosses, Repeat, Sampling, Selection, Sequence, groups
 from jaxminimax.releases.groups import release_group_gradient, release_group_index
 
 
@@ -60,11 +50,11 @@ class Hyper:
       averaging: weights of w_1, ..., w_{T+1} in the average.
     """
 
-    query: GroupGradients
+    query: groups.GroupGradients
     losses: Selection | GroupLosses
     step: Any
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
 
 
 class State(NamedTuple):
@@ -77,7 +67,7 @@ class State(NamedTuple):
     """
 
     z: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     spent: jax.Array
 
     @property
@@ -103,7 +93,7 @@ def mechanism(hyper: Hyper) -> Sequence:
                     in_turn=True)
 
 
-def example(query: GroupGradients, iterations: int,
+def example(query: groups.GroupGradients, iterations: int,
             laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
     """Returns the smallest legal settings around a description, for accounting and audits."""
     losses: Any = Selection(bound=1.0, noise_multiplier=laplace, sizes=query.sizes)
@@ -127,12 +117,12 @@ def init(z: Saddle, hyper: Hyper) -> State:
         raise ValueError("z must be Saddle(w, ()): there are no weights.")
     w = descent.started(z, hyper).w
     z = Saddle(w, jnp.zeros(len(hyper.query.sizes), tree.float_dtype(w)))
-    first = _averaged(averaging.start(Saddle(w, ())), w, jnp.int32(1), hyper)
+    first = _averaged(descent.start_mean(Saddle(w, ())), w, jnp.int32(1), hyper)
     return State(z, first, jnp.int32(0))
 
 
-def _averaged(mean: averaging.Mean, w: PyTree, t: jax.Array, hyper: Hyper) -> averaging.Mean:
-    return averaging.include(mean, Saddle(w, ()), hyper.averaging, t, hyper.iterations + 1)
+def _averaged(mean: descent.Mean, w: PyTree, t: jax.Array, hyper: Hyper) -> descent.Mean:
+    return descent.include(mean, Saddle(w, ()), hyper.averaging, t, hyper.iterations + 1)
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
@@ -154,8 +144,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None,
-         sampling: Full | Poisson | FixedSize | None = None) -> planning.Plan[Hyper]:
+         iterations: int | None = None, sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans four times the rounds of Theorem 14, and its step for the calibrated noise.
 
     By four times the rounds the error of optimisation is halved and that of noisy losses is at most
@@ -177,7 +166,8 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
         iterations = 4 * rounds(
             sizes=sizes, epsilon=epsilon, delta=target.delta, bound=problem.bound,
             diameter=problem.diameter, lipschitz=problem.lipschitz)
-    query = GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes), sampling=sampling or Full())
+    query = groups.GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes),
+                                  sampling=sampling or Full())
     losses = Selection(bound=problem.bound, sizes=tuple(sizes))
     hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, iterations=iterations))
     return planning.Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (

@@ -38,13 +38,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging, descent, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.group_sgd import averaged, check_same_groups, uniform
+from jaxminimax.algorithms import descent, group_sgd, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Repeat, Sequence
 from jaxminimax.releases.groups import release_group_losses, release_weighted_gradient
 
 
@@ -73,7 +70,7 @@ class Hyper:
     iterations: int = jax.tree.static()
     balanced: float = jax.tree.static(default=0.3)
     cap: float | jax.Array = 2.0
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
     optimiser: Callable[..., Any] = jax.tree.static(default=optax.sgd)
 
 
@@ -90,7 +87,7 @@ class State(NamedTuple):
     """
 
     z: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     memory: Any
     losses: jax.Array
     spent: jax.Array
@@ -114,7 +111,7 @@ def rounds_balanced(hyper: Hyper) -> int:
     return int(hyper.balanced * hyper.iterations)
 
 
-def mechanism(hyper: Hyper) -> Mechanism:
+def mechanism(hyper: Hyper) -> Description:
     """Describes a run: T gradients of all groups, and losses from T_0 + 1 on.
 
     A run that is stopped has made its first releases in this order, which `Sequence` charges:
@@ -130,7 +127,7 @@ def mechanism(hyper: Hyper) -> Mechanism:
     every = Repeat(query=hyper.query, times=hyper.iterations)
     if hyper.losses is None:
         return every
-    check_same_groups(hyper)
+    group_sgd.check_same_groups(hyper)
     if hyper.losses.only_argmax:
         raise ValueError("losses.only_argmax must be False: the weights need all losses.")
     first = rounds_balanced(hyper)
@@ -144,14 +141,13 @@ def example(query: GroupGradients, iterations: int,
 
     The weights move from the first round on.
     """
-    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
-                         noise=losses_noise)
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes, noise=losses_noise)
     return Hyper(query=dataclasses.replace(query, groups="all"), losses=losses, step=1.0,
                  weight_step=1.0, iterations=iterations, balanced=0.0)
 
 
 def _optimiser(hyper: Hyper, t: jax.Array) -> Any:
-    return hyper.optimiser(schedules.at(hyper.step, t))
+    return hyper.optimiser(planning.step_at(hyper.step, t))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -165,7 +161,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for weights, or for an undefined step, average or cap.
     """
-    z, first = uniform(z, hyper)
+    z, first = group_sgd.uniform(z, hyper)
     checks.number("cap", hyper.cap, low=1.0, high=1e6, closed=True)
     return State(z, first, _optimiser(hyper, jnp.int32(1)).init(z.w), jnp.full_like(z.v, jnp.nan),
                  jnp.int32(0), jnp.int32(0))
@@ -193,16 +189,15 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
             lambda: release_group_losses(key, losses, done - first, problem, w, data).astype(
                 y.dtype),
             lambda: y)
-        weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
+        weight_step = planning.step_at(hyper.weight_step, t).astype(y.dtype)
         moved = jnp.minimum(jax.nn.log_softmax(log_weights + weight_step * y),
                             _most(hyper, log_weights.dtype))
         log_weights = jnp.where(done >= first, moved, log_weights)  # ln v_{t+1}
-    change, memory = _optimiser(hyper, t).update(
-        tree.cast_like(g, w), state.memory, w)
+    change, memory = _optimiser(hyper, t).update(tree.cast_like(g, w), state.memory, w)
     w = descent.projected(tree.add(w, change), w, problem)  # w_{t+1}
     z = tree.cast_like(Saddle(w, log_weights), state.z)
     spent = t + jnp.maximum(t - first, 0) * (hyper.losses is not None)
-    return State(z, averaged(state.mean, z, t + 1, hyper), memory, y, spent, t)
+    return State(z, group_sgd.averaged(state.mean, z, t + 1, hyper), memory, y, spent, t)
 
 
 def _most(hyper: Hyper, dtype: jnp.dtype) -> jax.Array:

@@ -28,13 +28,12 @@ Examples:
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, descent, planning, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat
@@ -58,7 +57,7 @@ class Hyper:
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
     geometry: Saddle = jax.tree.static(default=descent.EUCLIDEAN)
 
 
@@ -74,7 +73,7 @@ class State(NamedTuple):
 
     z: Saddle
     ahead: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     spent: jax.Array
 
     @property
@@ -104,7 +103,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       ValueError: for an undefined step, average or geometry.
     """
     z = descent.started(z, hyper)
-    return State(z, z, averaging.start(z), jnp.int32(0))
+    return State(z, z, descent.start_mean(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
@@ -119,7 +118,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     h = noisy_operator(key, described, state.spent + 1, problem, ahead, data)  # h_t
     z = descent.stepped(state.z, h, hyper.step, t, problem, hyper.geometry)  # z_{t+1}
     weight = hyper.averaging.weight(t, hyper.iterations, state.mean.weight.dtype)
-    mean = averaging.weigh(state.mean, ahead, weight * schedules.at(hyper.step.w, t))
+    mean = descent.weigh(state.mean, ahead, weight * planning.step_at(hyper.step.w, t))
     return State(z, ahead, mean, state.spent + 2)
 
 
@@ -155,8 +154,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
                  "balances it with the errors of optimisation and noise.")}[passes]
     chosen = schedule(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
                       epsilon=epsilon, delta=target.delta)
-    query = planning.joint_query(bound, population,
-                                 kind(batch=chosen.batch) if kind else Full())
+    query = planning.joint_query(bound, population, kind(batch=chosen.batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
                                iterations=chosen.iterations))
     reasons = (why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) "
@@ -180,12 +178,6 @@ class Schedule(NamedTuple):
     iterations: int
     step: float
     gap_bound: float = math.inf
-
-
-def _checked_ratio(**numbers: Any) -> float:
-    """Checks the ranges of the numbers and returns the Gaussian's ratio of noise to sensitivity."""
-    planning.check_numbers(**numbers)
-    return schedules.gaussian_multiplier(numbers["epsilon"], numbers["delta"])
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
@@ -222,8 +214,9 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       epsilon: epsilon of the privacy target.
       delta: delta of the privacy target.
     """
-    ratio = _checked_ratio(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter, epsilon=epsilon, delta=delta)
+    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter)
+    ratio = planning.gaussian_multiplier(epsilon, delta)
 
     def of(batch: int) -> Schedule:
         rounds = max(1, population // (2 * batch))
@@ -270,8 +263,9 @@ def full_batch(*, population: int, dim: int, bound: float, smooth: float, diamet
     stretches the distance of two points by a constant at most; no fewer than sqrt(3) L S, and no
     more than 100,000. The arguments are those of `single_pass`.
     """
-    ratio = _checked_ratio(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter, epsilon=epsilon, delta=delta)
+    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter)
+    ratio = planning.gaussian_multiplier(epsilon, delta)
     length = min(min(diameter / bound, 1 / smooth) * math.sqrt(population),
                  diameter * population / (bound * ratio * math.sqrt(20 * dim)))
     steep = smooth * length

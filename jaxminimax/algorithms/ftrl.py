@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, descent, planning
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import TreeSums, costs, factorisation, sums_for
@@ -73,7 +73,7 @@ class State(NamedTuple):
     z: Saddle
     origin: Saddle
     total: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     spent: jax.Array
 
     @property
@@ -105,7 +105,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     checks.number("step", hyper.step, low=0.0)
     z = arguments.point(z)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, tree.at_least_float32(x.dtype)), z)
-    return State(z, z, zeros, averaging.start(z), jnp.int32(0))
+    return State(z, z, zeros, descent.start_mean(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
@@ -144,7 +144,7 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
     more = release_leaf(key, mechanism(hyper), state.spent, problem, state.z, data, place, present)
     total = jax.tree.map(jnp.add, state.total, more)  # G_t
     z = descent.stepped(state.origin, total, hyper.step, t, problem)  # z_{t+1}
-    mean = averaging.include(state.mean, state.z, averaging.UNIFORM, t, hyper.iterations)
+    mean = descent.include(state.mean, state.z, descent.UNIFORM, t, hyper.iterations)
     return State(z, state.origin, total, mean, t)
 
 

@@ -25,8 +25,7 @@ import math
 
 import jax
 
-from jaxminimax.algorithms import descent, planning, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, WEIGHTED, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, Query, Repeat
@@ -51,7 +50,7 @@ class Hyper:
     modulus: float | jax.Array
     offset: float | jax.Array = 0.0
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
 
 
 def mechanism(hyper: Hyper) -> Repeat:
@@ -73,7 +72,7 @@ def example(query: Query, iterations: int) -> Hyper:
 
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, tuple[()]]:
     """Returns the change -g_t / (rho (t + phi))."""
-    step = schedules.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)
+    step = planning.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)
     return descent.along(state.z, g, step, t), ()
 
 
@@ -125,7 +124,7 @@ def plan(target: planning.Target, *, population: int, bound: float, smooth: floa
     planning.check_numbers(population=population)
     rounds = math.ceil(population ** (2 / 3)) if iterations is None else iterations
     query = planning.joint_query(bound, population, Full())
-    hyper = target.noise(Hyper(query=query, modulus=modulus, averaging=WEIGHTED,
+    hyper = target.noise(Hyper(query=query, modulus=modulus, averaging=descent.WEIGHTED,
                                offset=safe_offset(smooth, modulus), iterations=rounds))
     return planning.Plan(hyper, None, False, (
         "The strong gap by Kang, Liu, Li and Wang (2022), a rate.",

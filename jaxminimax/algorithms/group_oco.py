@@ -38,10 +38,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, ftrl, planning, schedules
+from jaxminimax.algorithms import descent, ftrl, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, limits, sums_for
+from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, grid, sums_for
 from jaxminimax.releases.groups import release_loss
 from jaxminimax.releases.stream import next_pair
 
@@ -87,7 +87,7 @@ class State(NamedTuple):
 
     online: Any
     log_weights: jax.Array
-    mean: averaging.Mean
+    mean: descent.Mean
     turns: jax.Array
     over: jax.Array
     spent: jax.Array
@@ -122,8 +122,7 @@ def releases(*, clip: float, bound: float, iterations: int,
                            RecordLosses(bound=bound, times=iterations)), in_turn=True)
 
 
-def example(query: TreeSums, iterations: int,
-            laplace: float | None = None) -> Hyper:
+def example(query: TreeSums, iterations: int, laplace: float | None = None) -> Hyper:
     """Returns the smallest legal settings around a description, for accounting and audits."""
     losses = RecordLosses(bound=1.0, noise_multiplier=laplace, times=iterations)
     parts = (dataclasses.replace(query, leaves=iterations), losses)
@@ -150,7 +149,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     p = len(hyper.sizes)
     online = hyper.optimiser.init(Saddle(z.w, ()), _online(hyper))
     log_weights = jnp.full(p, -math.log(p), tree.float_dtype(online.z.w))
-    mean = averaging.start(Saddle(online.z.w, jnp.exp(log_weights)))
+    mean = descent.start_mean(Saddle(online.z.w, jnp.exp(log_weights)))
     return State(online, log_weights, mean, jnp.zeros(p, jnp.int32), jnp.array(False), jnp.int32(0))
 
 
@@ -187,7 +186,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     log_weights = jax.nn.log_softmax(  # ln v_{t+1}
         state.log_weights.at[group].add(-hyper.weight_step * estimate))
     point = Saddle(w, jnp.exp(state.log_weights))
-    mean = averaging.include(state.mean, point, averaging.UNIFORM, t + 1, hyper.iterations)
+    mean = descent.include(state.mean, point, descent.UNIFORM, t + 1, hyper.iterations)
     new = State(online, log_weights, mean, state.turns.at[group].add(1), over, state.spent + 2)
     return jax.tree.map(lambda a, b: jnp.where(over, b, a.astype(b.dtype)), new,
                         state._replace(over=over))
@@ -206,7 +205,7 @@ def _alone(problem: GroupProblem) -> Problem:
 
 def offset(losses: RecordLosses) -> Any:
     """U = B + 2 b ln T, above all noisy losses except with probability of order 1 / T."""
-    return losses.bound * (1 + 2 * limits.check_noise(losses) * math.log(losses.times))
+    return losses.bound * (1 + 2 * grid.check_noise(losses) * math.log(losses.times))
 
 
 def weight_step(losses: RecordLosses, groups: int) -> float:
@@ -248,7 +247,7 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     sums = (TreeSums(clip=problem.lipschitz, leaves=rounds) if tree
             else sums_for(problem.lipschitz, rounds, dim))
     query = releases(clip=problem.lipschitz, bound=loss_bound, iterations=rounds, sums=sums)
-    z = 2 * sums.moves() * schedules.gaussian_multiplier(epsilon, target.delta)
+    z = 2 * sums.moves() * planning.gaussian_multiplier(epsilon, target.delta)
     losses = RecordLosses(bound=loss_bound, noise_multiplier=1 / epsilon, times=rounds)
     hyper = Hyper(query=query, step=ftrl.planned_step(sums, dim=dim, diameter=problem.diameter,
                                                       noise_multiplier=z),

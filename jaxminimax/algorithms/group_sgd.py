@@ -32,22 +32,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, descent, planning, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    FixedSize,
-    Full,
-    GroupGradients,
-    GroupLosses,
-    Poisson,
-    Repeat,
-    Sequence,
-    costs,
-    group_batch_sizes,
-    limits,
-)
+from jaxminimax.mechanism import Full, GroupGradients, GroupLosses, Repeat, Sampling, Sequence, grid
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.groups import group_batch_sizes
 from jaxminimax.releases.groups import release_group_gradient, release_group_losses
 
 State = descent.State  # z: the model w and the logarithms of the weights v, `[p]`; no memory
@@ -73,7 +63,7 @@ class Hyper:
     step: Any
     weight_step: Any
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
 
 
 def check_same_groups(hyper: Any) -> None:
@@ -87,7 +77,7 @@ def check_same_groups(hyper: Any) -> None:
                          f"{hyper.losses.sizes}: they read the same groups.")
 
 
-def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, averaging.Mean]:
+def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, descent.Mean]:
     """Returns the model with uniform weights, and the average of this point alone.
 
     Args:
@@ -102,16 +92,16 @@ def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, averaging.Mean]:
     w = descent.started(z, hyper).w
     p = len(hyper.query.sizes)
     z = Saddle(w, jnp.full(p, -math.log(p), tree.float_dtype(w)))
-    return z, averaged(averaging.start(_point(z)), z, jnp.int32(1), hyper)
+    return z, averaged(descent.start_mean(_point(z)), z, jnp.int32(1), hyper)
 
 
 def _point(z: Saddle) -> Saddle:
     return Saddle(z.w, jnp.exp(z.v))
 
 
-def averaged(mean: averaging.Mean, z: Saddle, t: jax.Array, hyper: Any) -> averaging.Mean:
+def averaged(mean: descent.Mean, z: Saddle, t: jax.Array, hyper: Any) -> descent.Mean:
     """Adds the model and the weights of round t = 1, ..., iterations + 1 to the mean."""
-    return averaging.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
+    return descent.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
 
 
 def mechanism(hyper: Hyper) -> Sequence:
@@ -133,8 +123,7 @@ def mechanism(hyper: Hyper) -> Sequence:
 def example(query: GroupGradients, iterations: int,
             laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
     """Returns the smallest legal settings around a description, for accounting and audits."""
-    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
-                         noise=losses_noise)
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes, noise=losses_noise)
     return Hyper(query=query, losses=losses, step=1.0, weight_step=1.0, iterations=iterations)
 
 
@@ -180,15 +169,14 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     g = release_group_gradient(key, gradients, done, problem, w, data, group)
     y = release_group_losses(key, losses, done, problem, w, data)  # y_t, at w_t before it moves
     w = descent.stepped(w, g, hyper.step, t, problem)  # w_{t+1}
-    weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
+    weight_step = planning.step_at(hyper.weight_step, t).astype(y.dtype)
     v = jax.nn.log_softmax(log_weights + weight_step * y)  # ln v_{t+1}
     z = tree.cast_like(Saddle(w, v), state.z)
     return State(z, (), averaged(state.mean, z, t + 1, hyper), state.spent + 2)
 
 
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None,
-         sampling: Full | Poisson | FixedSize | None = None) -> planning.Plan[Hyper]:
+         iterations: int | None = None, sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans enough rounds for the privacy term, and Theorem 10's steps for the calibrated noise.
 
     Args:
@@ -239,8 +227,8 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
       ValueError: for numbers that are not positive, or a noise multiplier that was not set.
     """
     planning.check_numbers(dim=dim, diameter=diameter)
-    clip = costs.concrete(query.clip)
-    z = costs.concrete(limits.check_noise(query))
+    clip = concrete(query.clip)
+    z = concrete(grid.check_noise(query))
     noise = clip * z / min(group_batch_sizes(query))
     return diameter / math.sqrt(iterations * (clip**2 + dim * noise**2))
 
@@ -255,8 +243,8 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
       ValueError: for a noise multiplier that was not set.
     """
     p, n = len(losses.sizes), min(losses.sizes)
-    bound = costs.concrete(losses.bound)
-    scale = bound * costs.concrete(limits.check_noise(losses)) / n
+    bound = concrete(losses.bound)
+    scale = bound * concrete(grid.check_noise(losses)) / n
     reach = math.log(p * n * iterations)
     most = bound + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most

@@ -44,12 +44,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, WEIGHTED, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat
+from jaxminimax.mechanism import Full, Query, Repeat, Sampling
 
 State = descent.State  # its memory: g_{t-1}, the operator of the round before
 GAMES = ("monotone", "bilinear", "strongly_monotone")
@@ -71,7 +70,7 @@ class Hyper:
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
     geometry: Saddle = jax.tree.static(default=EUCLIDEAN)
 
 
@@ -114,7 +113,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
          diameter: float | None = None, radius: float | None = None, game: str = "monotone",
          proved: bool = False, kappa: float = 1.0, iterations: int | None = None,
          geometry: Saddle | None = None,
-         sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
+         sampling: Sampling = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans a smooth game from public numbers: by measured settings, or by the theorem.
 
     With V the variance of the calibrated noise (`release_variance`),
@@ -169,7 +168,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0), iterations=iterations))
 
     def step_and_bound(norm: _Norm, cap: float, factor: float) -> tuple[float, float]:
-        spread = planning.release_variance(hyper.query, dim, norm.geometry)  # V
+        spread = descent.release_variance(hyper.query, dim, norm.geometry)  # V
         noisy = factor * norm.radius / math.sqrt(iterations * spread) if spread else math.inf
         step = min(cap / norm.smooth, noisy)
         return step, norm.radius**2 / (step * (iterations - 1)) + 2.5 * step * spread
@@ -179,12 +178,12 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     cap, factor = (0.25, math.sqrt(0.4)) if proved else (1.0, 2 * kappa) if entropic else (
         0.5, kappa)
     step, gap = step_and_bound(norm, cap, factor)
-    how: tuple[schedules.Step, Averaging] = (step, WEIGHTED)
+    how: tuple[planning.Step, descent.Averaging] = (step, descent.WEIGHTED)
     if proved or game == "bilinear":
-        how = step, Averaging(skip=1.5 / iterations)  # z_2, ..., z_T
+        how = step, descent.Averaging(skip=1.5 / iterations)  # z_2, ..., z_T
     elif game == "strongly_monotone":
-        falling = schedules.Linear(scale=step, rounds=iterations)
-        how = falling, Averaging(skip=1 - 0.5 / iterations)  # z_T
+        falling = planning.Linear(scale=step, rounds=iterations)
+        how = falling, descent.Averaging(skip=1 - 0.5 / iterations)  # z_T
     planned = dataclasses.replace(hyper, step=Saddle(how[0], how[0]), averaging=how[1],
                                   geometry=norm.geometry)
     chosen = () if len(norms) == 1 else (
@@ -252,7 +251,8 @@ def _norms(dim: int | Saddle, smooth: float | None, smooth_l1: float | None,
     for name, d in dim._asdict().items():
         checks.count(f"dim.{name}", d, low=2)
     planning.check_numbers(smooth_l1=smooth_l1)
-    norms = [_Norm(ENTROPIC, smooth_l1, math.sqrt(2 * (math.log(dim.w) + math.log(dim.v))), 2.0)]
+    radius = math.sqrt(2 * (math.log(dim.w) + math.log(dim.v)))
+    norms = [_Norm(ENTROPIC, smooth_l1, radius, 2.0)]
     if smooth is not None:
         checks.number("smooth", smooth, low=smooth_l1, closed=True)
         norms.append(_Norm(EUCLIDEAN, smooth, math.sqrt(2 - 1 / dim.w - 1 / dim.v), 2.0))

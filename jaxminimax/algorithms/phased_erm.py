@@ -39,12 +39,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import GroupSolution
-from jaxminimax.mechanism.composed import check
-from jaxminimax.mechanism.solutions import exact_sensitivity, solution_steps
+from jaxminimax.mechanism import GroupSolution, composed, solutions
 from jaxminimax.releases.solutions import release_group_solution
 
 
@@ -100,8 +98,8 @@ def certified(query: GroupSolution) -> GroupSolution:
     Raises:
       ValueError: for numbers out of range, or an accuracy that float64 cannot reach.
     """
-    check(dataclasses.replace(query, steps=None))
-    return dataclasses.replace(query, steps=solution_steps(query))
+    composed.check(dataclasses.replace(query, steps=None))
+    return dataclasses.replace(query, steps=solutions.solution_steps(query))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -114,7 +112,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a description that is not valid.
     """
-    check(mechanism(hyper))
+    composed.check(mechanism(hyper))
     return State(arguments.point(z), jnp.int32(0))
 
 
@@ -169,9 +167,9 @@ def calibrated_eta(*, sizes: tuple[int, ...], dim: int, lipschitz: float, bound:
     _check_public(sizes, dim, lipschitz, bound, diameter, epsilon, delta)
     unit = regularised(1.0, sizes=sizes, lipschitz=lipschitz, bound=bound, diameter=diameter,
                        slack=slack)
-    noise = (1 + 2 * slack) * schedules.gaussian_multiplier(epsilon, delta) * math.sqrt(dim)
+    noise = (1 + 2 * slack) * planning.gaussian_multiplier(epsilon, delta) * math.sqrt(dim)
     private = min(diameter * 2.0 ** (-t / 2)
-                  / (noise * exact_sensitivity(unit, unit.reg_w * 2.0 ** (t - 1)))
+                  / (noise * solutions.exact_sensitivity(unit, unit.reg_w * 2.0 ** (t - 1)))
                   for t in range(1, unit.phases + 1))
     return min(private, _scale(lipschitz, bound, diameter) * _statistical(sizes))
 

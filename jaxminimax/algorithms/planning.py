@@ -1,4 +1,7 @@
-"""Arguments and results of planning an algorithm from public numbers.
+"""Step sizes, and plans: settings of an algorithm from public numbers, with a theorem's guarantee.
+
+A step is a number, or any schedule `t -> step` with t = 1, 2, ...; `jaxminimax.schedules` is this
+module, with the names of schedules. A plan
 
     algorithm.plan(target, *, population, ...) -> Plan
 
@@ -14,15 +17,135 @@ import math
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple
 
-from jaxminimax.algorithms import descent
-from jaxminimax.base import checks
-from jaxminimax.base.types import HyperT, Saddle
-from jaxminimax.mechanism import Query, batch_size
-from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
+import jax
+import jax.numpy as jnp
+import scipy
 
+from jaxminimax.base import checks
+from jaxminimax.base.types import HyperT, Saddle, pytree_dataclass
+from jaxminimax.mechanism import Query
+
+Step = float | jax.Array | Callable[[jax.Array], jax.Array]
 MOST_ROUNDS = 100_000  # more cost time, and the sampler's error in every release costs epsilon
 _COUNTS = ("population", "dim", "iterations")
+
+
+def __dir__() -> list[str]:
+    return ["Cosine", "Decay"]  # what users see of it as `schedules`
+
+
+# --- steps ---
+
+
+@pytree_dataclass
+class Decay:
+    """The step min(scale / (t + offset)^power, cap) of round t.
+
+    Attributes:
+      scale: the step at t + offset = 1 [parameter units / gradient units].
+      power: the power at which the step falls.
+      offset: the number of rounds that the schedule is ahead.
+      cap: the largest step.
+
+    Examples:
+        >>> falling = jmm.schedules.Decay(scale=1.0, power=0.5, cap=0.4)
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(falling, 0.1), iterations=20)
+        >>> float(falling(jnp.asarray(16.0)))
+        0.25
+    """
+
+    scale: float | jax.Array
+    power: float | jax.Array = 1.0
+    offset: float | jax.Array = 0.0
+    cap: float | jax.Array = float("inf")
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        return jnp.minimum(self.scale / (t + self.offset) ** self.power, self.cap)
+
+
+@pytree_dataclass
+class Cosine:
+    """The step scale (1 + cos(pi (t - 1) / rounds)) / 2 of round t, down to nearly 0.
+
+    Attributes:
+      scale: step of the first round [parameter units / gradient units].
+      rounds: rounds that it is meant for; later ones take no step.
+
+    Examples:
+        >>> falling = jmm.schedules.Cosine(scale=1.0, rounds=100)
+        >>> float(falling(jnp.asarray(1))), float(falling(jnp.asarray(101)))
+        (1.0, 0.0)
+    """
+
+    scale: float | jax.Array
+    rounds: float | jax.Array
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        done = jnp.minimum((t - 1) / self.rounds, 1.0)
+        return self.scale * (1 + jnp.cos(jnp.pi * done)) / 2
+
+
+@pytree_dataclass
+class Linear:
+    """The step scale (1 - (t - 1) / rounds) of round t, down to scale / rounds along a line.
+
+    Attributes:
+      scale: step of the first round [parameter units / gradient units].
+      rounds: rounds that it is meant for; later ones take no step.
+    """
+
+    scale: float | jax.Array
+    rounds: float | jax.Array
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        return self.scale * jnp.maximum(1 - (t - 1) / self.rounds, 0.0)
+
+
+def step_at(step: Step, t: jax.Array) -> jax.Array:
+    """The step of round t = 1, 2, ..., from a number or a schedule."""
+    return step(t) if callable(step) else jnp.asarray(step)
+
+
+def check_step(name: str, step: Step) -> None:
+    """Refuses a step that is no positive number, or a schedule with numbers out of range.
+
+    Raises:
+      ValueError: naming the value.
+    """
+    if isinstance(step, Decay):
+        checks.number(f"{name}.scale", step.scale, low=0.0)
+        checks.number(f"{name}.power", step.power, low=0.0, high=100.0, closed=True)
+        checks.number(f"{name}.offset", step.offset, low=0.0, high=1e30, closed=True)
+        checks.number(f"{name}.cap", step.cap, low=0.0, infinite=True)
+    elif isinstance(step, Cosine | Linear):
+        checks.number(f"{name}.scale", step.scale, low=0.0)
+        checks.number(f"{name}.rounds", step.rounds, low=0.0)
+    elif not callable(step):
+        checks.number(name, step, low=0.0)
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """The ratio of noise to sensitivity of one Gaussian release that is (epsilon, delta)-private.
+
+    It is for step sizes that depend on the size of the noise, and never for the noise itself, which
+    `calibrate` sets.
+    """
+    checks.number("epsilon", epsilon, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
+    low, high = 1e-6, 1e12
+    for _ in range(100):
+        z = math.sqrt(low * high)
+        mass = scipy.special.ndtr(0.5 / z - epsilon * z) - math.exp(
+            min(epsilon + float(scipy.special.log_ndtr(-0.5 / z - epsilon * z)), 0.0))
+        low, high = (z, high) if mass > delta else (low, z)
+    return high
+
+
+# --- plans ---
 
 
 class Plan(NamedTuple, Generic[HyperT]):
@@ -101,47 +224,3 @@ def privacy_term(dim: int, epsilon: float, delta: float) -> float:
 def joint_query(bound: float, population: int, sampling: Any) -> Query:
     """Makes a query of operators clipped at `bound`, players together, without noise."""
     return Query(clip=Saddle(bound, bound), joint=True, population=population, sampling=sampling)
-
-
-def release_variance(query: Query, dim: int | Saddle,
-                     geometry: Saddle = descent.EUCLIDEAN) -> float:
-    """Returns V, a bound on E||xi||^2, xi the released operator less the mean of all clipped ones.
-
-    Noise of deviation sigma = z C / m on each of d coordinates, and the sample's own error, in l2
-    at most (1 - q) C^2 / (q n) for Poisson samples and C^2 / m for those of a fixed size:
-
-        V = d_w sigma_w^2 + d_v sigma_v^2 + sample                            Euclidean,
-        V = 2 sigma_w^2 ln(2 d_w) + 2 sigma_v^2 ln(2 d_v) + 2 sample ...      entropic,
-
-    where the noise counts twice too if there is a sample: the l-infinity norm has no Pythagoras.
-    (E max_j x_j^2 <= 2 ln(2 d) for d standard normals: with a such that 2 d Phi(-a) = 1 it is at
-    most 1 + a phi(a) / Phi(-a), by the union bound.) The rounding of a sum to its grid is not
-    counted: it is below the noise by many bits.
-
-    Args:
-      query: a calibrated query of full batches or of samples drawn anew in every release.
-      dim: d of both players together, for one noise; or a `Saddle` of each player's.
-      geometry: the geometry of the norm, the same for both players.
-
-    Raises:
-      ValueError: for disjoint batches, whose errors are not independent of the past; for different
-        noise or entropic steps without the dimension of each player.
-    """
-    m = batch_size(query)
-    sigmas = Saddle(*(0.0 if c is None else concrete(c) * concrete(z) / m for c, z in zip(
-        query.clip, check_noise(query), strict=True)))
-    if not isinstance(dim, Saddle):
-        if geometry != descent.EUCLIDEAN or (sigmas.w != sigmas.v and None not in query.clip):
-            raise ValueError(f"dim must be a Saddle, the dimension of each player, got {dim!r}.")
-        dim = Saddle(dim, 0) if query.clip.w is not None else Saddle(0, dim)
-    clips = [concrete(c) ** 2 for c in query.clip if c is not None]
-    square = max(clips) if query.joint else sum(clips)
-    spread = query.sampling.spread()
-    if spread is None:
-        raise ValueError("sampling must be Full, Poisson or FixedSize, drawn anew in every "
-                         f"release, got {query.sampling!r}.")
-    sample = spread * square / m
-    if geometry == descent.ENTROPIC:
-        noise = sum(2 * s**2 * math.log(2 * d) for s, d in zip(sigmas, dim, strict=True) if d)
-        return noise if sample == 0 else 2 * (noise + sample)
-    return sum(d * s**2 for s, d in zip(sigmas, dim, strict=True)) + sample

@@ -43,12 +43,10 @@ import jax
 import jax.numpy as jnp
 import scipy
 
-from jaxminimax.algorithms import averaging, descent, planning, schedules
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
-from jaxminimax.mechanism.composed import check
-from jaxminimax.mechanism.resolvent import inner_steps
+from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, composed, resolvent
 from jaxminimax.releases.solutions import release_resolvent
 
 
@@ -77,7 +75,7 @@ class State(NamedTuple):
     """
 
     z: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     average: Saddle
     spent: jax.Array
 
@@ -104,8 +102,8 @@ def certified(query: Resolvent) -> Resolvent:
     if query.doubling:
         raise ValueError("doubling is recursive regularisation's: recursive.certified sets its "
                          "steps.")
-    check(Repeat(query=dataclasses.replace(query, steps=None), times=1))
-    return dataclasses.replace(query, steps=inner_steps(query))
+    composed.check(Repeat(query=dataclasses.replace(query, steps=None), times=1))
+    return dataclasses.replace(query, steps=resolvent.inner_steps(query))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -119,9 +117,9 @@ def init(z: Saddle, hyper: Hyper) -> State:
       ValueError: for a count that is not positive.
     """
     checks.count("iterations", hyper.iterations)
-    check(mechanism(hyper))
+    composed.check(mechanism(hyper))
     z = arguments.point(z)
-    return State(z, averaging.start(z), z, jnp.int32(0))
+    return State(z, descent.start_mean(z), z, jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
@@ -145,7 +143,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     t = state.spent + 1
     z = release_resolvent(key, mechanism(hyper), state.spent, problem, state.z, data)
     z = tree.cast_like(z, state.z)  # z_{t+1}
-    mean = averaging.include(state.mean, z, averaging.UNIFORM, t, hyper.iterations)
+    mean = descent.include(state.mean, z, descent.UNIFORM, t, hyper.iterations)
     average = descent.projected(mean.value, z, problem)  # the output
     return State(z, mean, average, t)
 
@@ -267,7 +265,7 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
                            diameter=diameter, epsilon=epsilon, delta=delta, slack=slack)
     steep = 2 * smooth if smooth_difference is None else smooth_difference
     checks.number("smooth_difference", steep, low=0.0, high=2 * smooth, closed=True)
-    ratio = schedules.gaussian_multiplier(epsilon, delta)
+    ratio = planning.gaussian_multiplier(epsilon, delta)
 
     def of(batch: int) -> Schedule:
         rounds, each = population // batch, (1 + slack) * bound / batch

@@ -45,9 +45,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import descent, planning, recursion
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Repeat, Resolvent
-from jaxminimax.mechanism.composed import check
-from jaxminimax.mechanism.resolvent import inner_steps
+from jaxminimax.mechanism import Repeat, Resolvent, composed, resolvent
 from jaxminimax.releases.solutions import release_resolvent
 
 
@@ -121,8 +119,8 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
     if not query.doubling:
         raise ValueError("doubling must be True: the weight of round t is 4 lambda (2^t - 1).")
     query = dataclasses.replace(query, steps=None)
-    check(Repeat(query=query, times=1, parts=iterations))
-    return dataclasses.replace(query, steps=inner_steps(query, iterations))
+    composed.check(Repeat(query=query, times=1, parts=iterations))
+    return dataclasses.replace(query, steps=resolvent.inner_steps(query, iterations))
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
@@ -178,7 +176,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     checks.count("iterations", hyper.iterations)
     if not hyper.query.doubling:
         raise ValueError("query.doubling must be True: recursive.certified(query, iterations).")
-    check(mechanism(hyper))
+    composed.check(mechanism(hyper))
     z = arguments.point(z)
     return State(z, z, jnp.int32(0))
 

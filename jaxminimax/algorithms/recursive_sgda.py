@@ -43,12 +43,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging, descent, planning, recursion
-from jaxminimax.algorithms.recursive import modulus, recentred
+from jaxminimax.algorithms import descent, planning, recursion, recursive
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Repeat, batch_size
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism import Poisson, Query, Repeat, Sampling, batch_size, grid
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -94,7 +92,7 @@ class State(NamedTuple):
     """
 
     z: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     centre: Saddle
     average: Saddle
     spent: jax.Array
@@ -112,7 +110,7 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "bound_optimal",
-         inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
+         inner: int | None = None, sampling: Sampling | None = None,
          composite: bool = False, decaying: bool | None = None) -> planning.Plan[Hyper]:
     """Plans rounds and lambda by the theorem, see `recursion`.
 
@@ -146,7 +144,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
         query=query, base=planned.base, diameter=diameter, rounds=planned.rounds,
         inner=public.iterates(planned.population), composite=composite, decaying=decaying))
     if target.epsilon is not None:  # what the samples really cost, over full batches' r
-        z = check_noise(hyper.query).w
+        z = grid.check_noise(hyper.query).w
         full = 2 * public.ratio * math.sqrt(hyper.inner - 1) / planned.population
         public = dataclasses.replace(public, excess=z / batch_size(query) / full)
         planned = recursion.schedule(public, population, mode=mode, kappa=kappa,
@@ -161,9 +159,9 @@ def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
     clips = [0.0 if c is None else c for c in query.clip]
     bound = jnp.maximum(*clips) if query.joint else jnp.hypot(*clips)
     distance = recursion.step_distance(bound, hyper.base, reach, query.population, t)
-    steep = bound + (0.0 if hyper.composite else modulus(hyper.base, t) * reach)
+    steep = bound + (0.0 if hyper.composite else recursive.modulus(hyper.base, t) * reach)
     noise = sum(sum(a.size for a in jax.tree.leaves(x)) * (c * s / batch_size(query)) ** 2
-                for x, c, s in zip(z, clips, check_noise(query), strict=True) if s is not None)
+                for x, c, s in zip(z, clips, grid.check_noise(query), strict=True) if s is not None)
     match query.sampling:
         case Poisson(rate=rate):
             noise = noise + bound**2 * (1 - rate) / (rate * query.population)
@@ -185,7 +183,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     checks.number("base", hyper.base, low=0.0)
     checks.number("diameter", hyper.diameter, low=0.0)
     z = arguments.point(z)
-    return State(z, averaging.start(z), z, z, jnp.int32(0))
+    return State(z, descent.start_mean(z), z, z, jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
@@ -208,7 +206,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     g = noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, data)  # g_k
     dtype = state.mean.weight.dtype
     t = (state.spent // (hyper.inner - 1) + 1).astype(dtype)
-    mu, step = modulus(hyper.base, t), steps(hyper, state.z, t)
+    mu, step = recursive.modulus(hyper.base, t), steps(hyper, state.z, t)
 
     k = (state.spent % (hyper.inner - 1) + 1).astype(dtype)
 
@@ -220,12 +218,12 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
         return x - step * (g + mu * (x - c))
 
     z = descent.projected(jax.tree.map(move, state.z, g, state.centre), state.z, problem)  # z_{k+1}
-    mean = averaging.weigh(state.mean, state.z, jnp.ones((), dtype))
+    mean = descent.weigh(state.mean, state.z, jnp.ones((), dtype))
     # the round ends after K - 1 steps, with its last iterate or the mean of K as its output
     ends = (state.spent + 1) % (hyper.inner - 1) == 0
-    all_iterates = averaging.weigh(mean, z, jnp.ones((), dtype))
+    all_iterates = descent.weigh(mean, z, jnp.ones((), dtype))
     out = z if hyper.decaying else tree.cast_like(all_iterates.value, z)
     going = State(z, mean, state.centre, state.average, state.spent + 1)
-    centre = recentred(state.centre, out, t + 1)  # c_{t+1}
-    done = State(out, averaging.start(out), centre, out, state.spent + 1)
+    centre = recursive.recentred(state.centre, out, t + 1)  # c_{t+1}
+    done = State(out, descent.start_mean(out), centre, out, state.spent + 1)
     return optax.tree.where(ends, done, going)

@@ -32,8 +32,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import descent, planning, schedules
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
@@ -61,7 +60,7 @@ class Hyper:
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
     geometry: Saddle = jax.tree.static(default=descent.EUCLIDEAN)
     preconditioner: Saddle = Saddle(None, None)
@@ -78,7 +77,7 @@ def example(query: Query, iterations: int) -> Hyper:
 
 
 def _optimisers(hyper: Hyper, t: jax.Array) -> Saddle:
-    return Saddle(*(make(schedules.at(step, t))
+    return Saddle(*(make(planning.step_at(step, t))
                     for make, step in zip(hyper.optimiser, hyper.step, strict=True)))
 
 
@@ -119,9 +118,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     """Plans many passes by Theorem 2, or one pass over disjoint batches.
 
     Many passes take Poisson samples of m = max{1, n sqrt(epsilon / (4 T))} records in T = n rounds
-    with the steps of `theorem2_step`, or without `smooth` in T = n^2 rounds with those of
-    `theorem2_step_nonsmooth`. One pass is the baseline of Appendix A.2 in Bassily, Guzman and
-    Menart, COLT 2023, arXiv:2302.12909:
+    with the steps of `theorem2_step`, or without `smooth` in T = n^2 rounds. One pass is the
+    baseline of Appendix A.2 in Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909:
 
         sigma = 2 L r / b,   step = B / sqrt(T (L^2 + d sigma^2)),   T = n / b,
 
@@ -151,9 +149,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     if batch is not None:
         raise ValueError("batch is for passes='one': leave it out, Theorem 2 sets it.")
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `theorem2_step`
-    numbers = dict(population=population, dim=dim, epsilon=epsilon, delta=target.delta)
-    step = (theorem2_step_nonsmooth(**numbers) if smooth is None  # type: ignore[arg-type]
-            else theorem2_step(smooth=smooth, **numbers))  # type: ignore[arg-type]
+    step = theorem2_step(population=population, dim=dim, smooth=smooth, epsilon=epsilon,
+                         delta=target.delta)
     rounds = int(population) ** 2 if smooth is None else population
     if rounds >= 2**31:
         raise ValueError(f"population must be at most {math.isqrt(2**31 - 1)} for n^2 rounds, got "
@@ -191,25 +188,18 @@ def _one_pass(target: planning.Target, population: int, dim: int, bound: float,
         "published step divides by epsilon where it should multiply."), trivial)
 
 
-def theorem2_step(*, population: int, dim: int, smooth: float, epsilon: float,
-                  delta: float) -> Saddle:
-    """Constant steps of Theorem 2(a), convex-concave and smooth, for T = n rounds.
+def theorem2_step(*, population: int, dim: int, epsilon: float, delta: float,
+                  smooth: float | None = None) -> Saddle:
+    """Constant steps of Theorem 2, for convex-concave losses.
 
     They are step = 1 / (L max{sqrt(n), sqrt(d ln(1/delta)) / epsilon}), the same for both players;
-    d is the larger of their dimensions and L = `smooth` the Lipschitz constant of the
-    operator. (The statement in the paper's main text omits L; its proof has it.)
+    d is the larger of their dimensions. L = `smooth` is the Lipschitz constant of the operator, and
+    T = n (Theorem 2(a)). (The statement in the paper's main text omits L; its proof has it.)
+    Without smoothness L = n and T = n^2 (Theorem 2(b)).
     """
-    planning.check_numbers(smooth=smooth)
-    return _theorem2(smooth, population, dim, epsilon, delta)
-
-
-def theorem2_step_nonsmooth(*, population: int, dim: int, epsilon: float, delta: float) -> Saddle:
-    """Constant steps of Theorem 2(b), convex-concave without smoothness, for T = n^2 rounds."""
-    return _theorem2(population, population, dim, epsilon, delta)
-
-
-def _theorem2(factor: float, population: int, dim: int, epsilon: float, delta: float) -> Saddle:
     planning.check_numbers(population=population, dim=dim, epsilon=epsilon, delta=delta)
+    factor = population if smooth is None else smooth
+    planning.check_numbers(smooth=factor)
     step = 1.0 / (factor * max(math.sqrt(population), planning.privacy_term(dim, epsilon, delta)))
     return Saddle(step, step)
 
@@ -232,7 +222,5 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
     planning.check_numbers(pl=pl, smooth=smooth, modulus=modulus)
     kappa, primal = smooth / modulus, smooth + smooth**2 / modulus
     ratio = max(8 * kappa**2 * math.sqrt(primal / pl), 4 * math.sqrt(2) * kappa**2)
-    return Saddle(
-        schedules.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
-        schedules.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth),
-    )
+    return Saddle(planning.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
+                  planning.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth))

@@ -44,13 +44,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, descent, planning
-from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Windows
-from jaxminimax.releases.differences import release_in_window
-from jaxminimax.releases.sums import public_term
+from jaxminimax.mechanism import Difference, Full, Sampling, Windows
+from jaxminimax.releases.sums import public_term, release_in_window
 
 
 @pytree_dataclass
@@ -69,7 +67,7 @@ class Hyper:
     query: Windows
     step: Saddle
     iterations: int = jax.tree.static()
-    averaging: Averaging = UNIFORM
+    averaging: descent.Averaging = descent.UNIFORM
 
 
 class State(NamedTuple):
@@ -86,7 +84,7 @@ class State(NamedTuple):
     z: Saddle
     before: Saddle
     estimate: Saddle
-    mean: averaging.Mean
+    mean: descent.Mean
     spent: jax.Array
 
     @property
@@ -109,7 +107,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     """Returns the state before the first round, at z, which must not depend on the data."""
     z = descent.started(z, hyper)
     hyper.query.check_own()
-    mean = averaging.start(z)
+    mean = descent.start_mean(z)
     return State(z, z, jax.tree.map(jnp.zeros_like, mean.value), mean, jnp.int32(0))
 
 
@@ -126,13 +124,13 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     if problem.public is not None:
         along = tree.add(u, public_term(problem, state.z, key, mechanism(hyper), state.spent))
     z = descent.stepped(state.z, along, hyper.step, t, problem)  # z_{t+1}
-    mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
+    mean = descent.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
     return State(z, state.z, u, mean, t)
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          iterations: int | None = None, step: float | None = None, anchors: float = 0.5,
-         sampling: Full | Poisson | FixedSize = Full()) -> planning.Plan[Hyper]:  # noqa: B008
+         sampling: Sampling = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans by the rule above, from public numbers: q = 1 / rho, half of the budget for anchors.
 
     rho = step L V^(1/2) / C_1, with V the variance of a release of `sgda` in as many rounds.
@@ -158,9 +156,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     Raises:
       ValueError: for numbers out of range, or if rho is 1/4 or more, where `sgda` has less noise.
     """
-    planning.check_numbers(bound=bound, smooth=smooth)
+    planning.check_numbers(bound=bound, smooth=smooth, population=population, dim=dim)
     checks.number("anchors", anchors, low=0.0, high=1.0)
-    planning.check_numbers(population=population, dim=dim)
     if step is not None:
         checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
     if iterations is None:
@@ -174,7 +171,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     difference = Difference(lipschitz=smooth, population=population, sampling=sampling)
     plain = Hyper(query=Windows(anchor=query, difference=difference, length=1),
                   step=Saddle(step, step), iterations=iterations)
-    spread = planning.release_variance(target.noise(plain).query.anchor, dim)  # V
+    spread = descent.release_variance(target.noise(plain).query.anchor, dim)  # V
     rho = step * smooth * math.sqrt(spread) / bound
     if not rho < 0.25:
         raise ValueError(

@@ -124,7 +124,8 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
       runs: the number of runs on each of the two data sets.
       neighbours: "replace_one" or "add_or_remove_one".
       pair: "worst", "random", or two data sets of your own, (data, neighbour), that differ in one
-        record; an absent record is one of NaN.
+        record; an absent record is one of NaN. Give invented records: all runs read them, and no
+        statement covers what is printed of them.
       confidence: the confidence of the lower bound.
       problem: the problem of a pair of your own. The projection is left out if it only hides
         released values.
@@ -215,16 +216,18 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
     data = pairs.check_pair(pair, problem)
     mechanism = algorithm.mechanism(hyper)
     claimed = epsilon(mechanism, delta, neighbours=neighbours)
-    problem = pairs.unprojected(problem, hyper)
+    if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
+        problem = problem._replace(project=lambda z: z)  # which only hides released values
     # one release a round, whose noise can be separated from the algorithm's own arithmetic
     alone = isinstance(mechanism, Repeat | mechanisms.TreeSums | mechanisms.CorrelatedSums
                        | mechanisms.GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:
-        points = pairs.first_points(state)
+        points = getattr(state, "ahead", state.z)  # those of the first of two releases
         return (points, pairs.first_release(state, released)) if alone else (points,)
 
-    sides = pairs.rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
+    sides = pairs.rounds_of_keys(list(jax.random.split(key)), algorithm, hyper, z, data, problem,
+                                 looked_at, runs)
     scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(sides)])
     seen, gauge = mechanism, None
     if alone:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxminimax.algorithms.descent import EUCLIDEAN
 from jaxminimax.base import types
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.mechanism import Query, Resolvent, composed, costs, limits, sampling
+from jaxminimax.mechanism import Query, Resolvent, composed, costs, grid, sampling
 from jaxminimax.releases.watch import update_and_releases
 
 PAIRS = ("worst", "random")
@@ -74,7 +74,7 @@ def share_of(query: Query | Resolvent) -> tuple[float, float]:
         return math.sqrt(0.5), math.sqrt(0.5)
     if not query.joint:
         return 1.0, 1.0
-    w, v = (costs.concrete(z) for z in limits.check_noise(query))
+    w, v = (costs.concrete(z) for z in grid.check_noise(query))
     if w == v:
         return math.sqrt(0.5), math.sqrt(0.5)
     return float(w < v), float(v < w)
@@ -199,18 +199,6 @@ def all_releases(state: Any, released: list[Any]) -> PyTree:
     return tuple(released)
 
 
-def first_points(state: Any) -> PyTree:
-    """Returns the points after the first release of a round."""
-    return getattr(state, "ahead", state.z)
-
-
-def unprojected(problem: Problem | GroupProblem, hyper: Any) -> Problem | GroupProblem:
-    """Returns `problem` without its projection, if that only hides released values."""
-    if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
-        return problem._replace(project=lambda z: z)
-    return problem
-
-
 def straightened(hyper: Any) -> Any:
     """Returns `hyper` with Euclidean steps, if others only hide released values."""
     if hasattr(hyper, "geometry"):
@@ -235,17 +223,11 @@ def rounds(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
     Raises:
       ValueError: if the observed values were released in a branch or a loop of the algorithm's own.
     """
-    return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
+    return rounds_of_keys([key], algorithm, hyper, z, data, problem, observe, runs)[0]
 
 
-def rounds_of_both(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
+def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
                    data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
-    """Makes runs on each data set of a pair; the arguments are those of `rounds`."""
-    return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
-
-
-def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
-           data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """Simulates the runs of `rounds`, with a key for each data set."""
     numbers, structure = jax.tree.flatten(hyper)
     silent = jax.tree.leaves(composed.with_noise_of_all(hyper, 0.0))

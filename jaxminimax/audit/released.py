@@ -22,13 +22,11 @@ import numpy as np
 
 from jaxminimax import mechanism
 from jaxminimax.accounting import effective_noise_multiplier
-from jaxminimax.audit.bounds import shared_noise
-from jaxminimax.audit.pairs import GIANT, PROBLEM, Rounds, clip_norms, rest_of, share_of, worst_case
+from jaxminimax.audit import bounds, pairs
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.drivers import run
-from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size
-from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size, costs
+from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import Seen, update_and_releases
 
@@ -56,7 +54,7 @@ def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
 
 
 def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle, runs: int,
-             problem: Problem = PROBLEM) -> np.ndarray:
+             problem: Problem = pairs.PROBLEM) -> np.ndarray:
     """Computes the releases of runs on each of several data sets from the iterates.
 
     Iterates move by a step times the release; the steps are measured on a run without noise.
@@ -74,7 +72,7 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
       Noisy sums over clip norms (proximal points: over displacements), sign of the first release
       undone: `[sets, runs, releases, players, dim]`, the players that have a clip norm.
     """
-    players = [p for p, clip in enumerate(clip_norms(hyper.query)) if clip is not None]
+    players = [p for p, clip in enumerate(pairs.clip_norms(hyper.query)) if clip is not None]
     together = min(1024, runs)
 
     @jax.jit
@@ -109,9 +107,9 @@ def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
     plain = dataclasses.replace(hyper, query=dataclasses.replace(
         query, noise_multiplier=zero, sampling=Full(), population=1, joint=False, bands=1))
     unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
-        GIANT * mechanism.costs.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
+        pairs.GIANT * mechanism.costs.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
     unit = jax.tree.map(lambda x: jnp.repeat(x, algorithm.mechanism(hyper).parts, 0), unit)
-    moves = jax.device_get(_moves(key, algorithm, plain, unit, PROBLEM))
+    moves = jax.device_get(_moves(key, algorithm, plain, unit, pairs.PROBLEM))
     sizes = (np.abs(x[:, :1].astype(np.float64)) for x in moves)
     return Saddle(*(np.where(np.arange(len(x)) > 0, -1.0, 1.0)[:, None]  # players descend
                     * np.where((x > 0) & np.isfinite(x), x, 1.0) for x in sizes))
@@ -127,21 +125,21 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
       neighbours: the neighbouring relation.
       times: the number of releases on the part of the data with the record; None for all.
     """
-    noise, clips = mechanism.limits.check_noise(query), clip_norms(query)
+    noise, clips = mechanism.grid.check_noise(query), pairs.clip_norms(query)
     noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
     z = [mechanism.costs.concrete(x) for x in noise if x is not None]
     joint = effective_noise_multiplier(query)
-    w, v = share_of(query)
+    w, v = pairs.share_of(query)
     towards = [s for s, c in zip((w, -v), clips, strict=True) if c is not None]
     direction = joint * np.array(towards) / np.square(z)
     u = released[:, :times, :, 0] @ direction  # [runs, releases], N(contributions / joint, 1)
-    case = worst_case(query)
+    case = pairs.worst_case(query)
     u = u[:, :: case.every]  # those that record 0 is read in
     k, weight = case.times, case.probability
     away = -1.0 if neighbours == "replace_one" else 0.0
     total = np.zeros(len(u))
     for sign, own in ((1.0, 1.0), (-1.0, away)):
-        mean = (own * k + rest_of(query) * (case.slots - k)) / joint
+        mean = (own * k + pairs.rest_of(query) * (case.slots - k)) / joint
         logs = [math.log(w) + u * x - x * x / 2 for w, x in zip(weight, mean, strict=True)]
         with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
             total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
@@ -200,12 +198,12 @@ def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
         return None
     unit = np.concatenate([
         np.full(sum(jnp.size(x) for x in jax.tree.leaves(point)), math.nan if clip is None else
-                concrete(clip) * concrete(noise) / batch_size(query))
+                costs.concrete(clip) * costs.concrete(noise) / batch_size(query))
         for point, clip, noise in zip(z, query.clip, check_noise(query), strict=True)])
     return None if np.any(unit == 0) else unit
 
 
-def coarse_scores(sides: list[Rounds], unit: np.ndarray | float,
+def coarse_scores(sides: list[pairs.Rounds], unit: np.ndarray | float,
                   bits: int) -> list[dict[str, np.ndarray]]:
     """Computes `coarse` of the first round's releases, less the first data set's sum.
 
@@ -239,9 +237,8 @@ def _zero(problem: Problem | GroupProblem) -> Any:
         return jax.tree.map(jnp.zeros_like, z)
 
     if isinstance(problem, GroupProblem):
-        return problem._replace(
-            operator=operator, project=lambda w: w,
-            loss=lambda w, *_: jnp.zeros(()))
+        return problem._replace(operator=operator, project=lambda w: w,
+                                loss=lambda w, *_: jnp.zeros(()))
     return problem._replace(operator=operator, public=None, project=lambda z: z)
 
 
@@ -289,4 +286,4 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
     noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in shown], 1)
     noise = noise[np.isfinite(noise).all(1)]  # NaN stands for samples that cannot be drawn
     columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], _NUMBERS)).astype(int)
-    return shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)
+    return bounds.shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)

@@ -238,7 +238,7 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
       algorithm: a module such as `sgda`.
       hyper: its `Hyper`, with noise multipliers; they need not be calibrated.
       z: the initial point.
-      data: the pair, leaves `[2, ...]`.
+      data: the pair, leaves `[2, ...]`, of invented records: the result is not private.
       problem: a problem that the algorithm takes; its operator should attain the clip norms.
       observe: `(state, released) -> tree`, the observed values of a round: `released` are the
         values that the update's calls of release functions returned, in their order, and `state` is

@@ -122,15 +122,6 @@ def takes(name: str, function: Any, *arguments: str) -> None:
                         f"{signature}: {error}.") from None
 
 
-def can_take(function: Any, *arguments: str) -> bool:
-    """Returns True if a function takes so many arguments, as far as its signature shows."""
-    try:
-        takes("function", function, *arguments)
-    except TypeError:
-        return False
-    return True
-
-
 def one_number(value: Any, name: str) -> Any:
     """Returns `value` if it is one number as an array.
 
@@ -150,13 +141,13 @@ _FAST = ("xla_cpu_enable_fast_math", "xla_cpu_enable_fast_min_max", "xla_gpu_ena
          "xla_enable_fast_math")
 
 
-def _flags() -> list[str]:
+def flags() -> str:
     """The flags of XLA in the environment, or in the file that the environment names."""
-    flags = os.environ.get("XLA_FLAGS", "").strip()
-    if flags and not flags.startswith("-") and os.path.isfile(flags):
-        with open(flags) as file:
-            flags = file.read()
-    return flags.split()
+    stated = os.environ.get("XLA_FLAGS", "")
+    if not stated.strip().startswith("-") and os.path.isfile(stated.strip()):
+        with open(stated.strip()) as file:
+            return file.read()
+    return stated
 
 
 def exact_arithmetic() -> None:
@@ -173,7 +164,7 @@ def exact_arithmetic() -> None:
                              "the run instead of counting as absent, and tell that it is there. "
                              "Switch it off; debug the operator on invented records.")
     set_to: dict[str, str] = {}
-    for flag in _flags():
+    for flag in flags().split():
         name, _, value = flag.lstrip("-").partition("=")
         set_to[name] = value.lower()
     for name in _FAST:

@@ -92,20 +92,25 @@ def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
 def exact(cells: Any) -> np.ndarray:
     """Returns the cells of a list, an array or a column as an array that rounds none of them.
 
-    NumPy makes floats of some lists of integers, and of integers in columns with missing cells.
-    Cells under a mask are None.
+    NumPy makes floats of some lists of integers, and of integers in columns with missing cells. It
+    reads a missing cell of pyarrow's dictionaries as another cell. Cells under a mask are None.
     """
     if np.ma.isMaskedArray(cells) and cells.ndim == 1:
         cells = [None if cell is np.ma.masked else cell for cell in cells]
     kind = getattr(cells, "dtype", getattr(cells, "type", None))
     inner = getattr(getattr(kind, "categories", None), "dtype", kind)  # of categories in pandas
-    if isinstance(kind, np.dtype) or "float" in str(inner).lower():
+    if isinstance(kind, np.dtype) or ("float" in str(inner).lower() and not in_dictionary(cells)):
         return np.asarray(cells)
     for read in ("to_pylist", "to_list"):  # of pyarrow; of pandas and polars
         if hasattr(cells, read):
             cells = getattr(cells, read)()
     cells = list(cells)
     return np.fromiter(cells, object, len(cells))
+
+
+def in_dictionary(cells: Any) -> bool:
+    """Returns whether cells are a column of pyarrow that names each value once, in a dictionary."""
+    return str(getattr(cells, "type", "")).startswith("dictionary")
 
 
 def absent(cell: Any) -> bool:

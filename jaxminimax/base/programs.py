@@ -15,20 +15,21 @@ JAX finds a program on disk after it traced and lowered a function, which takes 
 it does. So programs of the library's own tables are stored by a name that says all of what tracing
 reads: the library's files, versions, settings, static values, shapes and the processor. What has no
 such name, such as a user's function, an array that a function closes over, or data on several
-devices, is left to JAX. A stored program is code, so that only its user may write it; data are its
-arguments and not in it.
+devices, is left to JAX. Nothing is stored by a process that may run other code than these files:
+a test that replaces a function of the library, or one that began before an upgrade. A stored
+program is code, so that only its user may write it; data are its arguments and not in it.
 """
 
 import contextlib
 import contextvars
 import enum
 import functools
+import gc
 import hashlib
-import importlib
+import importlib.util
 import inspect
 import itertools
 import math
-import os
 import pathlib
 import pickle
 import platform
@@ -45,7 +46,7 @@ from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 from jax.interpreters import partial_eval
 
-from jaxminimax.base import own_files
+from jaxminimax.base import checks, own_files
 
 BRIEF: dict[str, Any] = {
     "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
@@ -56,8 +57,12 @@ _WANTED: contextvars.ContextVar[bool | None] = contextvars.ContextVar(
     "whether programs of a table are compiled briefly; None elsewhere", default=None)
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax")
 _NAMED = (*_PACKAGES, "jaxminimax", "builtins", "functools")  # modules of what has words
+# what functions and classes in modules of the library are of, unless somebody replaced them
+_OWN = {*_NAMED, "jaxlib", "sklearn", *sys.stdlib_module_names} - {"unittest"}
 _MOST = 64  # stored programs, of one or two megabytes
-_LOADED = time.time_ns()  # an upgrade later on writes files that this process does not run
+# an upgrade later on writes files that this process does not run; ten seconds for clocks of file
+# servers, and for file systems that keep whole seconds
+_LOADED = time.time_ns() - 10**10
 
 
 def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
@@ -103,8 +108,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], **how: Any) -> None:
         self._function, self._how = function, how
         self._usual = jax.jit(function, **how)
-        self._brief = functools.cache(
-            lambda: jax.jit(function, compiler_options=_options(), **how))
+        self._brief = functools.cache(lambda: jax.jit(function, compiler_options=_options(), **how))
         self._stored: dict[pathlib.Path, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -134,11 +138,12 @@ class Compiled:
         places, tree = jax.tree.flatten_with_path(arguments)
         donated = tuple(k for k, (where, _) in enumerate(places)
                         if where[0].key in self._how.get("donate_argnames", ()))
-        traced = jax.jit(flat, donate_argnums=donated, compiler_options=options).trace(
-            *(x for _, x in places))
-        lowered = traced.lower()
-        with _without_cache():
-            program = lowered.compile()
+        with _without_collection():
+            traced = jax.jit(flat, donate_argnums=donated, compiler_options=options).trace(
+                *(x for _, x in places))
+            lowered = traced.lower()
+            with _without_cache():
+                program = lowered.compile()
         if not traced.jaxpr.effects:
             _store(path, program)
         return program
@@ -242,11 +247,49 @@ def _folder(base: str) -> pathlib.Path | None:
     """Returns a folder of this user alone, in the one where JAX keeps programs; None without."""
     folder = pathlib.Path(base, "tables")
     with contextlib.suppress(OSError, ValueError):
-        if sys.platform != "win32" and folder.parent.is_dir():  # owners are known, and no URL
+        if sys.platform != "win32" and "://" not in base:  # owners are known, and no URL
+            folder.parent.mkdir(parents=True, exist_ok=True)  # as JAX does
             own_files.make(folder)
             own_files.check(folder, secret=True)
             return folder
     return None
+
+
+def _sources() -> list[pathlib.Path]:
+    """Returns the files of the library: sources, and the tables of the noise.
+
+    Raises:
+      OSError: if one cannot be read, or need not be what this process loaded: it was written later,
+        or after Python compiled it, which does not notice that in one second.
+    """
+    own = pathlib.Path(__file__)
+    paths = [x for x in own.parents[1].rglob("*.[pn]*") if x.parent.name != "__pycache__"]
+    for path in (own, *paths):
+        stats, cached = path.stat(), pathlib.Path(importlib.util.cache_from_source(path))
+        if stats.st_ctime_ns > _LOADED or (
+                cached.exists() and cached.stat().st_mtime_ns < stats.st_mtime_ns):
+            raise OSError(f"{path} may be newer than what this process runs.")
+    return sorted(paths)
+
+
+def _module(x: Any) -> str:
+    """Returns the module that a function, a class or an object's class is of."""
+    # `functools.wraps` gives a user's function the module of the library's that it wraps
+    return str(x.__globals__.get("__name__") if isinstance(x, types.FunctionType) else
+               x.__module__ if isinstance(x, type) else type(x).__module__)
+
+
+def _is_replaced() -> bool:
+    """Returns whether anything in a module of the library, or in its classes, is another's."""
+    spaces: list[Any] = [vars(module) for name, module in sys.modules.copy().items()
+                         if name.partition(".")[0] == "jaxminimax"]
+    spaces += [vars(x) for space in spaces for x in space.values()
+               if isinstance(x, type) and _module(x).partition(".")[0] == "jaxminimax"]
+    values = [x for space in spaces for x in space.values() if not isinstance(x, types.ModuleType)]
+    for name in ("fget", "__func__", "func", "__wrapped__"):  # what stands for a function
+        values += [getattr(x, name) for x in values if hasattr(x, name)]
+    packages = {_module(x).partition(".")[0] for x in values} - _OWN
+    return not all(x.startswith("namedtuple_") for x in packages)
 
 
 @functools.cache
@@ -256,19 +299,14 @@ def _versions() -> str:
     Raises:
       OSError: if the files of the library cannot be read, or need not be what this process loaded.
     """
-    source, files = pathlib.Path(__file__).parents[1], hashlib.sha256(pathlib.Path(
-        __file__).read_bytes())
-    for path in sorted(source.rglob("*.[pn]*")):  # sources, and the tables of the noise
-        if path.parent.name == "__pycache__":
-            continue
-        if path.stat().st_ctime_ns > _LOADED:
-            raise OSError(f"{path} was written after this process loaded the library.")
-        files.update(f"{path.relative_to(source)} {path.stat().st_size} ".encode())
-        files.update(path.read_bytes())
+    files = hashlib.sha256()
+    for path in _sources():
+        content = path.read_bytes()
+        files.update(f"{path.parent.name}/{path.name} {len(content)} ".encode() + content)
     processor = {line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                  if line.startswith(("model name", "flags", "Features"))}
     return _words([files.hexdigest(), sorted(processor), platform.machine(), sys.version,
-                   os.environ.get("XLA_FLAGS"),
+                   checks.flags(),
                    *(importlib.import_module(name).__version__ for name in _PACKAGES)])
 
 
@@ -280,10 +318,8 @@ def _words(x: Any) -> str:
     Raises:
       TypeError: for what has no such words: an array, or what is not of a library.
     """
-    kind = x if isinstance(x, types.FunctionType | type) else type(x)
-    # `functools.wraps` gives a user's function the module of the library's that it wraps
-    module = x.__globals__.get("__name__") if isinstance(x, types.FunctionType) else kind.__module__
-    package = str(module).partition(".")[0]
+    kind, module = x if isinstance(x, types.FunctionType | type) else type(x), _module(x)
+    package = module.partition(".")[0]
     parts: Any = None
     match x:
         case _ if package not in _NAMED:
@@ -327,13 +363,30 @@ def _loaded(path: pathlib.Path, count: int) -> Callable[..., Any] | None:
 
 
 def _store(path: pathlib.Path, program: Any) -> None:
-    """Writes a compiled program, and removes the oldest ones; writes nothing if it cannot be."""
+    """Writes a compiled program, and removes the oldest ones; writes nothing if it cannot be.
+
+    Nor does it write one that may be of other code than its name says.
+    """
     with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError):
+        if _is_replaced() or not _sources():
+            return
         content, _, results = serialize_executable.serialize(program)
         own_files.write(path, pickle.dumps((content, results)), mode=0o600)
         stored = sorted(path.parent.glob("[0-9a-f]" * 64), key=lambda one: one.stat().st_mtime)
         for one in stored[:-_MOST]:
             one.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Has Python leave garbage for later: tracing makes little, and much that is searched."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextlib.contextmanager

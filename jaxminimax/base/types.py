@@ -142,7 +142,9 @@ def saddle_operator(loss: Callable[..., jax.Array], strategy: str = "auto",
         >>> float(g.w), float(g.v)
         (3.0, -1.0)
     """
-    if not checks.can_take(loss, "w", "v", "example", "key"):
+    try:
+        checks.takes("loss", loss, "w", "v", "example", "key")
+    except TypeError:
         checks.takes("loss", loss, "w", "v", "example")
     return SaddleOperator(loss, strategy, microbatch, memory)
 
@@ -378,7 +380,6 @@ class OnlineOptimiser(Protocol):
     def init(self, z: Saddle, hyper: Any) -> Any:
         """Returns the state before the first round, with `z` its current point."""
 
-    def observe_record(self, key: jax.Array, state: Any, data: PyTree,
-                       place: tuple[jax.Array, ...], present: jax.Array, hyper: Any,
-                       problem: Problem) -> Any:
+    def observe_record(self, key: jax.Array, state: Any, data: PyTree, place: tuple[jax.Array, ...],
+                       present: jax.Array, hyper: Any, problem: Problem) -> Any:
         """Makes one round on the record `x[place]` of each leaf x, which no other round reads."""

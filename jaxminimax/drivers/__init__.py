@@ -1,14 +1,12 @@
-"""Drivers of whole runs: one, many, long ones with checkpoints, and private searches."""
+"""Drivers of whole runs: plans, single runs, many, long ones with checkpoints, private searches."""
 
-from jaxminimax.base import public_names as _public_names
-from jaxminimax.drivers.long_runs import fit as fit
-from jaxminimax.drivers.many_runs import stack as stack
-from jaxminimax.drivers.many_runs import sweep as sweep
-from jaxminimax.drivers.runs import Run as Run
-from jaxminimax.drivers.runs import run as run
-from jaxminimax.drivers.tuning import Tuned as Tuned
-from jaxminimax.drivers.tuning import tune as tune
+from jaxminimax.drivers.long_runs import fit
+from jaxminimax.drivers.many_runs import stack, sweep
+from jaxminimax.drivers.runs import Run, plan, run
+from jaxminimax.drivers.tuning import Tuned, tune
+
+__all__ = ["Run", "Tuned", "fit", "plan", "run", "stack", "sweep", "tune"]
 
 
 def __dir__() -> list[str]:
-    return _public_names(globals())
+    return __all__

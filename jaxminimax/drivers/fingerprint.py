@@ -32,16 +32,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.base import programs
+from jaxminimax.base import checks, programs
 from jaxminimax.base.types import AnyProblem, GroupProblem, PyTree, Saddle
+from jaxminimax.placement import sent_rows, sharding
 from jaxminimax.placement.host_data import HostData, Reader
-from jaxminimax.placement.host_shards import HostShards
-from jaxminimax.placement.sharding import Sharded
 
 KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
 _LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")
-# that compilers read
-_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
+# that compilers read, and XLA's flags
+_VARIABLES = ("LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
 _ROWS = 2**14  # that are worked on together, at most
 _WIDE = 2**12  # words of a row that are summed together
@@ -68,7 +67,8 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
     own = secret(key)
     z = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), z)  # wherever it lies
     # the host's rows are refused later on
-    grouped = isinstance(problem, GroupProblem) and not isinstance(data, HostData | HostShards)
+    grouped = isinstance(problem, GroupProblem) and not isinstance(
+        data, HostData | sent_rows.HostShards)
     return {"data set, or order of its rows": of_rows(own, data, grouped=grouped),
             **_of_problem(own, z, data, problem),
             "optimiser, schedule or other function": mark(own, in_words(
@@ -85,7 +85,7 @@ def of_machine(own: bytes, problem: AnyProblem, mesh: Mesh | None) -> dict[str, 
     words = (jax.__version__, importlib.metadata.version("jaxlib"), device.platform,
              device.device_kind, jnp.result_type(float).name,
              None if mesh is None else dict(mesh.shape), how,
-             [os.environ.get(name) or "" for name in _VARIABLES],
+             [checks.flags(), *(os.environ.get(name) or "" for name in _VARIABLES)],
              _instructions() if device.platform == "cpu" else None)
     return {"device, mesh, strategy or version of JAX": mark(own, repr(words).encode())}
 
@@ -118,7 +118,7 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
     Raises:
       ValueError: for rows on a mesh that are grouped where the problem's are not, or the reverse.
     """
-    if isinstance(data, Sharded) and data.grouped != grouped:
+    if isinstance(data, sharding.Sharded) and data.grouped != grouped:
         raise ValueError(f"data are spread over the mesh with grouped={data.grouped}, but the "
                          f"problem's records are{' not' * (not grouped)} in groups: "
                          f"shard(data, mesh, grouped={grouped}).")
@@ -135,17 +135,17 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
         dtype, each, start = factors_of[number]
         with np.errstate(all="ignore"):  # no warning of what does not fit a narrower type
             total += _sums(piece.astype(dtype, copy=False), first, each, start)
-    if isinstance(data, Sharded | HostShards):
+    if isinstance(data, sharding.Sharded | sent_rows.HostShards):
         total = _over_processes(data.mesh, total)
     return mark(own, total.tobytes(), *(x.encode() for x in shapes))
 
 
 def _shapes(data: PyTree) -> PyTree:
     """Shapes of all rows, and dtypes as a device has them."""
-    if isinstance(data, HostData | HostShards):
+    if isinstance(data, HostData | sent_rows.HostShards):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
             (data.population, *x.shape), _dtype(x)), data.record)
-    if isinstance(data, Sharded):  # without the padding
+    if isinstance(data, sharding.Sharded):  # without the padding
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
             (*data.lead, *x.shape[len(data.lead):]), _dtype(x)), data.rows)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _dtype(x)), data)
@@ -161,12 +161,12 @@ def _pieces(data: PyTree, grouped: bool) -> Iterator[tuple[int, int, np.ndarray]
     if isinstance(data, HostData):
         yield from _on_host(data, [(0, data.count)], [True])
         return
-    if isinstance(data, HostShards):
+    if isinstance(data, sent_rows.HostShards):
         yield from _on_host(data.data, data.stretches, data.counted)
         return
-    rows = data.rows if isinstance(data, Sharded) else data
+    rows = data.rows if isinstance(data, sharding.Sharded) else data
     for number, x in enumerate(jax.tree.leaves(rows)):
-        if not isinstance(data, Sharded):
+        if not isinstance(data, sharding.Sharded):
             x = x if np.ndim(x) else x[None]
             yield from _held(number, x, 0, x.shape[int(grouped)], grouped)
             continue
@@ -266,8 +266,7 @@ def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
 # --- functions ---
 
 
-def _of_problem(own: bytes, z: Saddle, data: PyTree,
-                problem: AnyProblem) -> dict[str, str]:
+def _of_problem(own: bytes, z: Saddle, data: PyTree, problem: AnyProblem) -> dict[str, str]:
     grouped = isinstance(problem, GroupProblem)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1 + grouped:], x.dtype),
                           _shapes(data))

@@ -12,11 +12,10 @@ import numpy as np
 
 from jaxminimax import mechanism
 from jaxminimax.accounting import Ledger
-from jaxminimax.base import arguments, checks, identity
-from jaxminimax.base.programs import is_traced
+from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
-from jaxminimax.mechanism import Full, Repeat, composed, description
+from jaxminimax.mechanism import Full, Repeat, composed
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 
@@ -139,7 +138,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     _check_different(keys)
     checks.exact_arithmetic()
     hypers, lengths = lengths_of(hypers, len(keys), algorithm)
-    traced = is_traced(keys, z, data, hypers)
+    traced = programs.is_traced(keys, z, data, hypers)
     if checkpoint is not None:
         saved_runs.check_folder(checkpoint, keys)
     if at_once is None:
@@ -173,7 +172,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
                                     progress=progress, folder=folder, booking=booking))
 
 
-def _draws(described: description.Mechanism) -> bool:
+def _draws(described: mechanism.Description) -> bool:
     """Returns whether every release reads a random sample of its own."""
     queries = [getattr(part, "query", part) for part in described.answered()]
     return all(getattr(query, "sampling", Full()).secret for query in queries)
@@ -197,8 +196,7 @@ def _check_different(keys: jax.Array) -> None:
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
              problem: AnyProblem, observe: Callable[[Any], PyTree], lengths: tuple[int, ...],
-             at_once: int, progress: bool,
-             only: jax.Array | None = None) -> tuple[Any, PyTree]:
+             at_once: int, progress: bool, only: jax.Array | None = None) -> tuple[Any, PyTree]:
     """Every run, in shares of equal width, the longest first; each share ends with its longest.
 
     With `only`, the share of that number, as `_placed` takes it.

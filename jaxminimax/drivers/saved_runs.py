@@ -15,17 +15,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, books
-from jaxminimax.base import checks, own_files, programs
-from jaxminimax.base.types import Algorithm, AnyProblem, PyTree
+from jaxminimax.base import checks, own_files, programs, types
 from jaxminimax.drivers import fingerprint
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description
 from jaxminimax.releases import release_keys
 
 SHARDS = "number of shards"
 
 
-def promise_of(key: jax.Array | None, described: Mechanism, hyper: Any,
-               algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
+def promise_of(key: jax.Array | None, described: Description, hyper: Any,
+               algorithm: types.Algorithm[Any, Any]) -> dict[str, Any]:
     """Returns the settings that a resumed run must share; they never suffice to recover the key.
 
     Args:
@@ -156,7 +155,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
       ValueError: if the ledger refuses it, or is for other units; where several processes run.
     """
 
-    def __init__(self, ledger: Ledger | None, key: jax.Array, described: Mechanism,
+    def __init__(self, ledger: Ledger | None, key: jax.Array, described: Description,
                  promise: dict[str, Any], name: str | None, resumable: bool,
                  delta: float, **stated: Any) -> None:
         self._entry: books.Entry | None = None
@@ -179,7 +178,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
         self._entry = ledger.reserve(described, name=name, run=marks,
                                      delta=delta if below else None)
 
-    def bind(self, z: PyTree, marks: dict[str, str], problem: AnyProblem,
+    def bind(self, z: types.PyTree, marks: dict[str, str], problem: types.AnyProblem,
              mesh: Mesh | None = None) -> None:
         """Records the inputs and programs of a run, or refuses others than it began with."""
         if self._entry is None:
@@ -191,7 +190,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
             self._entry, {**marks, "initial point": fingerprint.mark(self._own, *numbers)},
             fingerprint.of_machine(self._own, problem, mesh))
 
-    def bind_place(self, done: int, problem: AnyProblem, mesh: Mesh | None) -> None:
+    def bind_place(self, done: int, problem: types.AnyProblem, mesh: Mesh | None) -> None:
         """Refuses another machine than a run began on, if it repeats rounds that were shown before.
 
         A run that went on elsewhere repeats nothing any more.

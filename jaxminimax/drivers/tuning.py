@@ -249,8 +249,7 @@ def cumulative(runs: repetitions.Repetitions) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.lru_cache(maxsize=64)  # one object a score: programs are kept by identity
-def score_problem(score: Callable[[PyTree, PyTree], jax.Array], low: float,
-                  high: float) -> Problem:
+def score_problem(score: Callable[[PyTree, PyTree], jax.Array], low: float, high: float) -> Problem:
     """Makes the score less the middle of its range the operator of a player with one number."""
     def operator(at: Saddle, record: PyTree) -> Saddle:
         value = jnp.asarray(score(at.v, record))

@@ -15,8 +15,13 @@ except ImportError as error:
     raise ImportError("jaxminimax.estimators needs scikit-learn: pip install "
                       "'jaxminimax[sklearn]'") from error
 
-from jaxminimax.estimators.groups import PrivateFairClassifier, PrivateWorstGroupClassifier
-from jaxminimax.estimators.models import PrivateAUCClassifier, PrivateClassifier, PrivateRegressor
+from jaxminimax.estimators.models import (
+    PrivateAUCClassifier,
+    PrivateClassifier,
+    PrivateFairClassifier,
+    PrivateRegressor,
+    PrivateWorstGroupClassifier,
+)
 
 __all__ = ["PrivateAUCClassifier", "PrivateClassifier", "PrivateFairClassifier",
            "PrivateRegressor", "PrivateWorstGroupClassifier"]

@@ -1,4 +1,4 @@
-"""The base of all estimators: parameters, reading of tables, one way to charge and to train."""
+"""The bases of all estimators: parameters, reading of tables, one way to charge and to train."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,10 +6,11 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, multiclass, validation
 
+from jaxminimax.base import checks, identity
+from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -23,6 +24,7 @@ _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record
 _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
+    "Complex data": "Complex data not supported: X and y must be real numbers.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
@@ -43,6 +45,7 @@ class PrivateEstimator(BaseEstimator):
     most: int = 1
     people: int = 1
     ledger: Any = None
+    unit: str | None = None
     allow_large_delta: bool = False
     random_state: Any = None
 
@@ -69,7 +72,7 @@ class PrivateEstimator(BaseEstimator):
         Raises:
           ValueError: for values that `y` may not have, for numbers out of range, for owners and
             `people`, for groups that would not be used, or where the ledger cannot pay or is for
-            another number of people.
+            another unit or number of people.
           TypeError: for a sample weight, or another argument that there is not.
         """
         if refused:
@@ -77,11 +80,13 @@ class PrivateEstimator(BaseEstimator):
                             f"fit has no argument {', '.join(sorted(refused))}.")
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        table, y = self._table(X, y)
+        table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
         target = self._target(y)
         key = self._key()
         owners, most = self._owners(X, owners)
         index = records.by_person(len(y), owners, most)
+        unit = self.unit or ("one row" if owners is None and self.people == 1 else "one person" + (
+            "" if owners is None else f", {most} rows of whom are read"))
         kept = self._groups(groups, table, target, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
@@ -93,17 +98,17 @@ class PrivateEstimator(BaseEstimator):
         notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
-            self.ledger.reserve(chosen.mechanism())
+            same = identity.unit_of(self.people, None if owners is None else most)
+            self.ledger.reserve(chosen.mechanism(), unit=same if (
+                self.unit is None and self.ledger.unit == same) else unit)
         for described in paid:
-            cells = records.records(statistics.charged_cells(schema, table), target, owners, most)
+            cells = records.records(schema.charged_cells(table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
-                jax.random.fold_in(key, 1), described, cells.x, cells.weight))
+                fold_in_on_host(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
-            jax.random.fold_in(key, 0), rows, kept, schema, chosen,
-            unit="one row" if owners is None and self.people == 1 else "one person" + (
-                "" if owners is None else f", {most} rows of whom are read"),
-            assumed=(how, self._public), noted=noted)
+            fold_in_on_host(key, 0), rows, kept, schema, chosen,
+            unit=unit, assumed=(how, self._public), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -158,11 +163,13 @@ class PrivateEstimator(BaseEstimator):
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
+        if hasattr(X, "column_names"):  # of pyarrow, whose missing cells NumPy may read as others
+            X = X.to_pandas()
         try:
             if y is None:
-                X = validate_data(self, X, reset=False, **how)
+                X = validation.validate_data(self, X, reset=False, **how)
             else:
-                X, y = validate_data(self, X, y, ensure_min_samples=2, **how)
+                X, y = validation.validate_data(self, X, y, ensure_min_samples=2, **how)
         except ValueError as error:
             for part, words in _WITH_CELLS.items():
                 if part in str(error):
@@ -230,3 +237,54 @@ class PrivateEstimator(BaseEstimator):
                  chosen: Any, **stated: Any) -> scorer.Scorer:
         """Returns what was trained."""
         return training.train_records(key, rows, schema, chosen, groups=kept, **stated)
+
+
+class PrivateScorer(ClassifierMixin, PrivateEstimator):
+    """Base of the classifiers: scores, probabilities, decisions."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Returns the log-odds of the second class, `[n]`."""
+        validation.check_is_fitted(self)
+        table, _ = self._table(X, None)
+        return self.scorer_.decision_function(table)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Returns the probabilities of both classes, `[n, 2]`, see `Scorer.predict_proba`."""
+        validation.check_is_fitted(self)
+        table, _ = self._table(X, None)
+        return self.scorer_.predict_proba(table)
+
+    def predict(self, X: Any, threshold: float = 0.5) -> np.ndarray:
+        """Returns the second class for rows whose probability of it is above a threshold, `[n]`.
+
+        Args:
+          X: as for `fit`.
+          threshold: in (0, 1); public, chosen before any look at these records. One that was
+            chosen by errors on records of the training is not covered by the statement.
+
+        Raises:
+          ValueError: for a threshold out of range.
+        """
+        checks.number("threshold", threshold, low=0.0, high=1.0)
+        above = self.decision_function(X) > np.log(threshold / (1 - threshold))
+        return self.classes_[above.astype(int)]
+
+    def _target(self, y: Any) -> np.ndarray:
+        multiclass.check_classification_targets(y)
+        kind = multiclass.type_of_target(y, input_name="y", raise_unknown=True)
+        if kind != "binary":
+            raise ValueError("Only binary classification is supported. The type of the target "
+                             f"is {kind}.")
+        return self._number(y).astype(np.float32)
+
+    def _number(self, y: Any) -> np.ndarray:
+        """Keeps the classes, and returns the number of each label's class, `[n]`."""
+        self.classes_, number = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("Classifier can't train when only one class is present.")
+        return number

@@ -19,7 +19,7 @@ make it clipped to less than the clip norm (`ghost.factors`, `ghost.sums`).
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,6 @@ class ClippedSum:
       strategy: "vmap", "microbatch", "ghost" or "auto".
       microbatch: the number of examples in a slice of the "microbatch" strategy.
       joint: whether one clip holds for both players together, in units of their clip norms.
-      talkative: whether it prints `explain` when traced.
       counted: whether `sums` counts the examples within the clip norms.
       memory: the bytes that "auto" and "ghost" may take; None for 2^30.
       shared: whether examples of `sums` are pairs of an example and its share in [0, 1], by which
@@ -71,7 +70,6 @@ class ClippedSum:
     strategy: str
     microbatch: int
     joint: bool = False
-    talkative: bool = False
     counted: bool = False  # whether `sums` counts the examples within the clip norms
     memory: int | None = None
     shared: bool = False
@@ -140,8 +138,6 @@ class ClippedSum:
                                       of_all),
                        "the operator's value")
         chosen = self._chosen(z, of_all, size)
-        if self.talkative:
-            print(self._explained(chosen, size))
 
         def total(examples: PyTree, mask: jax.Array) -> Sums:
             examples, share = examples if self.shared else (examples, None)
@@ -164,7 +160,15 @@ class ClippedSum:
           examples: leaves `[b, ...]`, or their shapes and dtypes.
         """
         (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
-        return self._explained(self._chosen(z, examples, size), size)
+        chosen = self._chosen(z, examples, size)
+        lines = [f"strategy {chosen.strategy}" + ", chosen by auto" * (self.strategy == "auto")]
+        if chosen.plan is not None:
+            lines.append(str(chosen.plan))
+        if chosen.need is not None:
+            rows = f"slices of {chosen.rows:,} rows" if chosen.rows < size else "all rows at once"
+            lines.append(f"{rows} of {size:,}, below {chosen.need.bytes(chosen.rows):,} bytes of "
+                         f"the {self._budget:,} that are allowed")
+        return "\n".join(lines)
 
     def kept_bytes(self, z: Saddle, examples: PyTree) -> int:
         """Bytes of per-example gradients, or of their factors, that are held at one time.
@@ -178,16 +182,6 @@ class ClippedSum:
         if strategy == "ghost" and plan is not None:
             return rows * planning.kept(plan)
         return rows * planning.bytes_of(self._wanted(z))
-
-    def _explained(self, chosen: "_Choice", size: int) -> str:
-        lines = [f"strategy {chosen.strategy}" + ", chosen by auto" * (self.strategy == "auto")]
-        if chosen.plan is not None:
-            lines.append(str(chosen.plan))
-        if chosen.need is not None:
-            rows = f"slices of {chosen.rows:,} rows" if chosen.rows < size else "all rows at once"
-            lines.append(f"{rows} of {size:,}, below {chosen.need.bytes(chosen.rows):,} bytes of "
-                         f"the {self._budget:,} that are allowed")
-        return "\n".join(lines)
 
     @property
     def _budget(self) -> int:
@@ -272,8 +266,7 @@ class ClippedOperator:
 
 def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
                 strategy: str | None = None, microbatch: int | None = None,
-                memory: int | None = None, joint: bool = False,
-                explain: bool = False) -> ClippedSum:
+                memory: int | None = None, joint: bool = False) -> ClippedSum:
     """Makes the clipped sum of `operator`, a callable of known sensitivity; see `ClippedSum`.
 
     Args:
@@ -290,7 +283,6 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
         `ghost.planning`, and fewer if that is faster. "vmap" and "microbatch" hold all of theirs.
         None for the operator's own, or 2^30.
       joint: one clip for both players together, in units of their clip norms.
-      explain: whether it prints `ClippedSum.explain` when traced.
 
     Raises:
       ValueError: for an unknown strategy, ghost without a loss, or a joint clip of one player.
@@ -305,14 +297,13 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
         [0.6 1.3]
     """
     standard = isinstance(operator, SaddleOperator | OwnOperator | ClippedOperator)
-    if strategy is None:
-        strategy = operator.strategy if standard else "auto"  # type: ignore[attr-defined]
-    if microbatch is None:
-        microbatch = operator.microbatch if standard else 32  # type: ignore[attr-defined]
+    own: Any = operator if standard else OwnOperator(operator)  # as another one is computed
+    strategy = own.strategy if strategy is None else strategy
+    microbatch = own.microbatch if microbatch is None else microbatch
     checks.one_of("strategy", strategy, (*STRATEGIES, "auto"))
     checks.count("microbatch", microbatch)
     if memory is None:
-        memory = operator.memory if standard else None  # type: ignore[attr-defined]
+        memory = own.memory
     elif strategy in ("vmap", "microbatch"):
         raise ValueError(f"memory={memory!r} is kept by strategies 'auto' and 'ghost', and "
                          f"{strategy!r} holds all of its examples: leave out one of them.")
@@ -323,4 +314,4 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
                          "'auto', 'vmap' or 'microbatch'.")
     if joint and None in clip:
         raise ValueError(f"joint=True needs a clip norm for both players, got {clip!r}.")
-    return ClippedSum(operator, clip, strategy, microbatch, joint, explain, memory=memory)
+    return ClippedSum(operator, clip, strategy, microbatch, joint, memory=memory)

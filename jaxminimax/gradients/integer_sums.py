@@ -21,8 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.random_bits import random_words
-from jaxminimax.base.tree import EXACT, materialise, sum_rows
+from jaxminimax.base import random_bits, tree
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.mechanism.grid import BLOCK
 
@@ -72,12 +71,12 @@ def dither(key: jax.Array, like: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(like)
     size = sum(x.size for x in leaves)
 
-    word = random_words(key, (2 * -(-size // 8),))
-    place = np.arange(0, 32, 8, dtype=np.uint32)[:, None]
-    # the four bytes of each word, [4, words], flat
+    word = random_bits.random_words(key, (2, -(-size // 8)))
+    place = np.arange(0, 32, 8, dtype=np.uint32)[:, None, None]
+    # the four bytes of each word, [4, 2, words / 2], flat
     drawn = (word[None] >> place).astype(jnp.uint8)
     if size > _FEW:  # of a few, each reader may compute its own
-        drawn = materialise(lambda: (word[None] >> place).astype(jnp.uint8))
+        drawn = tree.materialise(lambda: (word[None] >> place).astype(jnp.uint8))
     drawn = drawn.reshape(-1)
     ends = np.cumsum([0, *(x.size for x in leaves)])
     return jax.tree.unflatten(treedef, [
@@ -171,13 +170,13 @@ class Leaf(NamedTuple):
         inner = 32  # one level of the tree of additions inside a block
         full = count // BLOCK * BLOCK
         # rows beyond the last full block are a block of their own
-        rest = rounded(sum_rows(weight[full:], flat[full:]), self.scale, dither)
+        rest = rounded(tree.sum_rows(weight[full:], flat[full:]), self.scale, dither)
         if not full:
             return jax.tree.map(lambda a: a.reshape(shape), _of(rest, self.wide))
         # blocks of 128 rows as trees of sums of 32
         parts = jnp.einsum("bi,bik->bk", weight[:full].reshape(full // inner, inner),
                            flat[:full].reshape(full // inner, inner, flat.shape[1]),
-                           precision=EXACT)
+                           precision=tree.EXACT)
         blocks = jnp.sum(parts.reshape(full // BLOCK, BLOCK // inner, flat.shape[1]), 1)
         sums = plus(_added(rounded(blocks, self.scale, dither[None]), self.wide),
                     _of(rest, self.wide))

@@ -34,13 +34,110 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import programs
-from jaxminimax.base.tree import add_compensated, at_least_float32, in_any_lane, materialise_rows
+from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients import weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
 
 _JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
+
+
+# --- the weight of each example: min(1, C / norm), and 0 where it is absent ---
+
+
+def _longest(dtype: jnp.dtype) -> float:
+    """Examples that count are shorter, in clip norms: 2^88 in float32, 2^984 in float64."""
+    return 2.0**-38 / float(jnp.finfo(dtype).tiny)
+
+
+def norms(g: PyTree) -> jax.Array:
+    """Norm of each example, rounded up where squares vanish, `[b]`.
+
+    One plain pass: squares that overflow make it infinite, which is a weight of 0, and what
+    vanishing ones could have been is added. (Choosing between two sums by whether one overflowed is
+    no alternative: it was rewritten by a compiler, and an example far above the clip norm came out
+    unclipped.)
+    """
+    leaves = [x for x in jax.tree.leaves(g) if x.size]
+    if not leaves:
+        return jnp.zeros(())  # for every example
+    dtype = tree.at_least_float32(jnp.result_type(*leaves))
+    rows = [x.astype(dtype).reshape(x.shape[0], -1) for x in leaves]
+    squares = [tree.squared(x) for x in rows]
+    while len(squares) > 1:  # as a tree: of a running sum the 128th rounding exceeds the margin
+        squares = [functools.reduce(jnp.add, squares[k: k + 2]) for k in range(0, len(squares), 2)]
+    return jnp.sqrt(squares[0])
+
+
+def joint_ratio(ratio: Saddle) -> Saddle:
+    """Each player's ratio replaced by the norm of both, without overflow."""
+    # (r_w^2 + r_v^2)^(1/2) = s ((r_w / s)^2 + (r_v / s)^2)^(1/2), s the larger one
+    largest = jnp.maximum(*ratio)
+    scale = tree.unit(largest)
+    squares = jnp.square(ratio.w / scale) + jnp.square(ratio.v / scale)
+    # not below the larger one, however the root is rounded
+    both = jnp.maximum(scale * jnp.sqrt(squares), largest)
+    return Saddle(both, both)
+
+
+def widened(ratio: jax.Array, g: PyTree) -> jax.Array:
+    """Enlarges `ratio` by the rounding of leaves that are narrower than it.
+
+    `clip_weight` allows for the rounding, and the range, of its own type only.
+    """
+    # a norm of float32 leaves in float64 has the rounding errors of float32
+    types = [tree.at_least_float32(x.dtype) for x in jax.tree.leaves(g)]
+    coarse = max((float(jnp.finfo(t).eps) for t in types), default=0.0)
+    if coarse <= jnp.finfo(ratio.dtype).eps:
+        return ratio
+    # infinite beyond the narrow type's range, which is a weight of 0
+    return jnp.where(ratio < min(map(_longest, types)), ratio * (1.0 + 32 * coarse), jnp.inf)
+
+
+def clip_weight(ratio: jax.Array, present: jax.Array) -> jax.Array:
+    """The weight min(1, clip / norm) of each example, 0 for absent ones.
+
+    A margin of 32 rounding errors keeps the clipped norm at or below the clip norm. Examples longer
+    than 2^88 clip norms (`_longest`) count as absent: entries of one of their factors, times so
+    small a weight, would be subnormal and vanish one by one, and what they cancel would stay.
+    """
+    margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
+    counts = present & (ratio >= 0) & (ratio < _longest(ratio.dtype))  # not for a NaN clip norm
+    return jnp.where(counts, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
+
+
+def weighted_rows(g: PyTree, weight: jax.Array, finite: bool) -> list[tuple[jax.Array, jax.Array]]:
+    """Weights and rows of each leaf, in at least float32, finite.
+
+    Args:
+      g: leaves `[b, ...]`.
+      weight: `[b]`; 0 for examples whose norm is not finite.
+      finite: whether the norms of all examples are; else rows of weight 0 are replaced by zeros.
+    """
+    rows = []
+    for x in jax.tree.leaves(g):
+        x = x.astype(tree.at_least_float32(x.dtype))
+        scale = weight.astype(x.dtype)
+        if not finite:  # 0 * NaN is NaN
+            x = jnp.where(scale.reshape(-1, *[1] * (x.ndim - 1)) > 0, x, 0)
+        rows.append((scale, x))
+    return rows
+
+
+def weighted_sum(g: PyTree, weight: jax.Array) -> PyTree:
+    """Adds up weight_i g_i over `[b, ...]` leaves, in at least float32; weight 0 silences NaN."""
+
+    def leaf(x: jax.Array) -> jax.Array:
+        x = x.astype(tree.at_least_float32(x.dtype))
+        if not x.size:
+            return jnp.zeros(x.shape[1:], x.dtype)
+        scale = weight.astype(x.dtype)
+        rows = x.reshape(x.shape[0], -1)
+        return tree.sum_rows(scale, jnp.where(scale[:, None] > 0, rows, 0)).reshape(x.shape[1:])
+
+    return jax.tree.map(leaf, g)
+
+
+# --- operators and sums ---
 
 
 def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> PyTree:
@@ -142,7 +239,7 @@ class Sums(NamedTuple):
 
     def plus(self, lost: Saddle, more: "Sums") -> tuple["Sums", Saddle]:
         """Adds `more`, in floating point as `add_compensated`: exact on the grid."""
-        floats, lost = add_compensated(self.floats, lost, more.floats)
+        floats, lost = tree.add_compensated(self.floats, lost, more.floats)
         integers = jax.tree.map(plus, self.integers, more.integers, is_leaf=is_words)
         counts = jax.tree.map(jnp.add, self.num_unclipped, more.num_unclipped)
         return Sums(floats, integers, counts), lost
@@ -178,16 +275,16 @@ class Summation:
           mask: bool `[b]`, which of them count.
           share: what each counts for, `[b]`: cut to [0, 1], and 0 for NaN; None for 1.
         """
-        norm = self.players(lambda _, x: weights.norm(x), g)
+        norm = self.players(lambda _, x: norms(x), g)
         finite = functools.reduce(jnp.logical_and, map(jnp.isfinite, jax.tree.leaves(norm)))
         mask = mask & finite  # a non-finite example counts as absent, for both
         # ||g_p|| / C_p
         ratio = self.players(lambda clip, x: x / jnp.asarray(clip, x.dtype), norm)
         # (sum_p (||g_p|| / C_p)^2)^(1/2) for both players
         if self.joint:
-            ratio, g = weights.joint_ratio(ratio), Saddle(g, g)
-        ratio = self.players(lambda _, r, x: weights.widened(r, x), ratio, g)
-        weight = self.players(lambda _, r: weights.weight(r, mask), ratio)
+            ratio, g = joint_ratio(ratio), Saddle(g, g)
+        ratio = self.players(lambda _, r, x: widened(r, x), ratio, g)
+        weight = self.players(lambda _, r: clip_weight(r, mask), ratio)
         if share is not None:  # at most 1, so that no example is longer than its clip norm
             share = jnp.where(share > 0, jnp.minimum(share, 1), 0)
             weight = self.players(lambda _, s: s * share.astype(s.dtype), weight)
@@ -204,7 +301,7 @@ class Summation:
         """The sums of no examples."""
         count = self.players(lambda _: jnp.int32(0)) if self.counted else None
         zeros = self.players(lambda _, x: jax.tree.map(
-            lambda a: jnp.zeros(a.shape, at_least_float32(a.dtype)), x), z)
+            lambda a: jnp.zeros(a.shape, tree.at_least_float32(a.dtype)), x), z)
         return Sums(zeros, None if rounding is None else self.on_leaves(
             lambda leaf, _: leaf.zeros(), rounding.grid, z), count)
 
@@ -218,8 +315,7 @@ class Summation:
         return self.players(lambda _, *rest: player(*rest), Saddle("w", "v"), z, *lists)
 
     def both(self, floats: Callable[[Saddle], Saddle], integers: Callable[[Saddle, Grid], Saddle],
-             weighted: Callable[[bool], Saddle], finite: jax.Array,
-             rounding: Rounding) -> Sums:
+             weighted: Callable[[bool], Saddle], finite: jax.Array, rounding: Rounding) -> Sums:
         """The sum on the grid; and that in floating point, 0 where it is not wanted.
 
         Args:
@@ -239,26 +335,26 @@ class Summation:
             examples = weighted(False)
             return Sums(floats(examples), integers(examples, rounding.grid))
 
-        return jax.lax.cond(in_any_lane(~finite | rounding.floats), careful, quick)
+        return jax.lax.cond(tree.in_any_lane(~finite | rounding.floats), careful, quick)
 
 
 def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
             share: jax.Array | None, rounding: Rounding | None) -> Sums:
     """Adds up the operators of all examples, which are held at once."""
     # once, for norms and sum alike: computed twice, cancelling terms could round differently
-    g = materialise_rows(lambda: each(how.operator, z, examples))
+    g = tree.materialise_rows(lambda: each(how.operator, z, examples))
     # min(1, C / ||g_i||) times its share, [b]
     scale, finite = how.weights(g, mask, share)
 
     def floats(rows: Saddle) -> Saddle:
         return how.players(lambda _, x, rows: jax.tree.unflatten(
-            jax.tree.structure(x), [weights.weighted_sum(x, s) for s, x in rows]), g, rows)
+            jax.tree.structure(x), [weighted_sum(x, s) for s, x in rows]), g, rows)
 
     def integers(rows: Saddle, grid: Grid) -> Saddle:
         return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, rows)
 
     def weighted(finite: bool) -> Saddle:
-        return how.players(lambda _, x, s: weights.weighted(x, s, finite), g, scale)
+        return how.players(lambda _, x, s: weighted_rows(x, s, finite), g, scale)
 
     sums = Sums(floats(weighted(True)), None) if rounding is None else how.both(
         floats, integers, weighted, finite, rounding)

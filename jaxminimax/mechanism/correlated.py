@@ -75,13 +75,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, factorisation, sentences
+from jaxminimax.base import checks, types
+from jaxminimax.mechanism import costs, factorisation, grid, poisson, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge
-from jaxminimax.mechanism.grid import DITHER_FAILURE
-from jaxminimax.mechanism.poisson import Poisson
-from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, Sampling, WorstCase
+from jaxminimax.mechanism.sampling import Sample, SampleKeys, Sampling, WorstCase
 
 __all__ = ["CyclicPoisson"]
 
@@ -171,7 +168,7 @@ class Passes(Correlation):
                                                  apart=self.apart)
         # mu = 2 ||c|| / z; two bounds may fail for each number of releases a run may stop at
         return costs.gaussian(1, ratio / self.column(of))._replace(
-            failure=2 * DITHER_FAILURE * of.releases)
+            failure=2 * grid.DITHER_FAILURE * of.releases)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,10 +211,10 @@ class InTurn(Correlation):
                                                  of.parameters, smallest=noise.smallest,
                                                  absent=True)
         windows = math.ceil(of.releases / self.parts)
-        return sampled(ratio / self.column(of))._replace(sets=2 * DITHER_FAILURE * windows)
+        return sampled(ratio / self.column(of))._replace(sets=2 * grid.DITHER_FAILURE * windows)
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class CyclicPoisson(Sampling):
     """Release t reads each record of part t mod p with probability q; row i is in part i mod p.
 
@@ -251,8 +248,8 @@ class CyclicPoisson(Sampling):
     relations = NEIGHBOURS
 
     @property
-    def _of_part(self) -> Poisson:
-        return Poisson(rate=self.rate, capacity=self.capacity)
+    def _of_part(self) -> poisson.Poisson:
+        return poisson.Poisson(rate=self.rate, capacity=self.capacity)
 
     def _largest(self, population: int) -> int:
         """Records of the largest part."""
@@ -324,12 +321,6 @@ class CyclicPoisson(Sampling):
         """The assumptions that row numbers are public, and those of absent records kept."""
         return (sentences.PLACES, _ABSENT)
 
-    def in_groups(self) -> InGroups:
-        """Refuses to sample groups."""
-        raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
-                         "which group is read next is not known in advance, so its parts do not "
-                         "take turns.")
-
     def worst_case(self, population: int) -> WorstCase:
         """A record of part 0 with probability q; the others contribute nothing."""
         case = self._of_part.worst_case(self._largest(population))
@@ -342,7 +333,7 @@ def in_turn(query: Any, parts: int) -> Any:
     Returns None for a query of other samples, with bands, a capacity or clip norms that change.
     """
     sampling = getattr(query, "sampling", None)
-    if (not isinstance(sampling, Poisson) or sampling.capacity is not None
+    if (not isinstance(sampling, poisson.Poisson) or sampling.capacity is not None
             or getattr(query, "bands", None) != 1 or query.adaptive is not None):
         return None
     return dataclasses.replace(query, bands=parts, sampling=CyclicPoisson(

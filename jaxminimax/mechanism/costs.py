@@ -69,8 +69,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax import noise
-from jaxminimax.base import checks
-from jaxminimax.base.types import Saddle
+from jaxminimax.base import checks, types
 from jaxminimax.mechanism import grid, size_law
 
 __all__ = ["NEIGHBOURS", "budget_split"]
@@ -228,6 +227,17 @@ def concrete(x: Any) -> float:
     return float(x)
 
 
+def replace_one_only(neighbours: str) -> None:
+    """Refuses other relations, for descriptions that have a guarantee for that one only.
+
+    Raises:
+      ValueError: naming the fix.
+    """
+    if neighbours != REPLACE_ONE:
+        raise ValueError("add_or_remove_one is offered for releases on Full() and Poisson(...) "
+                         "samples of the whole data only: use neighbours='replace_one'.")
+
+
 def gaussian(times: int, z: float, unit: Unit = CLIP_NORM) -> Charge:
     """`times` releases of everything with real Gaussian noise of that multiplier."""
     z = z * (2 / unit.moves)  # over half of the sensitivity, as over a clip norm
@@ -258,7 +268,7 @@ def combined(multipliers: Iterable[float], joint: bool) -> float:
     return float(smallest / math.sqrt(sum((smallest / x) ** 2 for x in z)))
 
 
-def count_multiplier(players: Saddle, joint: bool, counts: int, share: Any) -> jax.Array:
+def count_multiplier(players: types.Saddle, joint: bool, counts: int, share: Any) -> jax.Array:
     """The multiplier z_b of noisy counts, float32 `[]`; 0 if a player has no noise; see `query`.
 
     Args:
@@ -362,7 +372,7 @@ def silent(cost: Charge) -> bool:
     return math.isinf(cost.gaussian) or any(loss.z == 0 for loss, _ in cost.losses)
 
 
-def budget_split(w: float) -> Saddle:
+def budget_split(w: float) -> types.Saddle:
     """Ratio of noise multipliers that gives player w the share `w` of the budget, v the rest.
 
     The budget is the squared Gaussian parameter mu^2 = sum_p (2 / z_p)^2 T, so z_p goes like
@@ -377,4 +387,4 @@ def budget_split(w: float) -> Saddle:
         2.0
     """
     checks.number("w", w, low=0.0, high=1.0)
-    return Saddle(w**-0.5, (1.0 - w) ** -0.5)
+    return types.Saddle(w**-0.5, (1.0 - w) ** -0.5)

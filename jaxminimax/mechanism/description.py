@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import jax
 
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, grid, limits, sentences
+from jaxminimax.mechanism import costs, grid, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, Unit, concrete
 
 __all__ = ["Description", "Leaf"]
@@ -166,9 +166,6 @@ class Description(abc.ABC):
         return all(leaf.facts().exact for leaf in self.flattened())
 
 
-Mechanism = Description
-
-
 class Kind(enum.IntEnum):
     """The kind of a description's keys; see `Answered.kind`.
 
@@ -262,7 +259,7 @@ class Leaf(Answered):
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
         """Returns one charge, for a record that is replaced, wherever it moves most."""
-        limits.replace_one_only(neighbours)
+        costs.replace_one_only(neighbours)
         return (costs.price(self, neighbours),)
 
     def multiplier(self) -> float:
@@ -272,8 +269,7 @@ class Leaf(Answered):
           ValueError: if it was never set.
         """
         facts = self.facts()
-        z = costs.combined(map(concrete, jax.tree.leaves(limits.check_set(facts.noise))),
-                           facts.joint)
+        z = costs.combined(map(concrete, jax.tree.leaves(grid.check_set(facts.noise))), facts.joint)
         # 1 / z_eff^2 = 1 / z_P^2 + k / z_b^2, and the counts have the share of it
         return z * math.sqrt(1 - concrete(facts.share)) if facts.counts else z
 

@@ -39,14 +39,10 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import grid, limits, sentences
-from jaxminimax.mechanism.composed import Sequence
+from jaxminimax.mechanism import composed, description, grid, sampling, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Answered, Kind, Leaf
-from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
-from jaxminimax.mechanism.sampling import Sampling, known_sampling
 
 __all__ = ["Difference", "Windows"]
 
@@ -74,11 +70,7 @@ class Difference(OneRelease):
 
     sum_of_sample = True
     lipschitz: float | jax.Array
-    noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = Full()
     population: int = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
 
     @property
     def quotient(self) -> Query:
@@ -92,9 +84,9 @@ class Difference(OneRelease):
 
     def check_own(self) -> None:
         """Refuses numbers that no release should start from, and samples that are not drawn."""
-        limits.check_bound("lipschitz", self.lipschitz)
-        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
-        if known_sampling(self.sampling).spread() is None:
+        grid.check_bound("lipschitz", self.lipschitz)
+        grid.check_multiplier("noise_multiplier", self.noise_multiplier)
+        if sampling.known_sampling(self.sampling).spread() is None:
             raise ValueError("differences need samples that are drawn anew in every release, got "
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
 
@@ -113,7 +105,7 @@ class Difference(OneRelease):
 
 
 @pytree_dataclass
-class Windows(Answered):
+class Windows(description.Answered):
     """`rounds` releases in windows of `length`: an anchor, then differences.
 
     Attributes:
@@ -137,7 +129,7 @@ class Windows(Answered):
     length: int = jax.tree.static()
     rounds: int = jax.tree.static(default=1)
 
-    kind = Kind.MEAN
+    kind = description.Kind.MEAN
 
     @property
     def population(self) -> int:
@@ -147,7 +139,7 @@ class Windows(Answered):
     def check(self) -> None:
         """Checks both kinds of releases, and that they are of the same records."""
         self.check_own()
-        limits.check_times("rounds (the number of releases)", self.rounds)
+        grid.check_times("rounds (the number of releases)", self.rounds)
         for leaf in self.flattened():
             leaf.check()
 
@@ -161,7 +153,7 @@ class Windows(Answered):
         self.anchor.check_own()
         self.difference.check_own()
         for one in (self.anchor, self.difference):
-            limits.check_grid(one.exact, one.parameters)
+            grid.check_grid(one.exact, one.parameters)
         if None in self.anchor.clip:
             raise ValueError("An anchor needs a clip norm for both players, got "
                              f"{self.anchor.clip!r}: differences are of both.")
@@ -171,7 +163,7 @@ class Windows(Answered):
         if self.anchor.adaptive is not None:
             raise ValueError("An anchor's clip norms stay: adaptive ones are for jmm.sgda. Leave "
                              "Query.adaptive out.")
-        if self.anchor.bands != 1 or known_sampling(self.anchor.sampling).spread() is None:
+        if self.anchor.bands != 1 or sampling.known_sampling(self.anchor.sampling).spread() is None:
             raise ValueError("anchors need independent noise and samples that are drawn anew, got "
                              f"bands={self.anchor.bands} and {self.anchor.sampling!r}: leave bands "
                              "out, and use Full(), Poisson(...) or FixedSize(...).")
@@ -193,20 +185,20 @@ class Windows(Answered):
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
         """Charges all anchors and all differences, on the same data."""
-        return Sequence(parts=self.flattened()).charges(neighbours)
+        return composed.Sequence(parts=self.flattened()).charges(neighbours)
 
     def supports_group_privacy(self) -> bool:
         """The answer that holds for both."""
         return all(leaf.supports_group_privacy() for leaf in self.flattened())
 
-    def flattened(self) -> tuple[Leaf, ...]:
+    def flattened(self) -> tuple[description.Leaf, ...]:
         """The anchors, and the differences if there are any."""
         anchors = -(-self.rounds // self.length)  # rounded up: a window begins with its anchor
         kinds = (self.anchor, anchors), (self.difference, self.rounds - anchors)
         return tuple(Repeat(query=query, times=times, place=self.place)
                      for query, times in kinds if times)
 
-    def answered(self) -> tuple[Answered, ...]:
+    def answered(self) -> tuple[description.Answered, ...]:
         """Returns itself: a release is an anchor or a difference by its number."""
         return (self,)
 

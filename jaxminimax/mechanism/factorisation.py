@@ -69,7 +69,7 @@ import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, grid, limits, sentences
+from jaxminimax.mechanism import costs, grid, sentences
 from jaxminimax.mechanism.description import Facts, Kind, Once
 from jaxminimax.mechanism.sentences import Words
 
@@ -247,10 +247,10 @@ class TreeSums(Once):
 
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
-        limits.check_grid(self.exact, self.parameters)
-        limits.check_times("leaves", self.leaves)
-        limits.check_bound("clip", self.clip)
-        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
+        grid.check_grid(self.exact, self.parameters)
+        grid.check_times("leaves", self.leaves)
+        grid.check_bound("clip", self.clip)
+        grid.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def moves(self) -> float:
         """The distance that a record moves the nodes, over twice the clip norm."""
@@ -308,11 +308,11 @@ class CorrelatedSums(Once):
 
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""
-        limits.check_grid(self.exact, self.parameters)
+        grid.check_grid(self.exact, self.parameters)
         checks.count("leaves", self.leaves)
         check_bands(self.bands, self.leaves, self.parameters)
-        limits.check_bound("clip", self.clip)
-        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
+        grid.check_bound("clip", self.clip)
+        grid.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
         """The multiplier of a sum, less what rounding the noise's combinations may move."""
@@ -330,9 +330,8 @@ class CorrelatedSums(Once):
     def facts(self) -> Facts:
         """A record is rounded once, combinations in two bounds; it moves all later numbers."""
         return Facts(costs.CLIP_NORM, self.leaves, 1, numbers=self.leaves * self.parameters, near=3,
-                     length=self.moves(), noise=self.noise_multiplier,
-                     parameters=self.parameters, exact=self.exact,
-                     clip=Saddle(self.clip, self.clip), joint=True)
+                     length=self.moves(), noise=self.noise_multiplier, parameters=self.parameters,
+                     exact=self.exact, clip=Saddle(self.clip, self.clip), joint=True)
 
     def words(self) -> Words:
         """States the number of leaves and bands, and how far a record moves the noise."""
@@ -362,8 +361,7 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int = 1) -> Prefi
     tree = TreeSums(clip=clip, leaves=leaves)
     if leaves >= _LONG:
         return tree
-    banded = CorrelatedSums(clip=clip, leaves=leaves,
-                            bands=planned_bands(leaves, None, parameters))
+    banded = CorrelatedSums(clip=clip, leaves=leaves, bands=planned_bands(leaves, None, parameters))
     norm = norms(leaves, banded.bands)
     # of a tree's sums, the mean over t = 1, ..., Q of the number of bits that are set in t
     bits = float(np.mean(np.bitwise_count(np.arange(1, leaves + 1))))

@@ -23,11 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.base.random_bits import random_words
-from jaxminimax.base.tree import materialise
+from jaxminimax.base import random_bits, tree
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import correlated, sampling, sentences
-from jaxminimax.mechanism.costs import NEIGHBOURS, REPLACE_ONE, Charge, PrivacyLoss, gaussian
+from jaxminimax.mechanism import correlated, costs, sampling, sentences
 from jaxminimax.mechanism.distinct import CROWDED, arrangement, lost, room_for, scaled, tied
 from jaxminimax.mechanism.sampling import Sample, SampleKeys, Sampling, WorstCase
 
@@ -49,7 +47,7 @@ class Full(Sampling):
     secret = False
     compares_absent = False
     compared_pairs = 1
-    relations = NEIGHBOURS
+    relations = costs.NEIGHBOURS
 
     def check(self, population: int) -> None:
         """Accepts every population."""
@@ -70,9 +68,9 @@ class Full(Sampling):
         """Returns all records, without a draw."""
         return Sample(None, None, True)
 
-    def charge(self, times: int, z: float, population: int) -> Charge:
+    def charge(self, times: int, z: float, population: int) -> costs.Charge:
         """Charges a Gaussian mechanism, `times` times."""
-        return gaussian(times, z)
+        return costs.gaussian(times, z)
 
     def summary(self, times: int, population: int) -> str:
         """States that all records are read."""
@@ -124,7 +122,7 @@ class Disjoint(Sampling):
     secret = False
     compares_absent = False
     compared_pairs = 1
-    relations = (REPLACE_ONE,)
+    relations = (costs.REPLACE_ONE,)
 
     @property
     def most_records(self) -> int:
@@ -165,10 +163,10 @@ class Disjoint(Sampling):
         """A record is read once a pass: rows have the same order in all of them."""
         return correlated.Passes(population // self.batch)
 
-    def charge(self, times: int, z: float, population: int) -> Charge:
+    def charge(self, times: int, z: float, population: int) -> costs.Charge:
         """A record is read once a pass."""
         # the order of the rows is public, so nothing is amplified
-        return gaussian(self.passes(times, population), z)
+        return costs.gaussian(self.passes(times, population), z)
 
     def summary(self, times: int, population: int) -> str:
         """States the batch, the population and the number of passes."""
@@ -178,12 +176,6 @@ class Disjoint(Sampling):
     def assumed(self) -> tuple[str, ...]:
         """The assumption that the order of the rows is public."""
         return (sentences.PLACES,)
-
-    def in_groups(self) -> sampling.InGroups:
-        """Refuses to sample groups."""
-        raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
-                         "which group is read next is not known in advance, so there are no "
-                         "passes.")
 
     def worst_case(self, population: int) -> WorstCase:
         """A record, once in every pass; record 0 in its first release."""
@@ -216,7 +208,7 @@ class FixedSize(Sampling):
     ordered = False
     secret = True
     compares_absent = False
-    relations = (REPLACE_ONE,)
+    relations = (costs.REPLACE_ONE,)
 
     @property
     def compared_pairs(self) -> int:
@@ -274,17 +266,17 @@ class FixedSize(Sampling):
         return 0.0 if room.shuffled else float(scipy.special.pdtrc(
             room.slots - self.batch, lost(room.slots, population)))
 
-    def charge(self, times: int, z: float, population: int) -> Charge:
+    def charge(self, times: int, z: float, population: int) -> costs.Charge:
         """Charges a Gaussian mechanism on samples of that size, of the realised rate."""
         if self._everything(population):
-            return gaussian(times, z)
+            return costs.gaussian(times, z)
         realised = _one_draw if self._one_by_one(population) else _one_subset
         rate, failure, error = realised(self.batch, int(population))
-        loss = PrivacyLoss("replacement" if self.replacement else "fixed", z, rate,
-                           population=population, batch=self.batch)
+        loss = costs.PrivacyLoss("replacement" if self.replacement else "fixed", z, rate,
+                                 population=population, batch=self.batch)
         # with replacement the rate covers k records too, so no total variation is charged
-        return Charge(losses=((loss, times),), failure=times * failure,
-                      sample_error=0.0 if self.replacement else times * error)
+        return costs.Charge(losses=((loss, times),), failure=times * failure,
+                            sample_error=0.0 if self.replacement else times * error)
 
     def summary(self, times: int, population: int) -> str:
         """States the batch, the population, and whether rows are replaced."""
@@ -362,14 +354,14 @@ def _one_subset(batch: int, population: int) -> tuple[float, float, float]:
 def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
     """Draws rows floor(U n / 2^96), for U of 96 random bits."""
     if population >= sampling.NARROW:
-        low, high = sampling.wide_scaled(random_words(key, (3, batch)), population)
+        low, high = sampling.wide_scaled(random_bits.random_words(key, (3, batch)), population)
         return Sample(low, None, True, high)
 
     def rows() -> jax.Array:
         # nested floors: c <- floor((word n + c) / 2^32) ends at floor(U n / 2^96)
         carry = jnp.zeros(batch, jnp.uint32)
-        for word in random_words(key, (3, batch)):  # the lowest first
+        for word in random_bits.random_words(key, (3, batch)):  # the lowest first
             carry = scaled(word, population, carry)
         return carry.astype(jnp.int32)
 
-    return Sample(materialise(rows), None, True)
+    return Sample(tree.materialise(rows), None, True)

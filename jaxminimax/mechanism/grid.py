@@ -1,4 +1,4 @@
-"""The cost of a release on a grid beyond the real Gaussian mechanism that it is made of.
+"""The grid of releases: its cost beyond a real Gaussian mechanism, and the numbers that fit it.
 
 A released sum is (I + X) g: I an integer, the sum on a grid of unit g, and X = floor(2^L G) integer
 noise, G ~ N(0, 1). The unit follows the noise, g = sigma / 2^L, with sigma = clip norm * noise
@@ -45,11 +45,14 @@ argument by floors of a real Gaussian, and the public dither, are this library's
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxminimax.base import checks
 
 __all__ = ["PARAMETERS"]
 
@@ -120,3 +123,81 @@ def charged_multiplier(z: float, smallest: float, parameters: int, *, absent: bo
     moved = distance + _rounding(distance, parameters)
     # z' over z is the described distance over what the integer sum may move by
     return z * (units if absent else 2 * units) / moved
+
+
+# --- numbers that descriptions may have ---
+
+
+def check_noise(query: Any) -> Any:
+    """The noise multipliers of `query`: a `Saddle` of a `Query`, one number of the others.
+
+    Raises:
+      ValueError: if they were never set.
+    """
+    return check_set(query.noise_multiplier)
+
+
+def check_set(noise_multiplier: Any) -> Any:
+    """The noise multipliers.
+
+    Raises:
+      ValueError: if they were never set.
+    """
+    if noise_multiplier is None:
+        raise ValueError("noise_multiplier is not set: calibrate(algorithm, hyper, epsilon=..., "
+                         "delta=...) sets it; 0.0 (for two players Saddle(0.0, 0.0)) runs without "
+                         "privacy.")
+    return noise_multiplier
+
+
+def check_grid(exact: Any, parameters: Any = 1) -> None:
+    """Refuses what no grid of a release can follow from."""
+    if not isinstance(exact, bool):
+        raise ValueError(f"exact must be True or False, got {exact!r}.")
+    checks.count("parameters", parameters)
+    if parameters >= 2**31 - 32:
+        raise ValueError(f"parameters must be below 2**31 - 32, got {parameters}: a release draws "
+                         "its noise in one go.")
+
+
+def check_times(name: str, times: int) -> None:
+    """Refuses a number of releases that a counter of 32 bits does not hold."""
+    checks.count(name, times)
+    if times >= 2**31:
+        raise ValueError(f"{name} must be below 2**31, got {times}: the counter of releases has 32 "
+                         "bits.")
+
+
+def check_multiplier(name: str, z: Any) -> None:
+    """Refuses a noise multiplier out of range; None, not set yet, passes."""
+    if z is None:
+        return
+    checks.number(name, z, low=0.0, high=1e15, closed=True)
+    if is_plain(z, lambda x: 0 < x < 1e-4):
+        raise ValueError(f"{name} must be 0 (no privacy) or at least 1e-4, got {z!r}.")
+
+
+def check_sizes(sizes: Any) -> None:
+    """Refuses sizes of groups that are no tuple of counts."""
+    if not isinstance(sizes, tuple) or not sizes:
+        raise ValueError("sizes must be a tuple of every group's number of records, got "
+                         f"{sizes!r}: problems.by_group returns it.")
+    for n in sizes:
+        checks.count("sizes", n)
+        if n >= 2**31:
+            raise ValueError(f"sizes must be below 2**31, got {n}: indices are 32-bit.")
+
+
+def check_bound(name: str, bound: Any) -> None:
+    """Refuses a clip norm, or a bound on losses, that float32 programs would lose."""
+    checks.number(name, bound, low=1e-28, high=1e28, closed=True)
+
+
+def is_plain(x: Any, true: Callable[[float], bool]) -> bool:
+    """Returns whether that holds of a number; not of tracers, nor of arrays of several."""
+    return not isinstance(x, jax.core.Tracer) and np.ndim(x) == 0 and true(float(x))
+
+
+def are_plain(*numbers: Any) -> bool:
+    """Returns whether all are single numbers that are known."""
+    return not any(isinstance(x, jax.core.Tracer) or np.ndim(x) for x in numbers)

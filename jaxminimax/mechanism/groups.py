@@ -9,13 +9,12 @@ import jax
 from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, grid, limits, sentences
+from jaxminimax.mechanism import costs, fixed_size, grid, sentences
 from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
-from jaxminimax.mechanism.fixed_size import FixedSize, Full
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampling
-from jaxminimax.mechanism.sampling import Sampling, known_sampling
+from jaxminimax.mechanism.sampling import known_sampling
 from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["GroupGradients", "GroupLosses", "RecordLosses", "Selection", "group_batch_sizes"]
@@ -66,20 +65,16 @@ class GroupGradients(OneRelease):
     """
 
     clip: float | jax.Array
-    noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = Full()
     sizes: tuple[int, ...] = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
     groups: str = jax.tree.static(default="one")
 
     def check(self, repeat: Repeat) -> None:
         """The groups, and the sampling, clip norm and noise of the smallest and the largest."""
         if repeat.parts > 1:
             raise ValueError(f"parts must be 1 for gradients of groups, got {repeat.parts}.")
-        limits.check_sizes(self.sizes)
+        grid.check_sizes(self.sizes)
         checks.one_of("groups", self.groups, ("one", "all"))
-        if self.groups == "all" and not isinstance(self.sampling, Full):
+        if self.groups == "all" and not isinstance(self.sampling, fixed_size.Full):
             raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
                              f"{self.sampling!r}.")
         places = self.places()
@@ -114,7 +109,7 @@ class GroupGradients(OneRelease):
         whichever group it reads, is dominated by one on the smallest group with all k in it. That
         is one of the places, and the largest epsilon of these is charged.
         """
-        return (isinstance(self.sampling, FixedSize)
+        return (isinstance(self.sampling, fixed_size.FixedSize)
                 or len(repeat.charges(costs.REPLACE_ONE)) == 1)
 
     def records(self) -> int:
@@ -164,11 +159,11 @@ def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
 
 def _check_losses(losses: Any) -> None:
     """Refuses groups, a bound or noise that no release of losses should start from."""
-    limits.check_times("times (the number of releases)", losses.times)
+    grid.check_times("times (the number of releases)", losses.times)
     if hasattr(losses, "sizes"):
-        limits.check_sizes(losses.sizes)
-    limits.check_bound("bound", losses.bound)
-    limits.check_multiplier("noise_multiplier", losses.noise_multiplier)
+        grid.check_sizes(losses.sizes)
+    grid.check_bound("bound", losses.bound)
+    grid.check_multiplier("noise_multiplier", losses.noise_multiplier)
 
 
 @pytree_dataclass
@@ -215,7 +210,7 @@ class GroupLosses(Leaf):
 
     def check(self) -> None:
         """The groups, the bound and the noise."""
-        limits.check_grid(self.exact)
+        grid.check_grid(self.exact)
         _check_losses(self)
         if self.noise is not None:
             checks.one_of("noise", self.noise, ("laplace", "gaussian"))
@@ -369,7 +364,7 @@ class RecordLosses(Once):
 
     def check(self) -> None:
         """The number of releases, the bound and the noise."""
-        limits.check_grid(self.exact)
+        grid.check_grid(self.exact)
         _check_losses(self)
 
     def facts(self) -> Facts:

@@ -20,9 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, types
 from jaxminimax.base.random_bits import fold_in, word_pairs
-from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import distinct
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
 from jaxminimax.mechanism.distinct import CROWDED, Room, least, rows_of_slots, tied
@@ -36,7 +35,7 @@ _HARDLY = 0.9  # s, at most: or draws would take long, and hardly follow the rat
 _AGAIN_AT_MOST = 1e-3  # s, where no capacity is given: a matter of time, and of a step's length
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Poisson(Sampling):
     """Every record takes part independently with probability `rate`, anew in every release.
 

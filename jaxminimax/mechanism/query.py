@@ -52,10 +52,8 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import correlated, description, grid, limits, sentences
-from jaxminimax.mechanism.fixed_size import Full
+from jaxminimax.mechanism import correlated, description, grid, sentences
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
-from jaxminimax.mechanism.sampling import Sampling
 
 __all__ = ["AdaptiveClip", "Query"]
 
@@ -111,7 +109,7 @@ class AdaptiveClip:
         checks.number("adaptive.rate", self.rate, low=0.0, high=10.0)
         checks.number("adaptive.share", self.share, low=1e-9, high=0.5, closed=True)
         w, v = self.quantile
-        if query.joint and all(limits.is_plain(x, lambda _: True) for x in (w, v)) and w != v:
+        if query.joint and all(grid.is_plain(x, lambda _: True) for x in (w, v)) and w != v:
             raise ValueError("adaptive.quantile must be the same for both players of a joint clip, "
                              f"which has one count, got {self.quantile!r}.")
         if not query.exact or query.bands != 1:
@@ -176,11 +174,8 @@ class Query(OneRelease):
 
     clip: Saddle
     noise_multiplier: Saddle | None = None
-    sampling: Sampling = Full()
     population: int = jax.tree.static()
     joint: bool = jax.tree.static(default=False)
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
     bands: int = jax.tree.static(default=1)
     adaptive: AdaptiveClip | None = None
 
@@ -218,9 +213,8 @@ class Query(OneRelease):
                 raise ValueError(f"clip.{name} is {clip!r} but noise_multiplier.{name} is {z!r}: "
                                  "a player is released with both or with neither.")
             if z is not None:
-                limits.check_multiplier(f"noise_multiplier.{name}", z)
-                if (limits.is_plain(z, lambda x: x > 0)
-                        and limits.is_plain(clip, math.isinf)):
+                grid.check_multiplier(f"noise_multiplier.{name}", z)
+                if grid.is_plain(z, lambda x: x > 0) and grid.is_plain(clip, math.isinf):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
 

@@ -10,15 +10,15 @@ from typing import Any, Self
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import correlated, costs, description, limits, sentences
+from jaxminimax.base import checks, types
+from jaxminimax.mechanism import correlated, costs, description, fixed_size, grid, sentences
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 
 __all__ = ["Repeat", "batch_size", "rows_read"]
 
 
+@types.pytree_dataclass
 class OneRelease(abc.ABC):
     """The query of each release of a `Repeat`, on a sample of its own.
 
@@ -33,17 +33,24 @@ class OneRelease(abc.ABC):
       bands: of the noise; above 1 it is correlated, see `factorisation`.
     """
 
+    noise_multiplier: Any = None
+    sampling: Sampling = fixed_size.Full()
+    parameters: int = jax.tree.static(default=grid.PARAMETERS)
+    exact: bool = jax.tree.static(default=True)
+
     wide = False
     sum_of_sample = False
     bands = 1
-    sampling: Sampling
-    parameters: int
-    exact: bool
-    noise_multiplier: Any
 
     def check(self, repeat: "Repeat") -> None:
         """Refuses what no run or charge should start from; `repeat` is the one that it is in."""
-        check_sampled(self, repeat)
+        n = self.records()
+        checks.count("population", n)
+        rows = repeat.parts * n
+        if repeat.parts > 1 and rows >= 2**31:
+            raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
+                             "32-bit.")
+        check_sampling(self.sampling, n, wide=self.wide and repeat.parts == 1)
         repeat.check_own()
 
     @abc.abstractmethod
@@ -118,10 +125,10 @@ class OneRelease(abc.ABC):
 
     def sampled_by(self, sampling: Sampling) -> Self:
         """The same on other samples; what follows from the sampling is left to be set."""
-        return dataclasses.replace(self, sampling=sampling)  # type: ignore[type-var]
+        return dataclasses.replace(self, sampling=sampling)
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Repeat(Leaf):
     """`times` adaptive uses of `query`, each on a fresh sample with fresh noise.
 
@@ -161,21 +168,20 @@ class Repeat(Leaf):
 
     def check(self) -> None:
         """Checks counts and the grid, and calls the release's own check."""
-        limits.check_grid(self._query.exact, self.query.parameters)
+        grid.check_grid(self._query.exact, self.query.parameters)
         checks.count("parts", self.parts)
-        limits.check_times("times (the number of releases)", self.times)
-        limits.check_times("times (the number of releases)", self.times * self.parts)
+        grid.check_times("times (the number of releases)", self.times)
+        grid.check_times("times (the number of releases)", self.times * self.parts)
         self.query.check(self)
         for z in jax.tree.leaves(self.query.noise_multiplier):
-            limits.check_multiplier("noise_multiplier", z)
+            grid.check_multiplier("noise_multiplier", z)
 
     def check_own(self) -> None:
         """Refuses numbers that no release should start from, and noise that has no proof."""
         self.query.check_own()
         correlation = self.query.correlation(self.parts)
         if correlation is not None:
-            correlation.check(correlated.Bands(self.query.bands, self.times,
-                                               self.query.parameters))
+            correlation.check(correlated.Bands(self.query.bands, self.times, self.query.parameters))
 
     def facts(self) -> Facts:
         """Returns the facts of all releases."""
@@ -202,10 +208,12 @@ class Repeat(Leaf):
             raise ValueError(f"{type(query).__name__} is released on the data as a whole: "
                              f"parts must be 1, got {parts}.")
         # parts of the data, and most samplings, have a proof for replaced records alone
-        proven = known_sampling(query.sampling).relations if query.sum_of_sample else ()
-        if parts > 1 or neighbours not in proven:
-            limits.replace_one_only(neighbours)
-        check_relation(query.sampling, neighbours)
+        offered = known_sampling(query.sampling).relations
+        if parts > 1 or not query.sum_of_sample or neighbours not in offered:
+            costs.replace_one_only(neighbours)
+        if neighbours not in offered:
+            raise ValueError(f"{query.sampling!r} has no guarantee for neighbours={neighbours!r}, "
+                             f"only for {', '.join(offered)}.")
         return tuple(dict.fromkeys(costs.price(dataclasses.replace(self, query=one), neighbours)
                                    for one in query.places()))
 
@@ -233,17 +241,6 @@ class Repeat(Leaf):
 # --- what releases on a sample of the data share ---
 
 
-def check_sampled(query: OneRelease, repeat: Repeat) -> None:
-    """Refuses a population, or samples of it, that indices of 32 bits do not reach."""
-    n = query.population  # type: ignore[attr-defined]
-    checks.count("population", n)
-    rows = repeat.parts * n
-    if repeat.parts > 1 and rows >= 2**31:
-        raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
-                         "32-bit.")
-    check_sampling(query.sampling, n, wide=query.wide and repeat.parts == 1)
-
-
 def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:
     """Refuses what is no sampling of so many records; `wide`: of 2^30 or more at all."""
     checks.count("population", population)
@@ -254,18 +251,6 @@ def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> N
             f"32-bit, for {sampling!r}. Of more records, sgda and others that release a Query take "
             "FixedSize(batch=..., replacement=True) or Disjoint(batch=...), with HostData.")
     known_sampling(sampling).check(population)
-
-
-def check_relation(sampling: Sampling, neighbours: str) -> None:
-    """Refuses a relation that a sampling has no proof for, whichever it is.
-
-    Raises:
-      ValueError: naming those that it has.
-    """
-    offered = known_sampling(sampling).relations
-    if neighbours not in offered:
-        raise ValueError(f"{sampling!r} has no guarantee for neighbours={neighbours!r}, only for "
-                         f"{', '.join(offered)}.")
 
 
 def sampled_words(repeat: Repeat, of: str = "") -> str:

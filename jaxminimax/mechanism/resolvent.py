@@ -6,19 +6,11 @@ from typing import Any, Self
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import description, grid, limits, sentences
+from jaxminimax.base import checks, types
+from jaxminimax.mechanism import description, grid, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, concrete
 from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
-from jaxminimax.mechanism.repeat import (
-    OneRelease,
-    Repeat,
-    batch_size,
-    check_sampled,
-    rows_read,
-    sampled_words,
-)
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, batch_size, rows_read, sampled_words
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
 from jaxminimax.solvers import certifying_steps
 
@@ -27,7 +19,7 @@ __all__ = ["Resolvent"]
 ASSUMES = ("monotone", "lipschitz")
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Resolvent(OneRelease):
     """Release the solution of a regularised problem over a sample, plus Gaussian noise.
 
@@ -101,19 +93,13 @@ class Resolvent(OneRelease):
     doubling: bool = jax.tree.static(default=False)
     solver: Any = jax.tree.static(default=None)
     slack: float | jax.Array = 0.01
-    noise_multiplier: float | jax.Array | None = None
-    sampling: Sampling = Full()
     population: int = jax.tree.static()
     assumes: str = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, the regularised problem, and whether its solution can be certified."""
-        check_sampled(self, repeat)
-        self._check_own(repeat.parts)
-
-    def _check_own(self, parts: int) -> None:
+        super().check(repeat)
+        parts = repeat.parts
         checks.one_of("assumes", self.assumes, ASSUMES)
         if self.doubling and parts > 60:
             raise ValueError(f"parts must be at most 60 where the proximal weight doubles, got "
@@ -123,9 +109,9 @@ class Resolvent(OneRelease):
         checks.number("lipschitz", self.lipschitz, low=0.0, high=1e12, closed=True)
         checks.number("slack", self.slack, low=1e-9, high=1e6, closed=True)
         checks.number("modulus", self.modulus, low=0.0, high=1e12, closed=True)
-        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
+        grid.check_multiplier("noise_multiplier", self.noise_multiplier)
         numbers = (self.prox, self.lipschitz, self.diameter, self.bound, self.slack, self.modulus)
-        if not limits.are_plain(*numbers):
+        if not grid.are_plain(*numbers):
             return  # checked on the host, where the description is charged
         if self.assumes == "lipschitz" and concrete(self.modulus) > 0:
             raise ValueError(f"modulus={self.modulus!r} goes with assumes='monotone': clipping "
@@ -190,17 +176,15 @@ class Resolvent(OneRelease):
         strong = concrete(self.modulus)
         steps: tuple[str, ...] = ()
         if strong > 0:
-            who = ("Every record's operator, with the public terms, is" if self._full_samples()
+            # does every sample have as many records as the batch size says?
+            full = isinstance(self.sampling, Full | Disjoint | FixedSize)
+            who = ("Every record's operator, with the public terms, is" if full
                    else "The public terms alone are")
             steps = (f"{who} {strong:g}-strongly monotone on the feasible set, whatever the "
                      "records contain.",)
         return (f"Every record's operator is monotone on the feasible set and of norm at most "
                 f"{bound:g}, whatever the record contains; operators are not clipped.", *steps,
                 *common)
-
-    def _full_samples(self) -> bool:
-        """Returns whether every sample has as many records as the batch size says."""
-        return isinstance(self.sampling, Full | Disjoint | FixedSize)
 
 
 def batch_lipschitz(query: Resolvent) -> Any:

@@ -251,13 +251,15 @@ class Sampling(abc.ABC):
     def assumed(self) -> tuple[str, ...]:
         """Sentences for statements: what the charge rests on that the code cannot see to."""
 
-    @abc.abstractmethod
     def in_groups(self) -> InGroups:
         """Returns the sampling of one of several groups.
 
         Raises:
-          ValueError: if it cannot.
+          ValueError: unless a class says how.
         """
+        raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...), got "
+                         f"{self!r}: which group is read next is not known in advance, so groups "
+                         "have no passes and no parts in turn.")
 
     def spread(self) -> float | None:
         """Bounds the variance of a sample's mean, over C^2 / m.

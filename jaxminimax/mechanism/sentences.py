@@ -9,7 +9,7 @@ PLACES = ("A record's row does not depend on what any record contains. The data 
           "grouped, deduplicated or filtered by value before they are cut, and their order is the "
           "same in every session of a run.")
 PUBLIC_GROUPS = ("The group of every record is public, and so is the size of every group. "
-                 "Neighbouring data sets differ in what one record of one group contains.")
+                 "Neighbouring data sets differ in what records contain, and not in their groups.")
 EXACT = ("Sums are integers on public grids, the noise consists of integers of known law, and "
          "both are added without rounding. The accountant counts what rounding to the grid may "
          "move. The last bits of a release reveal no more than the rest.")

@@ -5,9 +5,8 @@ from typing import Any
 
 import jax
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import description, grid, limits, sentences
+from jaxminimax.base import checks, types
+from jaxminimax.mechanism import description, grid, sentences
 from jaxminimax.mechanism.costs import SENSITIVITY, concrete
 from jaxminimax.mechanism.sentences import Words
 from jaxminimax.solvers import groups
@@ -15,7 +14,7 @@ from jaxminimax.solvers import groups
 __all__ = ["GroupSolution", "Solution", "phase_sizes"]
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class Solution(description.Once):
     """One release of a solver's certified solution plus Gaussian noise (output perturbation).
 
@@ -44,7 +43,7 @@ class Solution(description.Once):
         """The sensitivity, what is left of it uncertified, and its assumptions."""
         checks.number("sensitivity", self.sensitivity, low=0.0)
         checks.number("slack", self.slack, low=0.0, high=1e6, closed=True)
-        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
+        grid.check_multiplier("noise_multiplier", self.noise_multiplier)
         if not self.because:
             raise ValueError("because must name the assumptions that the sensitivity rests on.")
 
@@ -60,7 +59,7 @@ class Solution(description.Once):
                      assumed=(self.because,))
 
 
-@pytree_dataclass
+@types.pytree_dataclass
 class GroupSolution(description.Once):
     """`phases` releases of certified solutions of the regularised worst-group problem.
 
@@ -118,9 +117,9 @@ class GroupSolution(description.Once):
 
     def check(self) -> None:
         """The phases, the constants of the loss, and whether solutions can be certified."""
-        limits.check_grid(self.exact, self.parameters)
+        grid.check_grid(self.exact, self.parameters)
         checks.count("phases", self.phases)
-        limits.check_sizes(self.sizes)
+        grid.check_sizes(self.sizes)
         if min(phase_sizes(self)) < 1:
             raise ValueError(f"phases must be at most {min(self.sizes)}, the smallest group's "
                              f"records, got {self.phases}.")
@@ -132,10 +131,9 @@ class GroupSolution(description.Once):
         if self.smooth is not None:
             checks.number("smooth", self.smooth, low=0.0, high=1e12, closed=True)
         checks.number("slack", self.slack, low=0.0, high=1e6)
-        limits.check_multiplier("noise_multiplier", self.noise_multiplier)
-        if not limits.are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w,
-                                self.reg_lam, self.slack,
-                                0.0 if self.smooth is None else self.smooth):
+        grid.check_multiplier("noise_multiplier", self.noise_multiplier)
+        if not grid.are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w, self.reg_lam,
+                              self.slack, 0.0 if self.smooth is None else self.smooth):
             return  # checked on the host, where the description is charged
         enough = solution_steps(self)
         if self.steps is not None:

@@ -25,8 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.random_bits import random_words, rolled_threefry, threefry, word_pairs
-from jaxminimax.base.tree import in_float64
+from jaxminimax.base import random_bits, tree
 
 BITS = 22                  # of the finest grid, 2^-22
 FIRST_CELLS = 256          # an octave, in float32
@@ -82,7 +81,7 @@ def fine_key(key: jax.Array) -> jax.Array:
     """
     if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.key_data(key)
-    return jnp.concatenate(word_pairs(key, (1,), part=1))
+    return jnp.concatenate(random_bits.word_pairs(key, (1,), part=1))
 
 
 def words_of(key: jax.Array, fine: jax.Array, size: int, place: jax.Array,
@@ -109,11 +108,11 @@ def words_of(key: jax.Array, fine: jax.Array, size: int, place: jax.Array,
     count = jnp.where(part < 0, jnp.where(upper, place - half, place)[None], place[None])
     count = count.astype(jnp.uint32) + np.where(part < 0, 0, 2**31).astype(np.uint32)
     other = jnp.broadcast_to(np.maximum(part, 0).astype(np.uint32), count.shape)
-    x, y = (rolled_threefry if rolled else threefry)(fine, count, other)
+    x, y = (random_bits.rolled_threefry if rolled else random_bits.threefry)(fine, count, other)
     if str(jax.random.key_impl(key)) == "threefry2x32":
         word = jnp.where(upper, y[0], x[0])
     else:
-        word = random_words(key, (size,), rolled=True)[place]
+        word = random_bits.random_words(key, (size,), rolled=True)[place]
     return jnp.concatenate([word[None], jnp.stack([x[1:], y[1:]], 1).reshape(2 * parts, -1)])
 
 
@@ -127,7 +126,7 @@ def middle(word: jax.Array, second: jax.Array, third: jax.Array,
     return _middle(word, second, third, jnp.broadcast_to(shift, word.shape))
 
 
-@in_float64
+@tree.in_float64
 def _middle(word: jax.Array, second: jax.Array, third: jax.Array,
             shift: jax.Array) -> tuple[jax.Array, jax.Array]:
     m = word & np.uint32(2**31 - 1)
@@ -153,6 +152,7 @@ def _middle(word: jax.Array, second: jax.Array, third: jax.Array,
     return below, (below != above) | (m == 0)
 
 
+@jax.jit  # traced once for all programs
 def last(words: jax.Array) -> jax.Array:
     """Computes floor(2^22 q(u)) of one number, int32 `[]`, in integers; `words` uint32 `[8]`.
 

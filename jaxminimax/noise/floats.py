@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, types
 from jaxminimax.base.random_bits import random_words, word_pairs
 from jaxminimax.base.tree import at_least_float32, float_dtype, materialise, refuse_complex
-from jaxminimax.base.types import PyTree
 
 __all__ = ["gaussian", "secret_key", "standard_laplace", "standard_normal"]
 
@@ -51,7 +50,7 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
     """
     checks.one_of("generator", generator, ("threefry2x32", "rbg"))
     drawn = np.frombuffer(os.urandom(8 if generator == "threefry2x32" else 16), np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(drawn), impl=generator)
+    return jax.random.wrap_key_data(jax.device_put(drawn), impl=generator)
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -156,7 +155,7 @@ def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -
     return jnp.where(sign, -1.0, 1.0).astype(dtype) * _minus_log(*word_pairs(key, shape), dtype)
 
 
-def gaussian(key: jax.Array, tree: PyTree, std: PyTree) -> PyTree:
+def gaussian(key: jax.Array, tree: types.PyTree, std: types.PyTree) -> types.PyTree:
     """Draws N(0, std^2) for every number of `tree`, in at least float32, all leaves at once.
 
     Args:

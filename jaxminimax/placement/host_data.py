@@ -70,8 +70,7 @@ class Reader:
         once, place = np.unique(numbers, return_inverse=True)
         place = place.reshape(np.shape(numbers))
         if not once.size:
-            return jax.tree.map(
-                lambda x: np.zeros((*place.shape, *x.shape), x.dtype), self.record)
+            return jax.tree.map(lambda x: np.zeros((*place.shape, *x.shape), x.dtype), self.record)
         try:
             columns = self._columns(self._read(once.tolist()))
         except (ValueError, TypeError) as error:
@@ -164,7 +163,7 @@ class HostData:
       rounds: the number of rounds whose rows are sent together; two such shares lie on the device
         at a time. None for as many as take 64 MiB, at least one.
       population: n, the records of all processes, if `rows` are only those that this process holds
-        on a mesh, `own_rows(n, mesh)`; see `host_shards`. None if `rows` are all.
+        on a mesh, `own_rows(n, mesh)`; see `sent_rows`. None if `rows` are all.
 
     Raises:
       ValueError: for objects that are neither arrays nor readers, leaves of different lengths, or
@@ -327,7 +326,7 @@ def mark(words: jax.Array, rows: jax.Array, present: jax.Array | None,
 
 @pytree_dataclass
 class Window:
-    """The rows of releases `first`, ..., `first` + k - 1, which `prefetch` alone sends ahead.
+    """The rows of releases `first`, ..., `first` + k - 1, which `long_runs` alone sends ahead.
 
     A release does not draw its sample again: it takes the one that was drawn ahead, from its own
     key and by its own sampler, if the mark is its own, and is NaN if not. So neither the law of

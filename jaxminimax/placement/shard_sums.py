@@ -66,8 +66,7 @@ from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.integer_sums import across, is_words
 from jaxminimax.gradients.summation import Rounding, Sums
-from jaxminimax.mechanism import Query, batch_size
-from jaxminimax.mechanism.distinct import CROWDED, places
+from jaxminimax.mechanism import Query, batch_size, distinct
 from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import AXIS, has_copies, same_copies
 from jaxminimax.placement.host_data import Window, mark
@@ -93,7 +92,7 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
     # without a record, the others of a sample are fewer, but not if more than n rows are drawn
     n = query.population - (batch_size(query) > query.population)
     mean = batch_size(query) * min(1.0, size / max(n, 1))
-    chance = -math.log(CROWDED)
+    chance = -math.log(distinct.CROWDED)
     more = chance / 3 + math.sqrt((chance / 3) ** 2 + 2 * chance * mean)
     return min(most, math.ceil(mean + more))
 
@@ -135,7 +134,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
 
     Raises:
       ValueError: while tracing, for rows that are not laid out as `sharding.shard` or
-        `host_shards` does.
+        `sent_rows` does.
     """
     assert data.mesh is not None
     queries = query if isinstance(query, tuple) else (query,)
@@ -162,7 +161,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         def one(turn: jax.Array | int) -> Sums:
             slot = jnp.arange(at_once, dtype=jnp.int32)
             if moving:
-                slot = places(fold_in(key, turn), at_once)
+                slot = distinct.places(fold_in(key, turn), at_once)
             place = begin + turn * at_once + slot
             local = jnp.clip(rows.at[place].get(mode="clip") - first, 0, size - 1)
             sums = (number * size + local if start is None
@@ -211,8 +210,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         if data.shards is None:
             sums, marks = in_shard(z, mine, numbers, 0, first[0], *rest)
         else:
-            sums, marks = _each_shard(
-                lambda k: in_shard(z, mine, numbers, k, first[k], *rest), own)
+            sums, marks = _each_shard(lambda k: in_shard(z, mine, numbers, k, first[k], *rest), own)
         return add_up(sums, rounding.floats), None if numbers is None else _is_sample(marks)
 
     numbers, sent, copied, spread = None, None, None, rows_spec(False)
@@ -263,9 +261,8 @@ def _is_sample(marks: jax.Array) -> jax.Array:
     return (marks[2] == 0) & jnp.all(marks[:2] + 1 == marks[3:])
 
 
-def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
-                       begun: tuple[Sums, jax.Array], first: int,
-                       stop: jax.Array) -> tuple[Sums, jax.Array]:
+def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]], begun: tuple[Sums, jax.Array],
+                       first: int, stop: jax.Array) -> tuple[Sums, jax.Array]:
     """Adds `one(k)` for k = first, ..., stop - 1 to `begun`.
 
     The addition is compensated, as in `clipped_sum`, so that a large sum loses no small terms.
@@ -286,8 +283,7 @@ def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple
     It takes them in turns of a loop, whose number is hidden from the compiler: the compiler would
     unroll a loop of one turn, and might round differently than on a device with more shards.
     """
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                           jax.eval_shape(one, jnp.int32(0)))
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, jnp.int32(0)))
     turns = jax.lax.optimization_barrier(jnp.int32(own))
     return _one_after_another(one, nothing, 0, turns)
 

@@ -79,11 +79,8 @@ def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> di
         {'W1': (3, 4), 'W2': (4,), 'b1': (4,)}
     """
     one, two = jax.random.split(key)
-    return {
-        "W1": jax.random.normal(one, (dim, hidden)),
-        "b1": jnp.zeros(hidden),
-        "W2": jax.random.normal(two, (hidden,)) * (scale / hidden**0.5),
-    }
+    return {"W1": jax.random.normal(one, (dim, hidden)), "b1": jnp.zeros(hidden),
+            "W2": jax.random.normal(two, (hidden,)) * (scale / hidden**0.5)}
 
 
 def auc_start(theta: PyTree) -> Saddle:
@@ -121,8 +118,7 @@ def projection(radius: Saddle, dual: str) -> Callable[[Saddle], Saddle]:
     return project
 
 
-def auc(scorer: Scorer, *, prior: float, radius: Saddle,
-        dual: str = "ascent") -> Problem:
+def auc(scorer: Scorer, *, prior: float, radius: Saddle, dual: str = "ascent") -> Problem:
     """The saddle problem of AUC maximisation with the squared surrogate.
 
     Data are pairs (x, y): x `[n, ...]`, y `[n]` in {0, 1}.

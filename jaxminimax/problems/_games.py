@@ -16,8 +16,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.problems import _vi
 
-__all__ = ["bilinear_game", "bounded_bilinear", "cournot", "matrix_game",
-           "quadratic_game"]
+__all__ = ["bilinear_game", "bounded_bilinear", "cournot", "matrix_game", "quadratic_game"]
 
 # --- games of records that fit ---
 
@@ -83,13 +82,8 @@ def quadratic_game(*, modulus: float, coupling: float, radius: Saddle) -> Proble
         scale = mu**2 + c**2
         return Saddle((mu**2 * a - c * mu * b) / scale, (mu**2 * b + c * mu * a) / scale)
 
-    return Problem(
-        operator=saddle_operator(loss),
-        project=_balls(radius),
-        value=_vi.mean_of(loss),
-        best_response=Saddle(best_w, best_v),
-        saddle_point=saddle_point,
-    )
+    return Problem(operator=saddle_operator(loss), project=_balls(radius), value=_vi.mean_of(loss),
+                   best_response=Saddle(best_w, best_v), saddle_point=saddle_point)
 
 
 def bilinear_game(*, coupling: float, radius: Saddle) -> Problem:
@@ -131,12 +125,8 @@ def bilinear_game(*, coupling: float, radius: Saddle) -> Problem:
     def best_v(w: jax.Array, data: PyTree) -> jax.Array:
         return towards(coupling * w - _means(data)[1], radius.v)
 
-    return Problem(
-        operator=saddle_operator(loss),
-        project=_balls(radius),
-        value=_vi.mean_of(loss),
-        best_response=Saddle(best_w, best_v),
-    )
+    return Problem(operator=saddle_operator(loss), project=_balls(radius), value=_vi.mean_of(loss),
+                   best_response=Saddle(best_w, best_v))
 
 
 # --- games of records of any content ---

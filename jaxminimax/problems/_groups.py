@@ -106,8 +106,7 @@ def worst_group(loss: Callable[..., jax.Array], domain: _vi.Set, *, lipschitz: f
         >>> problem.lipschitz, problem.bound
         (1.0, 2.0)
     """
-    checks.positive(lipschitz=lipschitz, bound=bound,
-                    smooth=1.0 if smooth is None else smooth)
+    checks.positive(lipschitz=lipschitz, bound=bound, smooth=1.0 if smooth is None else smooth)
     if random:
         checks.takes("loss", loss, "w", "record", "key")
     operator = types.SaddleOperator(lambda w, _, record, *key: loss(w, record, *key))

@@ -346,8 +346,7 @@ def average_precision(*, prior: float, feature_bound: float, radius: float, anch
 
     problem = Problem(
         operator=saddle_operator(loss), project=project, labels=Labels((0, 1)),
-        public=lambda z: Saddle(jax.tree.map(jnp.zeros_like, z.w),
-                                jnp.full_like(z.v, 1 / anchors)),
+        public=lambda z: Saddle(jax.tree.map(jnp.zeros_like, z.w), jnp.full_like(z.v, 1 / anchors)),
         value=lambda z, data: _vi.mean_of(loss)(z, data) - jnp.mean(z.v),
         best_response=Saddle(None, best_v))
 

@@ -7,6 +7,7 @@ Losses are clipped to [0, B] and added, and noise is added to the sum, all in in
 (`noise.chosen`).
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -17,16 +18,7 @@ import numpy as np
 from jaxminimax.base import checks, random_bits, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import summation
-from jaxminimax.mechanism import (
-    GroupGradients,
-    GroupLosses,
-    RecordLosses,
-    Repeat,
-    Selection,
-    groups,
-)
-from jaxminimax.mechanism.grid import MOST_BITS
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism import GroupLosses, Repeat, grid, groups
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement import shard_sums, sharding
@@ -72,7 +64,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data)
     p = len(query.sizes)
     # without such a group NaN, and not the records of the nearest one
-    opened = opened.only_if((group >= 0) & (group < p))
+    opened = dataclasses.replace(opened, answered=opened.answered & (group >= 0) & (group < p))
     group = jnp.clip(group, 0, p - 1)
     # m_i: n_i, q n_i or m, never the realised size
     size = jnp.asarray(groups.group_batch_sizes(query))[group]
@@ -124,9 +116,9 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     if jnp.shape(v) != (p,) or not jnp.issubdtype(jnp.result_type(v), jnp.floating):
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
-    opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data)
+    opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data, shared=True)
     s, r = shares(jnp.asarray(v, tree.float_dtype(opened.point.w)), query.sizes)
-    mean = noisy_sum(opened.of_shares(), reading.of_all_groups(opened, r), n).value.w
+    mean = noisy_sum(opened, reading.of_all_groups(opened, r), n).value.w
     # the bracket is N times the mean; s and N are public, so this is postprocessing
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
 
@@ -139,15 +131,14 @@ def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     return s, each / jnp.where(s > 0, s, 1)
 
 
-def _described(mechanism: Repeat, release: str, which: str) -> GroupGradients:
+def _described(mechanism: Repeat, release: str, which: str) -> groups.GroupGradients:
     """The description that is repeated.
 
     Raises:
       ValueError: for another description than it answers.
     """
-    query = mechanism.query
-    if not isinstance(query, GroupGradients):
-        raise ValueError(f"{release} answers GroupGradients, got {type(query).__name__}.")
+    query: groups.GroupGradients = mechanism.query
+    opening.check_kind(query, groups.GroupGradients, release, "GroupGradients")
     if query.groups != which:
         raise ValueError(f"{release} answers GroupGradients(groups={which!r}), got "
                          f"groups={query.groups!r}.")
@@ -187,9 +178,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
         multiplier was never set, for a bound or a record's loss that is not one number, or for data
         on a mesh with a key that is not threefry's.
     """
-    if not isinstance(mechanism, GroupLosses):
-        raise ValueError(f"release_group_losses answers GroupLosses, got "
-                         f"{type(mechanism).__name__}.")
+    opening.check_kind(mechanism, GroupLosses, "release_group_losses", "GroupLosses")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data)
     each = _losses(opened, problem)
     noisy = _noisy_means(opened, each, mechanism.sizes, tree.float_dtype(opened.point))
@@ -199,7 +188,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
 
 
 @watched
-def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spent: jax.Array,
+def release_group_index(key: jax.Array, mechanism: groups.Selection | GroupLosses, spent: jax.Array,
                         problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """The number of the group whose noisy mean loss at w is largest, and nothing else.
 
@@ -233,11 +222,10 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     """
     if isinstance(mechanism, GroupLosses) and mechanism.only_argmax:
         return release_group_losses(key, mechanism, spent, problem, w, data)
-    if not isinstance(mechanism, Selection):
-        raise ValueError("release_group_index answers a Selection, or GroupLosses("
-                         f"only_argmax=True), got {type(mechanism).__name__}.")
+    opening.check_kind(mechanism, groups.Selection, "release_group_index",
+                       "a Selection, or GroupLosses(only_argmax=True)")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data)
-    each, z = _losses(opened, problem), check_noise(mechanism)
+    each, z = _losses(opened, problem), grid.check_noise(mechanism)
     # `chosen` depends on the scores by max S - S_i alone
     below, argmax = tree.in_float64(functools.partial(_scores, mechanism.sizes))(
         *jax.tree.map(jnp.asarray, (each, mechanism.bound, z)))
@@ -248,8 +236,8 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
 
 
 @watched
-def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, problem: GroupProblem,
-                 w: PyTree, data: PyTree, place: opening.Place) -> jax.Array:
+def release_loss(key: jax.Array, mechanism: groups.RecordLosses, spent: jax.Array,
+                 problem: GroupProblem, w: PyTree, data: PyTree, place: opening.Place) -> jax.Array:
     """One record's noisy loss, clip(loss(w, x), 0, B) + B noise_multiplier Lap.
 
     Args:
@@ -269,8 +257,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
       ValueError: while tracing, if the noise multiplier was never set; for a loss that is not one
         number.
     """
-    if not isinstance(mechanism, RecordLosses):
-        raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
+    opening.check_kind(mechanism, groups.RecordLosses, "release_loss", "RecordLosses")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data, place)
     record, exists = reading.record_of(opened, place)
     loss = release_keys.loss_of(problem)(opened.point, record)
@@ -320,7 +307,7 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
     integers = jnp.round(losses * 2.0**_LOSS_BITS)  # exact, and so are their sums
     noiseless = z == 0
     share = min(sizes) / np.array(sizes, np.float64)  # c_i is this over z in units of the grid
-    unit = 2.0 ** (MOST_BITS - _LOSS_BITS) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
+    unit = 2.0 ** (grid.MOST_BITS - _LOSS_BITS) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
     # the integer next to c_i I_i
     score = jnp.round(jnp.sum(integers, -1) * (share * unit))
     # capped for int32: `chosen` takes no group that is 2^29 or more below
@@ -368,4 +355,4 @@ def _noisy_means(opened: opening.Opened, each: jax.Array, sizes: tuple[int, ...]
         return (noisy / n).astype(jnp.float32).astype(dtype)
 
     return random_bits.with_key_in_float64(means, opened.keys.noise, each, mechanism.bound,
-                                           check_noise(mechanism))
+                                           grid.check_noise(mechanism))

@@ -10,6 +10,7 @@ closed by `nan_if_refused`.
 """
 
 import dataclasses
+from types import UnionType
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ import numpy as np
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
-from jaxminimax.mechanism import Repeat, description, limits
+from jaxminimax.mechanism import Repeat, description, grid
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import record_isolation, release_keys
 
@@ -96,15 +97,6 @@ class Opened:
         return Saddle(*(None if c is None else x
                         for c, x in zip(self.clipped.clip, self.point, strict=True)))
 
-    def of_shares(self) -> "Opened":
-        """The same, of records that come with their shares in [0, 1]."""
-        assert self.clipped is not None
-        return dataclasses.replace(self, clipped=dataclasses.replace(self.clipped, shared=True))
-
-    def only_if(self, answered: jax.Array) -> "Opened":
-        """The same, refused unless one more public condition holds."""
-        return dataclasses.replace(self, answered=self.answered & answered)
-
 
 def open_release(key: jax.Array, mechanism: description.Answered, spent: jax.Array, point: PyTree,
                  data: PyTree, *, draws: bool = False, **sums: Any) -> Opened:
@@ -133,7 +125,7 @@ def open_release(key: jax.Array, mechanism: description.Answered, spent: jax.Arr
 
 
 def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem | GroupProblem,
-             z: Saddle, data: PyTree, place: Place | None = None) -> Opened:
+             z: Saddle, data: PyTree, place: Place | None = None, shared: bool = False) -> Opened:
     """A release of a sum of clipped operators at z, with the clip norms of the description's facts.
 
     Args:
@@ -144,13 +136,14 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       z: the point.
       data: as the release takes them.
       place: of the one record that is read; None for a sample.
+      shared: whether records come with their shares in [0, 1].
 
     Raises:
       ValueError: for what no release should start from.
       TypeError: for arguments of another kind.
     """
     facts = mechanism.facts()
-    noise = limits.check_set(facts.noise)
+    noise = grid.check_set(facts.noise)
     if isinstance(noise, Saddle):
         for player, clip, z_player in zip(Saddle._fields, facts.clip, noise, strict=True):
             checks.scalars(**{f"clip.{player}": clip, f"noise_multiplier.{player}": z_player})
@@ -160,15 +153,15 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
         noise = Saddle(*(None if clip is None else noise for clip in facts.clip))
     axes = check_layout(data, mechanism, place)
     # before a record is read: sensitivity needs operators of one record each
-    value = record_isolation.check_operator(problem, z, data, axes, facts.sizes)
+    operator = release_keys.operator_of(problem)
+    value = record_isolation.check(operator, z, data, axes, facts.sizes, problem.random)
     arguments.players("The operator's value", value, "like z")
     for name, norm in facts.clip._asdict().items():
         if norm is not None:
             arguments.same_shapes(getattr(value, name), getattr(z, name),
                                   f"The operator's value for {name}", f"z.{name}")
-    clipped = dataclasses.replace(
-        clipped_sum(release_keys.operator_of(problem), facts.clip, joint=facts.joint),
-        counted=facts.counts is not None)
+    clipped = dataclasses.replace(clipped_sum(operator, facts.clip, joint=facts.joint),
+                                  counted=facts.counts is not None, shared=shared)
     # what rounding to the grid costs grows with the number of coordinates
     check_size([x for c, x in zip(facts.clip, z, strict=True) if c is not None], facts.parameters,
                facts.counts or 0)
@@ -180,12 +173,23 @@ def open_losses(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Group
                 data: PyTree, place: Place | None = None) -> Opened:
     """A release of what is computed of clipped losses at w; arguments as of `open_sum`."""
     axes = check_layout(data, mechanism, place)
-    checks.scalars(bound=mechanism.bound, noise_multiplier=limits.check_noise(mechanism))
-    record_isolation.check_loss(problem, w, data, axes, mechanism.facts().sizes)
+    checks.scalars(bound=mechanism.bound, noise_multiplier=grid.check_noise(mechanism))
+    record_isolation.check(release_keys.loss_of(problem), w, data, axes, mechanism.facts().sizes,
+                           problem.random)
     return open_release(key, mechanism, spent, w, data, draws=problem.random)
 
 
 # --- what a release refuses ---
+
+
+def check_kind(mechanism: Any, kind: type | UnionType, release: str, answers: str) -> None:
+    """Refuses another description than the one that a release function answers.
+
+    Raises:
+      ValueError: naming both.
+    """
+    if not isinstance(mechanism, kind):
+        raise ValueError(f"{release} answers {answers}, got {type(mechanism).__name__}.")
 
 
 def check_layout(data: PyTree, mechanism: description.Answered, place: Place | None = None) -> int:

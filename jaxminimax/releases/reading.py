@@ -16,7 +16,7 @@ from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.summation import Part, Rounding, Sums, rows_from
 from jaxminimax.mechanism import Query, Repeat, Resolvent, groups, rows_read
 from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
-from jaxminimax.placement import gather_rows, host_data, sharding
+from jaxminimax.placement import host_data, sent_rows, sharding
 from jaxminimax.placement.shard_sums import one_group, sum_over_groups, sum_over_shards
 from jaxminimax.releases import opening, release_keys
 from jaxminimax.releases.opening import Opened, Place
@@ -325,7 +325,7 @@ def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
         exists &= (index >= 0) & (index < length)
     # out of range the nearest record is read, and `exists` is False
     if isinstance(data, sharding.Sharded):
-        return gather_rows.record(data, place), exists
+        return sent_rows.record(data, place), exists
     return jax.tree.map(lambda x: jnp.asarray(x).at[place].get(mode="clip"), data), exists
 
 

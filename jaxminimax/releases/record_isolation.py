@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks, programs, tree
-from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.base.types import PyTree
 from jaxminimax.placement import host_data, sharding
-from jaxminimax.releases import release_keys
 
 _TELLING = 16  # an axis as long as the data means something from this length on
 _HOST = ("pure_callback", "io_callback", "ffi_call")
@@ -26,7 +25,7 @@ _ONE_BY_ONE = (None, "sequential", "sequential_unrolled")  # how a vmap may call
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
-          sizes: tuple[int, ...] = ()) -> PyTree:
+          sizes: tuple[int, ...] = (), drawn: bool = False) -> PyTree:
     """Refuses an operator or a loss that sees more of the data than the record it is given.
 
     One trace on the shapes of one record. Refused are
@@ -44,6 +43,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
       data: leaves `[n, ...]`, on a mesh or sent ahead; `[p, n_max, ...]` with two axes.
       axes: leading axes that number the records.
       sizes: of the groups, where their rows are padded.
+      drawn: whether the function draws, so that a record has the words of a key with it.
 
     Returns:
       Shapes and dtypes of the function's value. What the function itself raises on a record gets a
@@ -57,9 +57,13 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     # shapes without the axes that number the records
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         np.shape(x)[lead:], jnp.result_type(x)), rows)
+
+    def of_record(point: PyTree, record: PyTree) -> PyTree:
+        return function(point, (record, jnp.zeros(2, jnp.uint32)) if drawn else record)
+
     try:
         # traced on shapes, so that no record is read
-        traced, value = jax.make_jaxpr(function, return_shape=True)(point, record)
+        traced, value = jax.make_jaxpr(of_record, return_shape=True)(point, record)
     except NameError as error:
         if "axis name" not in str(error):
             raise
@@ -77,26 +81,6 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     for x in programs.constants(traced):
         _check_closed_over(x, rows, lengths, axes, sizes)
     return value
-
-
-def check_operator(problem: Problem | GroupProblem, z: Saddle, data: PyTree, axes: int = 1,
-                   sizes: tuple[int, ...] = ()) -> PyTree:
-    """Checks a problem's operator, with any key where it draws."""
-    return check(_any_key(release_keys.operator_of(problem), problem.random), z, data, axes,
-                 sizes)
-
-
-def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,
-               sizes: tuple[int, ...] = ()) -> PyTree:
-    """Checks a problem's loss, with any key where it draws."""
-    return check(_any_key(release_keys.loss_of(problem), problem.random), w, data, axes, sizes)
-
-
-def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable[..., Any]:
-    def of_record(point: PyTree, record: PyTree) -> PyTree:
-        return function(point, (record, jnp.zeros(2, jnp.uint32)) if drawn else record)
-
-    return of_record
 
 
 def check_constants(program: Any, data: PyTree) -> None:

@@ -19,10 +19,10 @@ from jaxminimax.base.random_bits import fold_in, with_key_in_float64
 from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import GroupSolution, Repeat, Resolvent, batch_size, rows_read, solutions
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.grid import check_noise
 from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
-from jaxminimax.placement import gather_rows, sharding
+from jaxminimax.placement import sent_rows, sharding
 from jaxminimax.releases import noisy_sums, opening, reading, record_isolation, release_keys
 from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import Regularised, certify, groups, operator_extrapolation, saddle
@@ -50,7 +50,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     it cannot, and without them nothing is promised. The residual itself stays inside.
 
     On a mesh the sample's rows are spread evenly over the devices, and means over them are added up
-    inside the solver, see `placement.gather_rows`: the same certificate, of a point that may differ
+    inside the solver, see `placement.sent_rows`: the same certificate, of a point that may differ
     by rounding.
 
     Args:
@@ -69,9 +69,8 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
       ValueError: as `release`; for a clipped operator that is assumed to be monotone; for an
         operator that answers in less than float64.
     """
-    query = mechanism.query
-    if not isinstance(query, Resolvent):
-        raise ValueError(f"release_resolvent answers a Resolvent, got {type(query).__name__}.")
+    query: Resolvent = mechanism.query
+    opening.check_kind(query, Resolvent, "release_resolvent", "a Resolvent")
     if query.steps is None:
         raise ValueError("steps of the inner solver are not set: proximal.certified(query) sets "
                          "them.")
@@ -127,7 +126,7 @@ def _spread(data: sharding.Sharded, sample: Sample) -> tuple[PyTree, jax.Array]:
         count = jax.tree.leaves(data.rows)[0].shape[0]
         # rows from n on are padding
         return data.rows, jnp.arange(count) < data.population
-    rows = gather_rows.evenly(data, sample.rows)
+    rows = sent_rows.evenly(data, sample.rows)
     valid = jnp.ones(sample.rows.shape, bool) if sample.valid is None else sample.valid
     # `evenly` repeats the last row to fill the shards; repeated rows do not count
     return rows, jnp.pad(valid, (0, jax.tree.leaves(rows)[0].shape[0] - valid.shape[0]))
@@ -151,11 +150,11 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
         return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
 
     def mean(u: Saddle) -> Saddle:
-        return over(u, gather_rows.added(lambda u, mine: total(u, *mine), u, rows, mesh), size)
+        return over(u, sent_rows.added(lambda u, mine: total(u, *mine), u, rows, mesh), size)
 
     def component(u: Saddle, i: jax.Array) -> Saddle:
         # (count / m) F_i + ..., whose mean over the rows i is `mean`
-        return over(u, total(u, *gather_rows.one_row(rows, i, mesh)), size / count)
+        return over(u, total(u, *sent_rows.one_row(rows, i, mesh)), size / count)
 
     count = rows_read(query)
     todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)
@@ -173,8 +172,7 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
     return solution.point, solution.residual <= wanted
 
 
-def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle,
-                           start: Saddle) -> jax.Array:
+def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle, start: Saddle) -> jax.Array:
     """True if no certificate can fail, see `never_fails`; the host's is `certifying_steps`."""
     residual, (_, lipschitz) = query.slack * query.bound / batch_size(query), split(query)
 
@@ -207,7 +205,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     few steps, or asks for more than float64 holds.
 
     On a mesh a phase's records are spread evenly over the devices, and risks are added up inside
-    the solver, see `placement.gather_rows`: the same certificate, of a point that may differ by
+    the solver, see `placement.sent_rows`: the same certificate, of a point that may differ by
     rounding.
 
     Args:
@@ -228,9 +226,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         cover, a noise multiplier or steps that were never set, numbers of the description that are
         arrays, or losses of less than float64.
     """
-    if not isinstance(mechanism, GroupSolution):
-        raise ValueError("release_group_solution answers a GroupSolution, got "
-                         f"{type(mechanism).__name__}.")
+    opening.check_kind(mechanism, GroupSolution, "release_group_solution", "a GroupSolution")
     if mechanism.steps is None:
         raise ValueError("steps of the inner solver are not set: phased_erm.certified(query) sets "
                          "them.")
@@ -255,7 +251,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     share = (slot < each) / each
     mesh = data.mesh if isinstance(data, sharding.Sharded) else None
     if isinstance(data, sharding.Sharded):
-        batch = gather_rows.evenly(data, rows)
+        batch = sent_rows.evenly(data, rows)
         padding = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
         share = np.pad(share, ((0, 0), (0, padding)))
     else:
@@ -290,15 +286,14 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
             return jnp.sum(losses * share, 1)
 
         def risks(x: jax.Array) -> jax.Array:
-            return gather_rows.added(parts, x, (batch, jnp.asarray(share)), mesh, grouped=True)
+            return sent_rows.added(parts, x, (batch, jnp.asarray(share)), mesh, grouped=True)
 
         centre = project(point)
         lost = solutions.solution_rounding(query, reg_w, jnp.linalg.norm(centre))
         # the distance that the noise pays for, less what rounding may hide
         wanted = query.slack * solutions.exact_sensitivity(query, reg_w) - lost
         solution = _solve(query, reg_w, risks, project, centre, wanted)
-        certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
-                                                                        lost)
+        certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem, lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
         return _noisy(key, unravel(solution.point), certain,
                       solutions.solution_length(query, reg_w) / 2, 2 * check_noise(query), query, w)

@@ -83,9 +83,8 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
       ValueError: while tracing, if the noise multiplier was never set, for a `spent` that is no
         integer, or for arrays of different lengths.
     """
-    if not isinstance(mechanism, TreeSums | CorrelatedSums):
-        raise ValueError("release_leaf answers TreeSums and CorrelatedSums, got "
-                         f"{type(mechanism).__name__}.")
+    opening.check_kind(mechanism, TreeSums | CorrelatedSums, "release_leaf",
+                       "TreeSums and CorrelatedSums")
     opened = opening.open_sum(key, mechanism, spent, problem, z, data, place)
     # g_t + N_t - N_{t-1}
     noise = (correlated_noise_of(opened, Kind.INNOVATION) if isinstance(mechanism, CorrelatedSums)
@@ -181,8 +180,7 @@ class Latest(NamedTuple):
         """How long ago the first of them was."""
         return jnp.clip(self.before, 0, self.bands - 1)
 
-    def over(self, start: PyTree,
-             add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
+    def over(self, start: PyTree, add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
         """Applies `add(total, block, lag)` over all blocks of numbers with one of them.
 
         `lag` is how long ago each release of a block was, `[releases]`: negative for those to come.

@@ -252,8 +252,7 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
 # --- risks that are not smooth ---
 
 
-def subgradient_steps(distance: float, *, modulus: float, lipschitz: float,
-                      diameter: float) -> int:
+def subgradient_steps(distance: float, *, modulus: float, lipschitz: float, diameter: float) -> int:
     """Counts the steps of `subgradient` from c in W until its certificate is at most `distance`.
 
     It is ceil((2 G / (mu distance))^2) with G = L + mu M, a bound on P's subgradients on W.

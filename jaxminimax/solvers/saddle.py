@@ -112,8 +112,7 @@ def extrapolation_bound(steps: int, *, lipschitz: float, prox: float, distance: 
     return math.exp(0.5 * (math.log(2 * kappa / (2 * kappa - 1)) - steps * log_kappa)) * distance
 
 
-def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float,
-                        distance: float) -> int:
+def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float, distance: float) -> int:
     """Counts the steps until ||u - u*|| <= accuracy.
 
     It is ceil(ln(2 distance^2 / accuracy^2) / ln kappa), with kappa = 1 + mu / l.
@@ -165,8 +164,7 @@ def norm(x: PyTree) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(jnp.square(a)) for a in jax.tree.leaves(x)))
 
 
-def operator_extrapolation(problem: Regularised, start: PyTree,
-                           steps: int | jax.Array) -> PyTree:
+def operator_extrapolation(problem: Regularised, start: PyTree, steps: int | jax.Array) -> PyTree:
     """Makes some steps of operator extrapolation, and returns the last iterate.
 
         u_{t+1} = argmin_W <g_t, u> + (mu/2) ||u - c||^2 + l ||u - u_t||^2,

@@ -24,14 +24,14 @@ import numpy as np
 import optax
 
 from jaxminimax.accounting import calibrate, statement
-from jaxminimax.algorithms import averaging, sgda
+from jaxminimax.algorithms import descent, sgda
 from jaxminimax.base import checks
+from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
-from jaxminimax.mechanism import Query, Repeat, Sequence, budget_split
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description, Query, Repeat, Sequence, budget_split
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
-from jaxminimax.tables import notes, records, rule, scaling, scorer, statistics
+from jaxminimax.tables import notes, records, rule, scorer, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -69,11 +69,11 @@ class FairDefaults:
     kind: str
 
     @property
-    def extra(self) -> tuple[Mechanism, ...]:
+    def extra(self) -> tuple[Description, ...]:
         """Returns the releases before the run."""
         return (*self.plain.alongside, self.plain.moments)
 
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> Description:
         """Describes all releases together."""
         return Sequence(parts=(*self.extra, sgda.mechanism(self.hyper)))
 
@@ -94,7 +94,8 @@ class FairDefaults:
 
 def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: float, delta: float,
                   weight: float = 4.0, kind: str = "parity",
-                  alongside: tuple[Mechanism, ...] = (), people: int = 1) -> FairDefaults:
+                  alongside: tuple[Description, ...] = (),
+                  people: int = 1) -> FairDefaults:
     """Chooses settings from n, the columns, the number of groups, epsilon and delta alone.
 
     Args:
@@ -131,7 +132,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
         query=Query(clip=Saddle(plain.label.clip, LENGTH * labels * math.sqrt(groups - 1)),
                     noise_multiplier=budget_split(w=OF_SCORER), population=population),
         step=Saddle(min(0.1 * plain.time / rounds, 2.0), STEP), iterations=rounds,
-        averaging=averaging.TAIL, optimiser=Saddle(rule.HEAVY_BALL, optax.sgd))
+        averaging=descent.TAIL, optimiser=Saddle(rule.HEAVY_BALL, optax.sgd))
     hyper = calibrate(sgda, hyper, epsilon=epsilon, delta=delta,
                       alongside=(*plain.alongside, plain.moments), people=people)
     return FairDefaults(plain, shares, hyper, groups, float(weight), kind)
@@ -172,7 +173,7 @@ def train_fair(key: jax.Array, rows: records.Records, groups: np.ndarray, schema
       assumed: for the statement.
       noted: notes from before the training, which the scorer keeps.
     """
-    first, second, third = jax.random.split(key, 3)
+    first, second, third = (fold_in_on_host(key, k) for k in range(3))
     plain, kind, k = chosen.plain, chosen.kind, chosen.groups
     by = statistics.release_moments(first, plain.moments, rows.x, rows.y, rows.weight,
                                     schema, plain.standardise)
@@ -187,7 +188,7 @@ def train_fair(key: jax.Array, rows: records.Records, groups: np.ndarray, schema
     theta = np.zeros(rows.x.shape[-1] + 1, np.float32)
     theta[-1] = np.log(by.prior / (1 - by.prior))
     start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
-    data = (scaling.scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
+    data = (records.scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
             rows.weight)
     state = _trained(third, start, data, chosen.hyper, jnp.asarray(shares), chosen.weight, kind)
     stated = statement(sgda, chosen.hyper, state, delta=plain.delta, alongside=chosen.extra,

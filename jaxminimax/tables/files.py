@@ -34,8 +34,9 @@ def read(path: Any, numeric: Collection[str] = ()) -> Any:
 
     Of a CSV file the header line, which is public, says what separates columns: a comma, semicolon,
     tab or bar, and spaces after each one if the header has them after all of its own. Every line
-    after it is a record, a blank line too: its cells are all missing. Text is kept as it is, and a
-    byte that is no UTF-8 becomes a surrogate of its own.
+    after it is a record, a blank line too: its cells are all missing. Lines within a quoted cell
+    are one, so the writer of the file must quote cells that begin with a quote. Text is kept as it
+    is, and a byte that is no UTF-8 becomes a surrogate of its own.
 
     Args:
       path: of the file.

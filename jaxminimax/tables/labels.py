@@ -74,8 +74,9 @@ from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables.columns import Category, Number
-from jaxminimax.tables.scaling import MEMORY, Moments, Store, in_blocks
+from jaxminimax.tables.records import MEMORY, Store, in_blocks
 from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Moments
 
 BEND = 1.0  # of Huber's loss, in standard deviations of the label
 _RARE = 0.02  # share of a value from which training starts, at least: of two values
@@ -117,7 +118,7 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
 
 
 class _Label:
-    """The base of the kinds: no growth, and a target that is the label itself."""
+    """The base of the kinds: no growth, a target that is the label itself, weights as trained."""
 
     def growth(self, by: Moments) -> float:
         """Returns 1."""
@@ -127,24 +128,19 @@ class _Label:
         """Returns y."""
         return y
 
+    def finished(self, w: np.ndarray, by: Moments, floor: float) -> np.ndarray:
+        """Returns the weights."""
+        return w
+
 
 @dataclasses.dataclass(frozen=True)
 class TwoValues(_Label):
     """A label that is 1 for one value and 0 for all others, `[n]`."""
 
-    loss = "Logistic loss"
-    released = "share of positives"
-    problem = Problem(_two)
-    clip = math.sqrt(0.5)
-    most = math.sqrt(2.0)
-    curvature = 0.125
-    longest = 20.0
-    haste = 1.0
-    wide = True
-    unsure = 2.0
-    slowest, slower = 1.0, ""
-    numbers = 1
-    length = 0.25
+    loss, released, problem = "Logistic loss", "share of positives", Problem(_two)
+    clip, most, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
+    longest, haste, wide, unsure = 20.0, 1.0, True, 2.0
+    numbers, length, slowest, slower = 1, 0.25, 1.0, ""
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
         """Returns y - 1/2, `[rows, 1]`."""
@@ -160,10 +156,6 @@ class TwoValues(_Label):
         w[-1] = np.log(by.prior / (1 - by.prior))
         return w
 
-    def finished(self, w: np.ndarray, by: Moments, floor: float) -> np.ndarray:
-        """Returns the weights."""
-        return w
-
 
 @dataclasses.dataclass(frozen=True)
 class Several(_Label):
@@ -174,24 +166,15 @@ class Several(_Label):
     """
 
     count: int
-    problem = Problem(_several)
-    most = 2.0
-    curvature = 0.25
-    longest = 10.0
-    haste = math.sqrt(2.0)
-    wide = True
-    unsure = 0.5
+    released, problem = "share of every class", Problem(_several)
+    most, curvature = 2.0, 0.25
+    longest, haste, wide, unsure = 10.0, math.sqrt(2.0), True, 0.5
     slower = ", less where the released shares of many classes are near each other"
 
     @property
     def loss(self) -> str:
         """Returns the loss in words."""
         return f"Logistic loss of {self.count} classes together, by softmax,"
-
-    @property
-    def released(self) -> str:
-        """Returns what is released of the label."""
-        return "share of every class"
 
     @property
     def numbers(self) -> int:
@@ -249,17 +232,11 @@ class Amount(_Label):
     low: float
     high: float
     loss = f"Huber loss, linear beyond {BEND:g} standard deviation of the label,"
-    released = "mean of the label"
-    problem = Problem(_number)
+    released, problem = "mean of the label", Problem(_number)
     clip = most = math.sqrt(2.0) * BEND
     curvature = 0.5
-    longest = 5.0
-    haste = 2.0
-    wide = False
-    unsure = 0.5
-    slowest, slower = 1.0, ""
-    numbers = 2
-    length = 1.0
+    longest, haste, wide, unsure = 5.0, 2.0, False, 0.5
+    numbers, length, slowest, slower = 2, 1.0, 1.0, ""
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
         """Returns y and y^2 - 1, `[rows, 1]` each."""
@@ -337,13 +314,11 @@ def _of_several(scores: np.ndarray, middle: np.ndarray) -> tuple[np.ndarray, np.
     """Returns p and t of K classes."""
     t = (scores - middle) / _UNIT
     t = t - t.mean(-1, keepdims=True)
-    return scipy.special.softmax(scores, -1), t / np.maximum(
-        np.abs(t).max(-1, keepdims=True), 1.0)
+    return scipy.special.softmax(scores, -1), t / np.maximum(np.abs(t).max(-1, keepdims=True), 1.0)
 
 
 def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
-                 weight: np.ndarray, prior: float | np.ndarray,
-                 store: Store = MEMORY,
+                 weight: np.ndarray, prior: float | np.ndarray, store: Store = MEMORY,
                  place: Callable[[PyTree], PyTree] = jax.device_put) -> tuple[Any, float]:
     """Releases a and b, by which scores s become a + b s.
 

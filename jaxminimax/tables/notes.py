@@ -30,13 +30,15 @@ import re
 import statistics
 import warnings
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxminimax.tables.columns import Category, Number
-from jaxminimax.tables.scaling import Moments
 from jaxminimax.tables.schema import Schema
+
+if TYPE_CHECKING:
+    from jaxminimax.tables.scorer import Moments
 
 FALSE = 0.01  # chance of a note on right data, all checks of a table together
 POWER = 1.4  # standard deviations: wrong data are noted with a chance of 92 %
@@ -172,7 +174,7 @@ class _Check(NamedTuple):
     bound: float
 
 
-def after(schema: Schema, by: Moments, deviation: float, *, features: bool,
+def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
           of_rows: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[Note, ...]:
     """Returns notes from released moments.
 

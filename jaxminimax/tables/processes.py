@@ -21,8 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import PyTree
+from jaxminimax.base import checks, types
 from jaxminimax.noise import secret_key
 from jaxminimax.placement import agreement, sharding
 from jaxminimax.tables.files import Frames
@@ -140,6 +139,7 @@ class Share:
       first: number of the first own row.
       count: of own rows.
       room: rows of the own shards, those that pad the last ones included.
+      mesh: the devices of all processes.
 
     Args:
       population: n.
@@ -151,7 +151,7 @@ class Share:
     """
 
     def __init__(self, population: int, mesh: Mesh, shards: int | None = None) -> None:
-        self._mesh = sharding.automatic(mesh)
+        self.mesh = sharding.automatic(mesh)
         if mesh.axis_names != (agreement.AXIS,):
             raise ValueError(f"tables are spread over a mesh of the axis {agreement.AXIS!r} alone, "
                              f"got {mesh.axis_names}.")
@@ -169,8 +169,7 @@ class Share:
     def __repr__(self) -> str:
         return f"{self._shards} shards of {self._size} rows"
 
-    def agreed(self, key: jax.Array | None, schema: Schema, frame: Any,
-               settings: str) -> jax.Array:
+    def agreed(self, key: jax.Array | None, schema: Schema, frame: Any, settings: str) -> jax.Array:
         """Returns the key of all processes, if they have one key, file, schema and settings.
 
         Args:
@@ -183,7 +182,7 @@ class Share:
           ValueError: in all processes, naming what differs.
         """
         words = np.zeros(2, np.uint32) if key is None else np.asarray(jax.random.key_data(key))
-        agreement.agree(self._mesh, **{
+        agreement.agree(self.mesh, **{
             "key or seed": (words, np.bool_(key is None)),
             "table": frame.digest() if isinstance(frame, Frames) else b"",
             "schema": json.dumps(schema.to_dict()).encode(),
@@ -193,21 +192,13 @@ class Share:
         drawn = jax.random.key_data(secret_key("threefry2x32"))
         return jax.random.wrap_key_data(_from_first(np.asarray(drawn)), impl="threefry2x32")
 
-    def agree_on(self, scorer: np.ndarray) -> None:
-        """Refuses a scorer that is not the same in all processes, bit for bit.
-
-        Raises:
-          ValueError: in all processes; processors of several kinds may round differently.
-        """
-        agreement.agree(self._mesh, scorer=scorer)
-
     def shards(self, rows: int) -> list[slice]:
         """Returns where each own shard is among so many rows: work on one asks for no other."""
         return [slice(k, k + self._size) for k in range(0, rows, self._size)]
 
-    def place(self, rows: PyTree) -> sharding.Sharded:
+    def place(self, rows: types.PyTree) -> sharding.Sharded:
         """Puts arrays `[room, ...]` of own rows on own devices: a CPU uses them as they lie."""
-        where = NamedSharding(self._mesh, sharding.rows_spec(False))
+        where = NamedSharding(self.mesh, sharding.rows_spec(False))
 
         def leaf(x: np.ndarray) -> jax.Array:
             rows = self._size * self._shards
@@ -219,4 +210,4 @@ class Share:
             return jax.make_array_from_callback((rows, *x.shape[1:]), where, held)
 
         return sharding.Sharded(rows=jax.tree.map(leaf, rows), population=self.population,
-                                mesh=self._mesh, shards=self._shards)
+                                mesh=self.mesh, shards=self._shards)

@@ -1,6 +1,15 @@
-"""Rows of a table: encoded once and piece by piece, as records of persons, in public groups."""
+"""Rows of a table: encoded once and piece by piece, as records of persons, in public groups.
+
+Arrays with a row for each row of the table lie in memory, or in files where they would fill it. All
+work on rows goes block by block, with the same blocks in memory and in a file. So results are the
+same, bit for bit, and nothing else grows with the number of rows.
+"""
 
 import dataclasses
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +23,63 @@ from jaxminimax.mechanism import GroupLosses
 from jaxminimax.problems import by_group
 from jaxminimax.problems._groups import rows_of_people
 from jaxminimax.releases.groups import release_group_losses
-from jaxminimax.tables import columns, files, statistics
-from jaxminimax.tables.scaling import MEMORY, Moments, Store, blocks, in_blocks
+from jaxminimax.tables import columns, files
 from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Moments
+
+MAPPED = 0.3  # share of the memory from which on the rows of a table lie in files
+_ALIGNED = 64  # bytes; a device that shares the host's memory uses such arrays as they lie
+_BLOCK = 2**14  # rows
+
+
+def _memory() -> float:
+    """Returns the bytes of memory that the machine has; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+
+
+class Store:
+    """Makes arrays for the rows of one table.
+
+    Args:
+      size: bytes of the table's features, which decide where all of its arrays lie.
+    """
+
+    def __init__(self, size: float = 0.0) -> None:
+        self._in_files = size > MAPPED * _memory()
+
+    def zeros(self, *shape: int) -> np.ndarray:
+        """Makes float32 zeros that a device may use as they lie; pages not written take no memory.
+
+        An array in a file lies in one without a name, which is the user's alone and ends with the
+        process: the system writes pages there when it needs their memory, and reads them again.
+        """
+        size, begin = 4 * math.prod(shape), 0
+        if self._in_files and size:
+            with tempfile.TemporaryFile() as file:
+                flat = np.asarray(np.memmap(file, np.uint8, "w+", shape=(size,)))
+        else:
+            flat = np.zeros(size + _ALIGNED, np.uint8)
+            begin = -flat.ctypes.data % _ALIGNED
+        return flat[begin: begin + size].view(np.float32).reshape(shape)
+
+
+MEMORY = Store()
+
+
+def blocks(rows: int) -> Iterator[slice]:
+    """Yields the blocks of so many rows."""
+    for first in range(0, rows, _BLOCK):
+        yield slice(first, min(first + _BLOCK, rows))
+
+
+def in_blocks(of: Callable[..., Any], out: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+    """Writes `of` of the arrays' rows into `out`, which may be one of them, and returns `out`."""
+    for part in blocks(len(out)):
+        out[part] = of(*(x[part] for x in arrays))
+    return out
 
 
 class Table(NamedTuple):
@@ -71,8 +134,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, room: int = 0) -
             if schema.groups is not None:
                 read["groups"].append(_of_length(schema.group_of(piece), len(labels)))
             if schema.charged:
-                read["charged"].append(_of_length(
-                    statistics.charged_cells(schema, piece), len(labels)))
+                read["charged"].append(_of_length(schema.charged_cells(piece), len(labels)))
             if schema.owner is not None:
                 read["owners"].append(exact(schema.owners(piece)))
             if bar is not None:
@@ -109,14 +171,34 @@ def _places(schema: Schema, *, charged: bool) -> slice | np.ndarray:
 
 
 def _of_length(rows: np.ndarray, length: int) -> np.ndarray:
-    """Returns the rows of a column, or of several, if there are as many as labels.
-
-    Raises:
-      ValueError: naming both numbers.
-    """
+    """Returns the rows of a column, or of several; a `ValueError` if labels are not as many."""
     if len(rows) != length:
         raise ValueError(f"columns must have one length, got {len(rows)} rows and {length} labels.")
     return rows
+
+
+def scaled(x: np.ndarray, by: Moments, floor: float | None,
+           out: np.ndarray | None = None) -> np.ndarray:
+    """Scales features, cuts rows to length 1 and adds a constant 1: rows are at most sqrt(2) long.
+
+    A fixed function of the row and of released numbers.
+
+    Args:
+      x: `[..., d]`.
+      by: the released numbers.
+      floor: least variance that a feature is divided by; None: features are not scaled.
+      out: where the result goes, `[..., d + 1]` float32, and `x` may lie; None: new memory.
+    """
+    result = np.empty((*x.shape[:-1], x.shape[-1] + 1), np.float32) if out is None else out
+    result[..., -1] = 1
+    for part in blocks(len(x)):  # float64 of all rows at once would be several copies
+        block = np.asarray(x[part], np.float64)
+        if floor is not None:
+            block = (block - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
+        block = block / np.sqrt(x.shape[-1])
+        length = np.sqrt(np.sum(block * block, -1, keepdims=True))
+        result[part, ..., :-1] = block / np.maximum(length, 1.0)
+    return result
 
 
 # --- records of persons ---
@@ -181,8 +263,7 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
         result.y[part] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),
                                   np.nan_to_num(y[rows]), 0)
         labelled = _labelled(y[rows].reshape(rows.size, -1)).reshape(rows.shape)
-        result.weight[part] = present * labelled / np.maximum(
-            np.sum(present, 1, keepdims=True), 1)
+        result.weight[part] = present * labelled / np.maximum(np.sum(present, 1, keepdims=True), 1)
     return result
 
 
@@ -250,11 +331,7 @@ def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Sadd
     return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, ())
 
 
-def _everywhere(w: PyTree) -> PyTree:
-    return w
-
-
-GROUP_LOGISTIC = GroupProblem(loss=_loss, operator=_gradient, project=_everywhere, diameter=np.inf,
+GROUP_LOGISTIC = GroupProblem(loss=_loss, operator=_gradient, project=lambda w: w, diameter=np.inf,
                               lipschitz=np.inf, bound=np.inf, convex=True)
 
 

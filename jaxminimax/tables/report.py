@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.accounting import Profile, Statement, profile
-from jaxminimax.accounting.profiles import STATED
-from jaxminimax.accounting.sections import LARGE_DELTA, NO_GUARANTEE, USER, membership
+from jaxminimax.accounting import Ledger, Profile, Statement, answers, profile, profiles, statements
 from jaxminimax.tables.columns import Category
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
@@ -38,15 +36,15 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     stated, law = scorer.statement, None
     if scorer.described is not None:
         law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
-        stated = dataclasses.replace(stated, answers=law.answers(STATED))
-    large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
+        stated = dataclasses.replace(stated, answers=law.answers(profiles.STATED))
+    large = tuple(x for x in stated.assumed if x.startswith(statements.LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
     words = {"title": f"Private model of “{scorer.schema.label}”", "date": data.get("date") or "",
              "paragraph": stated.paragraph(), "json": json.dumps(stated.to_json(), indent=1)}
     lists = {"notes": ("To note", (*map(str, scorer.notes), *large)),
              "meaning": ("What this guarantees", _plain(stated)),
              "assumptions": ("Assumptions, each with the person who must see to it", tuple(
-                 x for x in stated.owned() if x.removeprefix(USER) not in settings)),
+                 x for x in stated.owned() if x.removeprefix(statements.USER) not in settings)),
              "settings": ("Settings", settings), "annex": ("Technical annex", stated.annex()),
              "enforced": ("Enforced by the code", stated.enforced)}
     template = pathlib.Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
@@ -62,18 +60,21 @@ def _plain(stated: Statement) -> tuple[str, ...]:
     meaning = stated.meaning()
     if not meaning:
         return (stated.no_guarantee(),)
-    return (f"The training protects {stated.unit}: from the model, and from everything else that "
-            "the training released, nobody can learn much that depends on this one record.",
+    return (f"The training protects {stated.unit}: these numbers limit what anybody can learn that "
+            "depends on it, from the model and from everything else that the training released.",
             *meaning)
 
 
 def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[str, str]:
     """Names what was trained, on what, for what, by whom, and what it cost."""
-    schema, books = scorer.schema, data.get("ledger")
-    names = list(map(str, schema.columns))
-    rows = {"label": _label(schema),
-            "guarantee": (f"ε = {stated.epsilon:.4g} at δ = {stated.delta:g} for {stated.unit}"
-                          if math.isfinite(stated.epsilon) else NO_GUARANTEE),
+    names, seed = list(map(str, scorer.schema.columns)), data.get("seed")
+    guarantee = statements.NO_GUARANTEE if math.isinf(stated.epsilon) else (
+        f"ε = {answers.up(stated.epsilon)} at δ = {answers.up(stated.delta, 6)} for {stated.unit}: "
+        f"{stated.relation()}")
+    return {"label": _label(scorer.schema),
+            "guarantee": guarantee if seed is None else (
+                "none, as the noise is of a seed, which others can guess: an experiment. With a "
+                f"secret key: {guarantee}"),
             "table": f"{data.get('table') or 'a table'}, {stated.records} records",
             "purpose": data.get("purpose") or "not stated",
             "run by": data.get("by") or "not stated",
@@ -81,8 +82,13 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
             "software": ", ".join(f"{name} {x}" for name, x in data.get("versions", {}).items()),
             "features": ", ".join(names[:_SHOWN]) + (
                 f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
-            **released_words(scorer)}
-    if books is not None:
+            **results(scorer, data)}
+
+
+def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
+    """Names what was released of the label and the groups, what is left, and how it predicts."""
+    rows = released_words(scorer)
+    if (books := data.get("ledger")) is not None:
         rows["ledger"] = (
             f"{100 * books['share_left']:.3g} % is left of ε = {books['epsilon']:g} at δ = "
             f"{books['delta']:g} for {books['unit']}; it has {', '.join(books['runs'])}")
@@ -97,8 +103,8 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
             rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
                           "without privacy, outside of the guarantee")
     if "epsilon_with_curve" in data:
-        rows["with the curve"] = (f"ε = {data['epsilon_with_curve']:.4g} at δ = {stated.delta:g} "
-                                  "for all trainings together")
+        rows["with the curve"] = (f"ε = {answers.up(data['epsilon_with_curve'])} at δ = "
+                                  f"{data['delta']:g} for all trainings together")
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
                                          scorer.group_losses.items()) + ": means, with noise"
@@ -159,8 +165,8 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
     """Draws the trade-off curve, delta(epsilon), and AUC against epsilon where it has a curve."""
     parts, stated = [], scorer.statement
     if law is not None:
-        parts += [(trade_off(law), membership(0.01, law.true_positives(0.01)) + " The thin line "
-                   "is guessing."),
+        parts += [(trade_off(law), answers.membership(0.01, law.true_positives(0.01))
+                   + " The thin line is guessing."),
                   (deltas(law, stated.epsilon, stated.delta),
                    "The same noise has a δ for every ε. The dot is the pair of the statement.")]
     if data.get("auc") is not None and data.get("curve"):
@@ -169,11 +175,36 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
                       "AUC on the rows held out, and its standard error over them (DeLong); the "
                       "noise of training is not in it. It is computed without privacy: publish it "
                       "only if these rows are public. Its models were trained for this picture: "
-                      f"all of them together have ε = {data['epsilon_with_curve']:.4g} at δ = "
-                      f"{stated.delta:g}."))
+                      f"all of them together have ε = {answers.up(data['epsilon_with_curve'])} at "
+                      f"δ = {answers.up(stated.delta, 6)}."))
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
                       for svg, text in parts)
     return f"<div class='pictures'>{figures}</div>"
+
+
+# --- what the command prints ---
+
+
+def books_left(ledger: Ledger) -> dict[str, Any]:
+    """Returns what a ledger has spent and what remains, as a record."""
+    stated = ledger.statement()
+    return {"epsilon": stated.epsilon, "delta": stated.delta, "unit": stated.unit,
+            "epsilon_so_far": stated.epsilon_if_stopped_by_looking,
+            "share_left": ledger.remaining().share,
+            "runs": [one["name"] for one in stated.runs]}
+
+
+def lines(scorer: Scorer, data: dict[str, Any], held: int) -> list[str]:
+    """Returns the lines that are printed without --json; `held`: rows held out."""
+    lines = [str(scorer.statement), *(f"{name[0].upper()}{name[1:]}: {text}."
+                                      for name, text in results(scorer, data).items())]
+    if held and data.get("auc", held) is None:
+        lines.append(f"The {held} rows held out have one label only, so they have no AUC.")
+    lines += [f"At ε = {answers.up(x['epsilon'])}: AUC "
+              f"{with_error(x['auc'], x['auc_standard_error'])}." for x in data.get("curve", ())]
+    if data["seed"] is not None:
+        lines.append("The noise is of a seed: for experiments, not for release.")
+    return lines
 
 
 # --- pictures, as SVG within a page ---

@@ -40,12 +40,11 @@ from typing import Any
 
 import optax
 
-from jaxminimax.accounting import calibrate, epsilon
-from jaxminimax.algorithms import averaging, balanced_groups, sgda
+from jaxminimax.accounting import answers, calibrate, epsilon
+from jaxminimax.algorithms import balanced_groups, descent, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.tables import labels, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
@@ -115,7 +114,7 @@ class Defaults:
     floor: float
     time: float
     strength: float
-    alongside: tuple[Mechanism, ...]
+    alongside: tuple[Description, ...]
     epsilon: float
     delta: float
     method: str
@@ -141,18 +140,18 @@ class Defaults:
         """Returns the algorithm that `hyper` is for."""
         return sgda if self.method == "average" else balanced_groups
 
-    def extra(self) -> tuple[Mechanism, ...]:
+    def extra(self) -> tuple[Description, ...]:
         """Returns the releases that are charged with the run."""
         optional = (x for x in (self.matrix, self.losses, self.line) if x is not None)
         return (*self.alongside, self.moments, *optional)
 
-    def beside(self) -> tuple[Mechanism, ...]:
+    def beside(self) -> tuple[Description, ...]:
         """The old name of `extra`, for one version."""
         warnings.warn("Defaults.beside is Defaults.extra since 0.2, and the old name goes in 0.3.",
                       DeprecationWarning, stacklevel=2)
         return self.extra()
 
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> Description:
         """Describes all releases together."""
         return Sequence(parts=(*self.extra(), self.algorithm.mechanism(self.hyper)))
 
@@ -189,10 +188,9 @@ class Defaults:
                     if isinstance(self.label, labels.Several) else
                     "slope and intercept of the scores, so that they are log-odds")
             lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets {what}")
-        return ". ".join(lines) + "." + self.of_groups() + " ".join(
-            ("", *map(str, self.notes())))
+        return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *map(str, self.notes())))
 
-    def notes(self, described: Mechanism | None = None) -> tuple[Note, ...]:
+    def notes(self, described: Description | None = None) -> tuple[Note, ...]:
         """Returns notes to read before relying on it: too few data, a delta near 1/n.
 
         Args:
@@ -205,7 +203,7 @@ class Defaults:
         others = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)
         if others:
-            each = ", ".join(f"{e:.4g} at delta = {x}" for x, e in others.items())
+            each = ", ".join(f"{answers.up(e)} at delta = {x}" for x, e in others.items())
             notes.append(Note(
                 None, f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
                 f"makes epsilon look small: the same noise has epsilon = {each}",
@@ -230,7 +228,7 @@ class Defaults:
 
 def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
              sizes: tuple[int, ...] = (), by_label: bool = False, method: str | None = None,
-             alongside: tuple[Mechanism, ...] = (), preconditioned: bool = True,
+             alongside: tuple[Description, ...] = (), preconditioned: bool = True,
              people: int = 1) -> Defaults:
     """Chooses settings of a private linear scorer, from n, the columns, epsilon and delta alone.
 
@@ -308,7 +306,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     step = 1.0 if matrix is not None else min(0.1 * time / rounds, 2.0)
     hyper: Any = sgda.Hyper(
         query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
-        iterations=rounds, averaging=averaging.TAIL,
+        iterations=rounds, averaging=descent.TAIL,
         optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
     if method != "average":
         hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
@@ -326,7 +324,7 @@ def _of_groups(sizes: tuple[int, ...], clip: float, step: float, steps: float,
     """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
     hyper = balanced_groups.Hyper(
         query=GroupGradients(clip=clip, sizes=sizes, groups="all"), losses=None, step=step,
-        iterations=GROUP_ROUNDS, averaging=averaging.TAIL, optimiser=HEAVY_BALL)
+        iterations=GROUP_ROUNDS, averaging=descent.TAIL, optimiser=HEAVY_BALL)
     if not budget:
         return hyper
     moving = dataclasses.replace(hyper, losses=_losses(sizes, 1, 1.0))
@@ -341,7 +339,7 @@ def _losses(sizes: tuple[int, ...], times: int, budget: float) -> GroupLosses:
                        noise_multiplier=math.sqrt(times / budget))
 
 
-def other_deltas(described: Mechanism, population: int, delta: float,
+def other_deltas(described: Description, population: int, delta: float,
                  people: int = 1) -> dict[str, float]:
     """Returns epsilons of the same noise at 1e-6 and 1/n^2, by delta; none if delta is small.
 

@@ -7,8 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.identity import exact
+from jaxminimax.base import checks, identity
 from jaxminimax.tables import columns as kinds
 from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
 
@@ -140,8 +139,12 @@ class Schema:
 
     @property
     def numeric(self) -> tuple[str, ...]:
-        """Returns the columns of numbers, with a declared range or one to be released."""
-        return tuple(name for name, kind in self.columns.items() if not isinstance(kind, Category))
+        """Returns the columns of numbers alone, with a declared range or one to be released.
+
+        A column of groups is not among them: its cells stay text, whatever others hold.
+        """
+        return tuple(name for name, kind in self.columns.items()
+                     if not isinstance(kind, Category) and name != self.groups)
 
     @property
     def charged(self) -> tuple[str, ...]:
@@ -323,6 +326,10 @@ class Schema:
             return y
         return np.where(np.isnan(kinds.as_numbers(cells)), np.float32(np.nan), y[:, 0])
 
+    def charged_cells(self, frame: Any) -> np.ndarray:
+        """Reads the charged columns, `[rows, columns]`; NaN where a cell is no number."""
+        return np.stack([kinds.as_numbers(self.cells(frame, name)) for name in self.charged], -1)
+
     def group_of(self, frame: Any) -> np.ndarray:
         """Returns the number of each row's group, `[n]`; the count of groups for a row in none."""
         assert self.groups is not None
@@ -352,7 +359,9 @@ class Schema:
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
-        return exact(column) if isinstance(column, list | tuple) else column
+        listed = isinstance(column, list | tuple | np.ma.MaskedArray) or identity.in_dictionary(
+            column)
+        return identity.exact(column) if listed else column
 
 
 def columns_of(frame: Any) -> list[Any]:

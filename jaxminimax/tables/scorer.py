@@ -10,21 +10,19 @@ import math
 import os
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from jaxminimax.base import checks, own_files
-from jaxminimax.base.identity import absent
+from jaxminimax.base import checks, identity, own_files
 from jaxminimax.tables import files
 from jaxminimax.tables.columns import Category
 from jaxminimax.tables.notes import Note
-from jaxminimax.tables.scaling import Moments, spread
 from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
     from jaxminimax.accounting import Statement
-    from jaxminimax.mechanism.description import Mechanism
+    from jaxminimax.mechanism import Description
 
 FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
@@ -34,6 +32,45 @@ FORMULAS = {  # by the kind of label
     "binary": FORMULA + "probability = 1 / (1 + exp(-score))",
     "classes": FORMULA + "probability_k = exp(score_k) / sum_l exp(score_l)",
     "number": FORMULA + "prediction = min(max(score, low), high)"}
+
+
+class Moments(NamedTuple):
+    """The released means of a table's features and labels; public.
+
+    Attributes:
+      mean: of every feature, `[d]`.
+      second: of every feature's square, `[d]`.
+      prior: share of positive labels; of K classes their shares, `[K]`; of a number in [-1, 1] its
+        mean and that of its square.
+    """
+
+    mean: np.ndarray
+    second: np.ndarray
+    prior: float | np.ndarray
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain Python values."""
+        return {"mean": self.mean.tolist(), "second": self.second.tolist(),
+                "prior": np.asarray(self.prior).tolist()}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Reads the moments that `to_json` wrote as `record`."""
+        prior = record["prior"]
+        return cls(np.array(record["mean"]), np.array(record["second"]),
+                   np.array(prior) if isinstance(prior, list) else prior)
+
+
+def spread(by: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what is taken off each feature and what it is divided by, both `[d]`.
+
+    With d features the second has a factor sqrt(d), so that rows have a length near 1. Without a
+    `floor` it is that factor alone, and nothing is taken off.
+    """
+    width = math.sqrt(len(by.mean))
+    if floor is None:
+        return np.zeros(len(by.mean)), np.full(len(by.mean), width)
+    return by.mean, width * np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +89,7 @@ class Scorer:
       notes: likely mistakes, from public facts and from released numbers.
 
     Examples:
-        >>> from jaxminimax.tables.scaling import Moments
+        >>> from jaxminimax.tables.scorer import Moments
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
         ...                   population=100)
@@ -70,7 +107,7 @@ class Scorer:
     moments: Moments
     floor: float | None
     stated: dict[str, Any]
-    described: "Mechanism | None" = None
+    described: "Description | None" = None
     group_losses: dict[str, float] | None = None
     notes: tuple[Note, ...] = ()
 
@@ -297,7 +334,7 @@ def predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     rows = 0
     for frame in files.pieces(args.table):
         for name in args.id:
-            columns[name] += ["" if absent(cell) else str(cell)
+            columns[name] += ["" if identity.absent(cell) else str(cell)
                               for cell in scorer.schema.cells(frame, name)]
         cells = scorer.schema.read(frame)
         scores = scorer.decision_function(cells)

@@ -21,7 +21,7 @@ values), the clip never binds, and the mean of psi over persons moves by at most
 them is replaced. (Of a person with several rows it is their mean, which is no longer.)
 
 **Second moments.** Scaled rows are u with |u| <= 1, and a constant 1 after them
-(`scaling.scaled`). One release of
+(`records.scaled`). One release of
 
     M = mean over persons of sum_k weight_k u_k u_k^T,     |u u^T| = |u|^2 <= 1,
 
@@ -54,12 +54,12 @@ import scipy
 
 from jaxminimax.accounting import calibrate_shares
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
-from jaxminimax.mechanism import Query, Repeat, description
+from jaxminimax.mechanism import Description, Query, Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables import labels
-from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
-from jaxminimax.tables.scaling import Moments, spread
+from jaxminimax.tables.columns import Category, Charged, Number
 from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Moments, spread
 
 RANGES_SHARE = 0.1  # of mu^2, for ranges
 _DECADES, _EACH = (-2, 6), 8
@@ -80,7 +80,7 @@ def one_release(population: int, clip: float, noise_multiplier: float | None = N
 
 
 def shared_release(population: int, clip: float, share: float, epsilon: float, delta: float,
-                   alongside: tuple[description.Mechanism, ...] = (), people: int = 1) -> Repeat:
+                   alongside: tuple[Description, ...] = (), people: int = 1) -> Repeat:
     """Describes `one_release` that takes a share of what `alongside` leaves of (epsilon, delta)."""
     (described,) = calibrate_shares((one_release(population, clip),), (share,), epsilon, delta,
                                     alongside=alongside, people=people)
@@ -134,11 +134,6 @@ def least_share(described: Repeat) -> float:
     """Returns the share of records from which on a cell counts."""
     sure = -scipy.special.ndtri(_FALSE / (CELLS * max(1.0, described.query.clip.w**2)))
     return float(sure * deviation(described))
-
-
-def charged_cells(schema: Schema, frame: Any) -> np.ndarray:
-    """Reads the charged columns of a table, `[rows, columns]`; NaN where a cell is no number."""
-    return np.stack([as_numbers(schema.cells(frame, name)) for name in schema.charged], -1)
 
 
 def with_ranges(schema: Schema, ranges: Sequence[Number]) -> Schema:
@@ -272,8 +267,7 @@ def least_ridge(width: int, population: int, noise_multiplier: float, half: floa
     return _SAFE * half * noise_multiplier / population * math.sqrt(2 * width)
 
 
-def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
-                           weight: np.ndarray,
+def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray, weight: np.ndarray,
                            place: Callable[[PyTree], PyTree] = jax.device_put) -> np.ndarray:
     """Releases M, symmetric, float64 `[d, d]`.
 
@@ -297,8 +291,7 @@ def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
     full = np.eye(len(second) + 1)
     full[:-1, :-1] = second
     values, vectors = np.linalg.eigh(full)
-    return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T,
-                      np.float32)
+    return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T, np.float32)
 
 
 def variances(squares: Any, by: Moments, floor: float | None,

@@ -2,56 +2,31 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Ledger, statement
-from jaxminimax.accounting.books import Entry
+from jaxminimax.accounting import Ledger, books, statement
 from jaxminimax.base import checks, identity, programs
+from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
-from jaxminimax.tables import labels, notes, processes, statistics
-from jaxminimax.tables import records as recording
+from jaxminimax.tables import labels, notes, processes, records, rule, statistics, unfinished
 from jaxminimax.tables.columns import Number
-from jaxminimax.tables.notes import Note
-from jaxminimax.tables.processes import Share
-from jaxminimax.tables.records import Groups, Records
-from jaxminimax.tables.rule import Defaults, defaults
-from jaxminimax.tables.scaling import MEMORY, Moments, Store, in_blocks, scaled
+from jaxminimax.tables.records import MEMORY, Store, in_blocks, scaled
 from jaxminimax.tables.schema import Schema, columns_of
-from jaxminimax.tables.scorer import Scorer
-from jaxminimax.tables.unfinished import Unfinished
+from jaxminimax.tables.scorer import Moments, Scorer
 
 
-def refuse_ledger(driver: Mapping[str, Any]) -> None:
-    """Refuses a ledger among the arguments for `fit`.
-
-    Raises:
-      ValueError: if there is one.
-    """
-    if driver.get("ledger") is not None:
-        raise ValueError("ledger=... would be charged for the training alone, and not for the "
-                         "means that are released before it: ledger.reserve(defaults(...)"
-                         ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
-
-
-@programs.Compiled
-def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array, dict[int, jax.Array]]:
-    """Returns the keys of the moments, of the training, and of the releases around it."""
-    first, second = jax.random.split(key)
-    return first, second, {k: jax.random.fold_in(first, k) for k in (1, 2, 3)}
-
-
-def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
-                  groups: Groups | None = None, unit: str = "one row",
-                  assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = (),
+def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen: rule.Defaults, *,
+                  groups: records.Groups | None = None, unit: str = "one row",
+                  assumed: tuple[str, ...] = (), noted: tuple[notes.Note, ...] = (),
                   progress: bool = False, room: np.ndarray | None = None, store: Store = MEMORY,
-                  share: Share | None = None, class_weight: Any = None,
+                  share: processes.Share | None = None, class_weight: Any = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """Trains a private scorer of records, with settings by `defaults`.
@@ -78,10 +53,14 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     Raises:
       ValueError: for a ledger, before anything is released.
     """
-    refuse_ledger(driver)
+    if driver.get("ledger") is not None:
+        raise ValueError("ledger=... would be charged for the training alone, and not for the "
+                         "means that are released before it: ledger.reserve(defaults(...)"
+                         ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
     place: Callable[[PyTree], PyTree] = jax.device_put if share is None else share.place
-    with programs.briefly(True):
-        first, second, others = _keys(key)
+    # of the moments, of the training, and of the releases around it
+    first, second = (fold_in_on_host(key, k) for k in range(2))
+    others = {k: fold_in_on_host(first, k) for k in (1, 2, 3)}
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
         first, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
         chosen.standardise, place).to_json()))
@@ -89,7 +68,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     kind = labels.of(schema)
     weight, start_by = rows.weight, by
     if class_weight is not None:
-        weight, start_by = recording.weighted(rows, by, class_weight)
+        weight, start_by = records.weighted(rows, by, class_weight)
     y = in_blocks(lambda y: kind.target(y, by, chosen.label_floor),
                   rows.y if room is not None else np.empty(rows.y.shape, np.float32), rows.y)
     data: PyTree = (scaled(rows.x, by, floor, room), y, np.asarray(weight, np.float32))
@@ -100,7 +79,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     else:
         assert groups is not None
         start = np.zeros_like(start)
-        problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
+        problem, own = records.GROUP_LOGISTIC, groups.arranged(data)
     alongside, hyper, of_rows = chosen.extra(), chosen.hyper, None
     if chosen.matrix is not None:
         described = chosen.matrix
@@ -118,7 +97,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
             np.array(steps["matrix"], np.float32), None))
         of_rows = statistics.variances(steps["squares"], by, floor, described)
     with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
-        done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm, problem,
+        done = fit(second, Saddle(jax.device_put(start), ()), own, hyper, chosen.algorithm, problem,
                    delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
@@ -133,8 +112,7 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     if chosen.losses is not None:
         assert groups is not None
         losses, by_group = chosen.losses, groups
-        released = once("losses", lambda: recording.losses_of(
-            others[1], losses, w, data, by_group))
+        released = once("losses", lambda: records.losses_of(others[1], losses, w, data, by_group))
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed),
@@ -228,40 +206,40 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                              "them, and the first one charges it.")
     else:
         share, frame = processes.share_of(frame, schema, mesh, shards, folder)
-    table = recording.encoded(frame, schema, progress, 0 if share is None else share.room)
-    index = None if table.owners is None else recording.by_person(
+    table = records.encoded(frame, schema, progress, 0 if share is None else share.room)
+    index = None if table.owners is None else records.by_person(
         len(table.labels), table.owners, schema.most)
     population = share.population if share is not None else len(
         table.labels if index is None else index)
     groups = None
     if table.groups is not None:
-        groups = Groups(table.groups, schema.group_values)
+        groups = records.Groups(table.groups, schema.group_values)
         if schema.by_label:
             groups = groups.cut(table.labels)
         if index is not None:
             groups = dataclasses.replace(
-                groups, number=recording.group_of_persons(groups.number, index))
+                groups, number=records.group_of_persons(groups.number, index))
     notes.check_delta(delta, population, allow_large_delta)
     paid = statistics.ranges_query(population, schema, epsilon, delta, people)
-    chosen = defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
-                      sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
-                      alongside=paid, people=people)
+    chosen = rule.defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
+                           sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
+                           alongside=paid, people=people)
     noted = (*notes.before(schema, population, columns_of(frame)), *chosen.notes())
     notes.warn(noted)
     values: PyTree = None
     if table.charged is not None:
-        values = recording.records(table.charged, table.labels, table.owners, schema.most)
+        values = records.records(table.charged, table.labels, table.owners, schema.most)
     settings = _settings(chosen, mesh, share)
     if share is not None:
         key = share.agreed(key, schema, frame, f"{settings} for {epsilon!r}, {delta!r}, {method!r}")
-    with Unfinished(folder, key) as job:
+    with unfinished.Unfinished(folder, key) as job:
         job.promise((table.x, table.labels, None if index is None else index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
                      None if values is None else values.x.view(np.uint32)),
                     settings, schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
 
-        def reserved() -> Entry | None:
+        def reserved() -> books.Entry | None:
             if ledger is None:
                 return None
             ledger.check_same("The training", people=people)
@@ -274,14 +252,14 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
                          "budget.")
-            root = jax.random.fold_in(job.key, 0)
+            root = fold_in_on_host(job.key, 0)
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
-                jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
+                fold_in_on_host(job.key, 1), paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
-            table, schema = recording.with_charged(table, schema, released), released
+            table, schema = records.with_charged(table, schema, released), released
         room = table.x[:, None] if index is None else table.store.zeros(
             *index.shape, schema.width + 1)
-        rows = recording.records(table.x[:, :-1], table.labels, table.owners, schema.most,
+        rows = records.records(table.x[:, :-1], table.labels, table.owners, schema.most,
                                  out=room[..., :-1], store=table.store)
         if share is not None:
             rows.weight[share.count:] = 0
@@ -290,8 +268,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
             room=room, store=table.store, share=share,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
-        if share is not None:
-            share.agree_on(scorer.weights)
+        if share is not None:  # processors of several kinds may round differently
+            agreement.agree(share.mesh, scorer=scorer.weights)
         if entry is not None:
             entry.close()
         return scorer
@@ -322,7 +300,7 @@ def in_ledger(ledger: Ledger, schema: Schema, unit: str | None, people: int = 1)
     return ledger.unit if unit is None and ledger.unit == same else unit or unit_of(schema, people)
 
 
-def _settings(chosen: Defaults, mesh: Any, share: Share | None) -> str:
+def _settings(chosen: rule.Defaults, mesh: Any, share: processes.Share | None) -> str:
     """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(chosen))  # functions, by their names
     where = dict(mesh.shape) if mesh is not None else "one device"

@@ -32,13 +32,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import Ledger, books
-from jaxminimax.base import own_files
-from jaxminimax.base.types import PyTree
+from jaxminimax.base import own_files, types
 from jaxminimax.drivers import fingerprint
-from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism import Description
 from jaxminimax.noise import secret_key
 from jaxminimax.releases import release_keys
+from jaxminimax.tables.scorer import MODEL
 
+REPORT, PAGE = "report.json", "report.html"  # of a folder of results, besides the model
+UNFINISHED = "unfinished"  # folders of runs, by number
 _KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
 LONG = 3e9  # a run that reads at least so many numbers saves its state on the way
@@ -95,7 +97,7 @@ class Unfinished:
     def __exit__(self, *_: object) -> None:
         self._lock.close()
 
-    def promise(self, rows: PyTree, settings: str, **given: Any) -> None:
+    def promise(self, rows: types.PyTree, settings: str, **given: Any) -> None:
         """Writes down rows and settings of the run, or compares them with those of its first start.
 
         Args:
@@ -127,11 +129,10 @@ class Unfinished:
             self._write(_KEY, _words(self.key), new=True)
         if self._place is not None:
             own_files.check(self._folder, os.fstat(self._place))
-            if not (own_files.is_at(self._place, self._folder)
-                    and _KEY in os.listdir(self._place)):
+            if not (own_files.is_at(self._place, self._folder) and _KEY in os.listdir(self._place)):
                 self._refuse_as("was replaced by another folder before anything was released")
 
-    def reserve(self, ledger: Ledger, described: Mechanism, **how: Any) -> books.Entry:
+    def reserve(self, ledger: Ledger, described: Description, **how: Any) -> books.Entry:
         """Charges a ledger for the run, after `promise` and before anything is released.
 
         A run that goes on is charged once. If a new run is refused, its folder is removed, because
@@ -156,7 +157,7 @@ class Unfinished:
                 own_files.remove(self._folder)
             raise
 
-    def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
+    def once(self, name: str, make: Callable[[], types.PyTree]) -> types.PyTree:
         """Returns the release of `make`, as numbers and lists; a resumed run returns the saved one.
 
         Args:
@@ -228,3 +229,30 @@ class Unfinished:
 
 def _words(key: jax.Array) -> list[Any]:
     return [str(jax.random.key_impl(key)), *np.asarray(jax.random.key_data(key)).tolist()]
+
+
+def results_locked(folder: pathlib.Path | None) -> contextlib.ExitStack:
+    """Locks the folder of the results for this process, before any budget is spent."""
+    with contextlib.ExitStack() as held:
+        if folder is None:
+            return held
+        try:
+            if not folder.exists():
+                own_files.make(folder, 0o755)
+            own_files.check_parent(folder)
+            held.enter_context(own_files.locked(folder / MODEL))
+            held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
+            for name in (REPORT, PAGE, UNFINISHED):
+                own_files.sweep(folder / name)
+        except OSError as error:
+            raise ValueError(f"--out {folder} cannot be written: {error}") from error
+        if (folder / UNFINISHED).exists():
+            own_files.check(folder / UNFINISHED)
+        held.callback(_drop_empty, folder / UNFINISHED)
+        return held.pop_all()
+
+
+def _drop_empty(folder: pathlib.Path) -> None:
+    """Removes the folder of runs if it holds none, as after a refusal."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

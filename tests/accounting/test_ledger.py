@@ -26,6 +26,7 @@ from jaxminimax import Saddle
 from jaxminimax.__main__ import main
 from jaxminimax.accounting import answers, books, renyi
 from jaxminimax.accounting import pairs as dominating
+from jaxminimax.accounting.answers import up
 from jaxminimax.accounting.books import RunMark
 from jaxminimax.accounting.curve import charges, named_epsilon
 from jaxminimax.accounting.filters import Basic, Plan, Renyi, best_order, total
@@ -303,7 +304,7 @@ def test_an_unfinished_run_is_told_in_this_order():
         assert seen[-1] >= stated.epsilon_spent_if_fixed
         text = stated.paragraph()
         places = [text.index(words) for words in (
-            f"({stated.epsilon:.4g}, 1e-06)-differential privacy", "chosen by looking",
+            f"({up(stated.epsilon)}, 1e-06)-differential privacy", "chosen by looking",
             "An end that was fixed before the run")]
         assert places == sorted(places)
         assert "randomness that is independent of the data" in " ".join(stated.assumed)
@@ -363,7 +364,7 @@ def test_budget_is_handed_out_refused_and_found_again(path, kind):
     assert json.loads(json.dumps(stated.to_json()))["epsilon"] == 2.0
     assert stated.paragraph().startswith("All releases in this ledger, now and later, together "
                                          "satisfy (2, 1e-06)-differential privacy for a visit")
-    assert f"epsilon = {stated.epsilon_if_stopped_by_looking:.4g}" in stated.paragraph()
+    assert f"epsilon = {up(stated.epsilon_if_stopped_by_looking)}" in stated.paragraph()
     assert stated.epsilon_if_stopped_by_looking == ledger.odometer > 1.5
     joint = jmm.Sequence(parts=(jmm.sgda.mechanism(first), jmm.sgda.mechanism(rest)))
     assert jmm.epsilon(joint, 1e-6) <= 2.0

@@ -16,8 +16,8 @@ from scipy import special, stats
 import jaxminimax as jmm
 from benchmarks.privacy import selection_bounds
 from jaxminimax import GroupLosses, active_groups, noise, problems
+from jaxminimax.accounting import pairs as blocks
 from jaxminimax.accounting import renyi
-from jaxminimax.accounting import selection as blocks
 from jaxminimax.audit import index_signal
 from jaxminimax.mechanism import Selection
 from jaxminimax.mechanism.costs import PrivacyLoss
@@ -235,7 +235,7 @@ def exact_one(t, epsilon):
 @pytest.mark.parametrize("t", [0.01, 0.5, 2.0, 30.0])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_one_release_is_the_worst_bit(t, share):
-    claimed = float(blocks.one_release(t, np.array([share * t]))[0])
+    claimed = float(blocks.one_selection(t, np.array([share * t]))[0])
     assert exact_one(t, share * t) == pytest.approx(claimed, rel=1e-4)
     assert exact_one(t, share * t) <= claimed * (1 + 1e-9)
     assert float(blocks.block(t, 1).profile(np.array([share * t]))[0]) >= claimed * (1 - 1e-12)
@@ -260,7 +260,7 @@ def test_a_softmax_that_is_attacked_stays_below():
         one, two = special.softmax(s), special.softmax(moved)
         for epsilon in (0.0, 0.2 * t, 0.8 * t):
             attained = np.maximum(one - math.exp(epsilon) * two, 0.0).sum()
-            claimed = float(blocks.one_release(t, np.array([epsilon]))[0])
+            claimed = float(blocks.one_selection(t, np.array([epsilon]))[0])
             assert attained <= claimed * (1 + 1e-9) + 1e-15
 
 
@@ -336,8 +336,9 @@ def test_blocks_have_all_releases(t, times):
     each, many, left = blocks.split(t, times)
     assert each * many + left == times
     assert 0 <= left < each
-    assert sum(one.times * count for one, count in blocks.blocks(min(t, 1.0), min(times, 97))
-               ) == min(times, 97)
+    composed = blocks.KINDS["selection"](PrivacyLoss("selection", z=max(1 / t, 1.0)),
+                                         min(times, 97), "replace_one", 1)
+    assert sum(pair.right.__self__.times * count for (pair,), count in composed) == min(times, 97)
 
 
 DEVIATIONS = {10: (2.659, 4.225), 30: (2.71, 4.225), 300: (2.730, 4.225)}

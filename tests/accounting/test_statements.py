@@ -11,8 +11,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting.answers import limits
-from jaxminimax.accounting.sections import membership
+from jaxminimax.accounting.answers import limits, membership, up
 from jaxminimax.mechanism import releases
 from tests.helpers.words import one_line
 
@@ -153,7 +152,7 @@ def test_a_delta_that_is_too_large_is_named_below_the_guarantee(delta):
 def test_the_paragraph_has_all_that_is_quoted():
     made = stated(steps(), unit="one visit")
     text = made.paragraph()
-    for part in (f"({made.epsilon:.4g}, 1e-06)-differential privacy for one visit",
+    for part in (f"({up(made.epsilon)}, 1e-06)-differential privacy for one visit",
                  "one record is replaced by another", "knows every other record",
                  "all 20 releases", made.accountant):
         assert part in text
@@ -206,10 +205,17 @@ def test_shares_of_members_are_rounded_up(share, words):
         f"At 1 % false positives, a membership attack finds at most {words} of members.")
 
 
+@pytest.mark.parametrize(("value", "digits", "words"), [
+    (0.746949799, 4, "0.747"), (1 - 1e-13, 4, "1"), (1.0000001, 4, "1.001"), (9.9991, 4, "10"),
+    (2.00000049, 6, "2.00001"), (1e-6, 6, "1e-06"), (0.0, 4, "0"), (math.inf, 4, "not proven")])
+def test_no_number_is_printed_below_itself(value, digits, words):
+    assert up(value, digits) == words
+
+
 def test_conclusions_are_bounded_by_the_definition():
     """P(S) <= e^epsilon Q(S) + delta; that the loss exceeds epsilon has another probability."""
     made = stated(steps())
-    assert (f"is at most e^epsilon = {math.exp(made.epsilon):.4g} times what it is on neighbouring "
+    assert (f"is at most e^epsilon = {up(math.exp(made.epsilon))} times what it is on neighbouring "
             f"data, plus delta = {made.delta:g}.") in made.meaning()[0]
     assert noisy()[0].meaning() == ()
 

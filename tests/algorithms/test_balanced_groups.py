@@ -15,7 +15,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Poisson, Query, Repeat, Saddle, balanced_groups
-from jaxminimax.gradients import weights
+from jaxminimax.gradients import summation
 from jaxminimax.mechanism import leaves
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases import groups as release_module
@@ -145,7 +145,7 @@ def traced_anew(*args):
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "name", "make"), [
     (release_module, "noisy_sum", noise_of_balanced_weights), (release_module, "noisy_sum", halved),
-    (weights, "weight", lifted)], ids=["balanced noise", "noise halved", "clip lifted"])
+    (summation, "clip_weight", lifted)], ids=["balanced noise", "noise halved", "clip lifted"])
 def test_a_planted_bug_is_seen(where, name, make):
     """By the deviation of the noise over half of what a record moves."""
     with mock.patch.object(where, name, make(getattr(where, name))):

@@ -11,8 +11,7 @@ from scipy import special, stats
 import jaxminimax as jmm
 from jaxminimax import Saddle, problems
 from jaxminimax.algorithms import descent
-from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, moved, stepped
-from jaxminimax.algorithms.planning import release_variance
+from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, moved, release_variance, stepped
 from jaxminimax.audit import pairs
 
 ALGORITHMS = (jmm.sgda, jmm.optimistic, jmm.extragradient)

@@ -16,7 +16,7 @@ from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 
 ROOT = pathlib.Path(__file__).parents[2]
 # no algorithms of their own
-SHARED = {"averaging", "descent", "planning", "recursion", "schedules"}
+SHARED = {"descent", "planning", "recursion"}
 FILES = {path.stem for path in (ROOT / "jaxminimax" / "algorithms").glob("*.py")} - {
     "__init__", *SHARED}
 NOISE = ["--effective-noise-multiplier", "50", "--delta", "1e-6", "--iterations", "2"]

@@ -16,8 +16,8 @@ from benchmarks.utility.variance import tables as variance_tables
 from jaxminimax import Saddle, sgda, spider
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import release_keys
-from jaxminimax.releases.differences import distance, release_difference, release_in_window
 from jaxminimax.releases.reading import sample_of_release
+from jaxminimax.releases.sums import distance, release_difference, release_in_window
 from tests.helpers.lanes import rest_nightly
 from tests.helpers.words import one_line
 

@@ -2,10 +2,13 @@
 
 import dataclasses
 import functools
+import importlib.util
 import os
+import pathlib
 import pickle
 import stat
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +19,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle, tables
 from jaxminimax.base import programs
 from jaxminimax.drivers import long_runs, saved_runs
-from jaxminimax.releases import sums
+from jaxminimax.releases import noisy_sums, sums
 from jaxminimax.tables import statistics
 
 
@@ -109,11 +112,12 @@ def released(rows):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of this user in which JAX keeps programs, and no program in memory."""
+    """A folder, still to be made, in which JAX keeps programs, and no program in memory."""
+    monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)  # nobody edits the library
     before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "programs"))
     monkeypatch.setattr(sums._compiled, "_stored", {})
-    yield tmp_path / "tables"
+    yield tmp_path / "programs" / "tables"
     jax.config.update("jax_compilation_cache_dir", before)
 
 
@@ -150,7 +154,6 @@ def test_a_stored_program_releases_what_the_compiled_one_does_and_holds_no_data(
 
 
 def test_nothing_is_stored_where_others_read_or_write(folder):
-    folder.mkdir(0o700)
     x = [np.zeros(2)]
     assert programs._path(x, [None]).parent == folder
     for place, mode in ((folder, 0o755), (folder.parent, 0o777)):
@@ -180,6 +183,11 @@ def test_a_program_has_another_name_for_all_that_tracing_reads(folder, monkeypat
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=false")
     programs._versions.cache_clear()
     names.append(programs._path([x], [problem, tree(query)]))
+    monkeypatch.setenv("XLA_FLAGS", str(folder.parent / "flags"))
+    for flags in ("--xla_a", "--xla_b"):  # in a file of the same name
+        (folder.parent / "flags").write_text(flags)
+        programs._versions.cache_clear()
+        names.append(programs._path([x], [problem, tree(query)]))
     assert None not in names
     assert len(set(names)) == len(names)
     programs._versions.cache_clear()
@@ -213,13 +221,45 @@ def test_a_program_has_the_name_of_the_source_that_was_loaded_or_none(folder, mo
     assert len({None, *names}) == 3
     monkeypatch.setattr(programs, "_LOADED", source.stat().st_ctime_ns - 1)
     assert named() is None  # upgraded while this process runs the former version
+    monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)
+    cached = pathlib.Path(importlib.util.cache_from_source(source))
+    cached.parent.mkdir()
+    for written, known in ((2, True), (0, False)):  # seconds; Python compares the source's alone
+        cached.touch()
+        os.utime(cached, (written, written))
+        assert (named() is not None) is known
     programs._versions.cache_clear()
+
+
+def noiseless(key, size, bits):
+    return jnp.zeros(size, jnp.int32)
+
+
+@pytest.mark.parametrize("other", [
+    noiseless, functools.partial(noiseless), jax.jit(noiseless), mock.Mock(),
+    functools.wraps(noisy_sums.floored_normal)(noiseless)])
+def test_nothing_is_stored_while_a_function_of_the_library_is_replaced(
+        other, tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)
+    monkeypatch.setattr(programs.serialize_executable, "serialize", lambda one: (one, None, None))
+    with monkeypatch.context() as patched:
+        patched.setattr(noisy_sums, "floored_normal", other)
+        programs._store(tmp_path / ("0" * 64), None)
+    with monkeypatch.context() as patched:
+        patched.setattr(noisy_sums.GridNoise, "step", property(noiseless))
+        programs._store(tmp_path / ("1" * 64), None)
+    with monkeypatch.context() as patched:
+        patched.setattr(programs, "_LOADED", 0)  # upgraded since the program was named
+        programs._store(tmp_path / ("2" * 64), None)
+    assert not list(tmp_path.iterdir())
+    programs._store(tmp_path / ("3" * 64), None)
+    assert [one.name for one in tmp_path.iterdir()] == ["3" * 64]
 
 
 def test_only_stored_programs_are_removed(folder, monkeypatch):
     monkeypatch.setattr(programs, "_MOST", 1)
     monkeypatch.setattr(programs.serialize_executable, "serialize", lambda one: (one, None, None))
-    folder.mkdir(0o700)
+    folder.mkdir(0o700, parents=True)
     for name, written in (("patients.csv", 1), ("0" * 64, 2)):
         (folder / name).touch()
         os.utime(folder / name, (written, written))

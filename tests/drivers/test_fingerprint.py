@@ -230,6 +230,15 @@ def test_a_fingerprint_is_of_the_key_and_long_enough():
     assert len(set(made.values())) == len(made)
 
 
+def test_flags_in_a_file_are_of_the_machine(tmp_path, monkeypatch):
+    problem, marks = jmm.Problem(lambda z, x: z), set()
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    for flags in ("--xla_a", "--xla_b"):
+        (tmp_path / "flags").write_text(flags)
+        marks |= set(fingerprint.of_machine(b"own", problem, None).values())
+    assert len(marks) == 2
+
+
 def test_no_fingerprint_without_a_checkpoint(monkeypatch):
     monkeypatch.setattr(fingerprint, "of_run", crash)
     jmm.fit(KEY, START, ROWS, hyper(), jmm.sgda, problem(), delta=1e-6, progress=False)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.base import programs
-from jaxminimax.gradients import clipping, weights
+from jaxminimax.gradients import clipping, summation
 from jaxminimax.types import with_strategy
 
 DTYPES = (jnp.float32, jnp.float64, jnp.bfloat16, jnp.float16)
@@ -389,7 +389,7 @@ def test_the_bound_catches(bug, monkeypatch):
     def weight(ratio, present):
         return present.astype(ratio.dtype) * (1.0 if bug == "no clipping" else 1.0 / ratio)
 
-    monkeypatch.setattr(weights, "weight", weight)
+    monkeypatch.setattr(summation, "clip_weight", weight)
     assert largest_excess() > 0
 
 

@@ -390,14 +390,6 @@ def test_a_rule_that_closes_over_traced_values_is_left_alone():
         summed(loss, "ghost", False, Saddle(1.0, None), z, x)
 
 
-@pytest.mark.slow
-def test_it_says_so_when_asked(capsys):
-    x = Saddle(np.ones((2, 1, 8)), np.ones((2, 1, 3)))
-    z = Saddle(jnp.zeros((8, 3)), jnp.zeros(()))
-    clipped_sum(saddle_operator(product), Saddle(1.0, None), strategy="ghost", explain=True)(z, x)
-    assert "rank one" in capsys.readouterr().out
-
-
 def cancelling(width, size):
     """Sixteen records, one of them a product minus the same product, entry by entry."""
     one = np.zeros((16, 1), np.float32)

@@ -35,9 +35,9 @@ from orbax.checkpoint import checkpoint_manager
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.drivers.long_runs import Supply
 from jaxminimax.placement import agreement, shard_sums, sharding
-from jaxminimax.placement.host_shards import on_mesh
+from jaxminimax.placement.sent_rows import on_mesh
 
 SETTINGS = hyper(SAMPLINGS["poisson"])
 

@@ -28,7 +28,7 @@ import numpy as np
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.placement import gather_rows, shard_sums
+from jaxminimax.placement import sent_rows, shard_sums
 from jaxminimax.releases import noisy_sums, reading, solutions
 from jaxminimax.releases.groups import (
     release_group_gradient,
@@ -213,12 +213,12 @@ def planted_solutions(found):
     silent = dataclasses.replace(SAMPLED, noise_multiplier=0.0)
     rows, grouped = jmm.placement.shard(dataset(), meshed(8)), placed(8)
     one, two = point(silent, dataset()), phase(0.0, groups())
-    taken = gather_rows._taken
+    taken = sent_rows._taken
     bugs = {
-        "sum of one shard": (gather_rows, "sum_rows", lambda _, x: x[0]),
-        "other rows": (gather_rows, "_taken", lambda mine, local, *x: taken(mine, local + 1, *x)),
+        "sum of one shard": (sent_rows, "sum_rows", lambda _, x: x[0]),
+        "other rows": (sent_rows, "_taken", lambda mine, local, *x: taken(mine, local + 1, *x)),
         "padding counts": (solutions, "_spread", lambda data, sample: (
-            gather_rows.evenly(data, sample.rows), jnp.ones(32, bool))),
+            sent_rows.evenly(data, sample.rows), jnp.ones(32, bool))),
     }
     for name, (where, attribute, wrong) in bugs.items():
         phase.clear_cache()
@@ -246,7 +246,7 @@ def streams(found):
     found["singly"] = apart(singly(data, groups()), singly(rows, placed(8)))
     kinds = (np.array([-1, 2, -128], np.int8), np.array([True, False, True]),
              np.array([-0.0, np.inf, 1.5], np.float16))
-    sent = jax.jit(lambda x: gather_rows.evenly(x, jnp.array([2, 0])))(
+    sent = jax.jit(lambda x: sent_rows.evenly(x, jnp.array([2, 0])))(
         jmm.placement.shard(kinds, meshed(2)))
     found["bits"] = all(np.asarray(x).tobytes() == y[[2, 0]].tobytes()
                         for x, y in zip(sent, kinds, strict=True))

@@ -31,8 +31,8 @@ from jax.sharding import Mesh
 
 import jaxminimax as jmm
 from jaxminimax.drivers import fingerprint
-from jaxminimax.drivers.prefetch import Supply, _draw
-from jaxminimax.placement.host_shards import HostShards, on_mesh
+from jaxminimax.drivers.long_runs import Supply, _draw
+from jaxminimax.placement.sent_rows import HostShards, on_mesh
 from jaxminimax.releases import release_keys
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Full, Poisson, Query, Repeat, Saddle, audit, sgda
-from jaxminimax.gradients import weights
+from jaxminimax.gradients import summation
 from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
 from jaxminimax.releases.sums import release
 from tests.helpers.words import one_line
@@ -108,7 +108,7 @@ def test_two_clips_are_farther_apart_than_one_joint_clip_pays_for():
 
 @pytest.fixture
 def lifted(monkeypatch):
-    monkeypatch.setattr(weights, "joint_ratio", lambda ratio: ratio)
+    monkeypatch.setattr(summation, "joint_ratio", lambda ratio: ratio)
     jax.clear_caches()
     yield
     jax.clear_caches()

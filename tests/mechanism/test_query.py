@@ -14,7 +14,7 @@ import jaxminimax as jmm
 from benchmarks.privacy.attacks import adaptive as adaptive_attack
 from benchmarks.utility import adaptive
 from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
-from jaxminimax.gradients import weights
+from jaxminimax.gradients import summation
 from jaxminimax.mechanism.query import count_grid
 from jaxminimax.releases import sums
 from tests.helpers.words import one_line
@@ -230,8 +230,8 @@ def test_an_audit_of_the_update_is_below_the_claim_and_sees_most_of_it():
 
 @pytest.mark.slow
 def test_a_lifted_clip_is_seen(monkeypatch):
-    sound = weights.weight
-    monkeypatch.setattr(weights, "weight", lambda ratio, present: sound(
+    sound = summation.clip_weight
+    monkeypatch.setattr(summation, "clip_weight", lambda ratio, present: sound(
         jnp.minimum(ratio, 0.5), present))
     assert adaptive_attack.signal(jax.random.key(9), runs=1000).violated
 

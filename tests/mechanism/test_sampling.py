@@ -627,7 +627,8 @@ def test_draws_with_replacement_are_independent_and_even(population, batch):
 def test_draws_with_replacement_are_products_of_96_bits_rounded_down(population, monkeypatch):
     words = np.random.default_rng(0).integers(0, 2**32, (3, 200), np.uint32)
     words[:, :4] = [[0, 2**32 - 1, 2**31, 1], [0, 2**32 - 1, 0, 0], [0, 2**32 - 1, 0, 0]]
-    monkeypatch.setattr(fixed_size, "random_words", lambda key, shape: jnp.asarray(words))
+    monkeypatch.setattr(fixed_size.random_bits, "random_words",
+                        lambda key, shape: jnp.asarray(words))
     sample = draw(jax.random.key(0), fixed(population, 200, True), jnp.int32(0))
     numbers = [a | b << 32 | c << 64 for a, b, c in words.T.tolist()]
     np.testing.assert_array_equal(sample.rows, [u * population >> 96 for u in numbers])

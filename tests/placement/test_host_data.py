@@ -19,7 +19,7 @@ import jaxminimax as jmm
 from benchmarks.privacy.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.drivers.long_runs import Supply
 from jaxminimax.placement import shard_sums
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import arrays

@@ -12,7 +12,7 @@ from scipy import stats
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import random_words
-from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.drivers.long_runs import Supply
 from jaxminimax.mechanism import sampling
 from jaxminimax.placement import host_data
 

@@ -26,8 +26,8 @@ from jaxminimax import (
     sgda,
 )
 from jaxminimax.accounting import effective_noise_multiplier
-from jaxminimax.drivers.prefetch import Supply
-from jaxminimax.gradients import clipping, weights
+from jaxminimax.drivers.long_runs import Supply
+from jaxminimax.gradients import clipping, summation
 from jaxminimax.mechanism import batch_size, overflow_probability
 from jaxminimax.placement import HostData
 from jaxminimax.releases import noisy_sums
@@ -229,8 +229,8 @@ def test_the_sensitivity_is_attained():
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_the_sensitivity_catches_a_lifted_clip(bug):
-    weight = weights.weight
-    bug.setattr(weights, "weight", lambda r, m: jnp.minimum(2 * weight(r, m), 1))
+    weight = summation.clip_weight
+    bug.setattr(summation, "clip_weight", lambda r, m: jnp.minimum(2 * weight(r, m), 1))
     assert farthest() > 1.9
 
 

@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
+from jaxminimax.accounting.answers import up
 from jaxminimax.estimators import PrivateAUCClassifier
 from jaxminimax.releases import sums
 from jaxminimax.tables import (
@@ -24,6 +25,7 @@ from jaxminimax.tables import (
     Charged,
     Number,
     Schema,
+    check,
     columns,
     command,
     defaults,
@@ -31,14 +33,12 @@ from jaxminimax.tables import (
     labels,
     report,
     rule,
-    scaling,
     scorer,
     statistics,
     train,
     training,
     unfinished,
 )
-from jaxminimax.tables import scores as scores_of_tables
 
 SCHEMA = Schema({"a": Charged(), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1)
 
@@ -174,8 +174,8 @@ def arguments(*given):
 def test_options_stand_for_a_schema():
     args = arguments("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
                 "c=u|v", "--ranges", "charged", "--owner", "who", "--most", "3")
-    assert command.schema_of(args, lambda: (["a", "b", "c", "y", "who"], 400)) == Schema(
-        SCHEMA.columns, "y", 1, "who", 3)
+    table = pd.DataFrame(0, range(400), ["a", "b", "c", "y", "who"])
+    assert check.schema_of(args, lambda: table) == Schema(SCHEMA.columns, "y", 1, "who", 3)
     assert Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
 
 
@@ -188,7 +188,8 @@ def test_options_stand_for_a_schema():
 ])
 def test_what_is_missing_is_said(given, message):
     with pytest.raises(ValueError, match=message):
-        command.schema_of(arguments(*given), lambda: (["userId", "age", "job", "y"], 1000))
+        check.schema_of(arguments(*given), lambda: pd.DataFrame(
+            0, range(1000), ["userId", "age", "job", "y"]))
 
 
 def test_settings_are_said_in_words():
@@ -217,11 +218,11 @@ def test_areas_and_their_errors_have_their_law():
     for _ in range(400):
         y = np.arange(90) < 30
         scores = np.round(rng.normal(y * 0.8, 1.0), 1)  # with ties
-        actual.append(scores_of_tables.area(scores, y))
+        actual.append(command.area(scores, y))
     auc, error = np.array(actual, float).T
     assert auc[-1] == pytest.approx(roc_auc_score(y, scores))
     assert np.mean(error**2) == pytest.approx(np.var(auc), rel=0.15)
-    assert scores_of_tables.area([0.0, 1.0], [0, 1]) == (1.0, None)
+    assert command.area([0.0, 1.0], [0, 1]) == (1.0, None)
 
 
 # --- charged ranges, and runs that go on ---
@@ -399,7 +400,7 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     assert 0 < stated["auc_standard_error"] < 0.1
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     for part in ("Assumptions, each with the person", "Settings", "<li>Operator: The key is secret",
-                 "trust model", "DeLong", f"{stated['epsilon_with_curve']:.4g}"):
+                 "trust model", "DeLong", f"{up(stated['epsilon_with_curve'])}"):
         assert part in page
 
 
@@ -407,7 +408,7 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
     query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
                       population=100)
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
-    by = scaling.Moments(np.zeros(4), np.zeros(4), 0.5)
+    by = scorer.Moments(np.zeros(4), np.zeros(4), 0.5)
     for delta, noted in ((0.02, 1), (1e-6, 0)):
         stated = jmm.statement(jmm.sgda, hyper, delta=delta)
         page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None,
@@ -415,6 +416,10 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
         head, _ = page.split("<h2>The statement</h2>")
         assert head.count("Delta is too large") == noted
         assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too
+        assert "for one record: one record is replaced by another" in head
+    assert "of a seed" not in head
+    assert "none, as the noise is of a seed, which others can guess" in report.page(
+        scorer.Scorer(SCHEMA, np.zeros(5), by, None, stated.to_json()), {"seed": 7})
 
 
 def test_noise_in_an_empty_cell_stretches_no_range():

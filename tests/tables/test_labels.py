@@ -20,9 +20,10 @@ from jaxminimax.tables import (
     Number,
     Schema,
     Scorer,
+    command,
     defaults,
     labels,
-    scores,
+    scorer,
     statistics,
     train,
 )
@@ -89,7 +90,7 @@ def test_a_row_without_a_label_teaches_nothing():
 
 
 def prior(kind):
-    return statistics.Moments(np.zeros(3), np.ones(3), kind.prior(np.zeros(kind.numbers)))
+    return scorer.Moments(np.zeros(3), np.ones(3), kind.prior(np.zeros(kind.numbers)))
 
 
 def extreme(schema, n=600):
@@ -192,8 +193,8 @@ def test_the_releases_that_training_makes_are_those_that_are_charged(schema):
 @both
 def test_a_model_is_useful_saved_and_loaded(trained, schema, tmp_path):
     one, test = trained[schema.label], made(1000, seed=1)
-    got = scores.measured(schema, test, one.decision_function(test))
-    best = scores.measured(schema, test, scores.reference(schema, made(), test))
+    got = command.measured(schema, test, one.decision_function(test))
+    best = command.measured(schema, test, command.reference(schema, made(), test))
     name = "macro_auc" if schema is CLASSES else "r2"
     assert best[name] - 0.1 < got[name] <= best[name] + 0.01
     one.save(tmp_path / "model.json")
@@ -209,7 +210,7 @@ def test_a_model_is_useful_saved_and_loaded(trained, schema, tmp_path):
 def test_scores_are_those_of_scikit_learn():
     """Where the reference is its own model, on rows that all have a label."""
     table, test = made(400), made(300, seed=1)
-    got = scores.measured(CLASSES, test, scores.reference(CLASSES, table, test))
+    got = command.measured(CLASSES, test, command.reference(CLASSES, table, test))
     x, z = CLASSES.features(table), CLASSES.features(test)
     middle, spread = x.mean(0), x.std(0)
     fit = LogisticRegression(max_iter=1000).fit((x - middle) / spread, table.y)

@@ -24,7 +24,7 @@ from jaxminimax.tables import (
     defaults,
     files,
     notes,
-    scaling,
+    scorer,
     statistics,
     train,
 )
@@ -118,7 +118,7 @@ def test_thresholds_follow_the_noise():
         spread = noise * math.sqrt(2)
         threshold = max(notes.MATCHING - sure * spread, notes.POWER * spread)
         for share, noted in ((threshold - 1e-6, True), (threshold + 1e-6, False)):
-            by = scaling.Moments(np.array([share, 0.0]), np.zeros(2), 0.5)
+            by = scorer.Moments(np.array([share, 0.0]), np.zeros(2), 0.5)
             mistakes = columns(notes.after(schema, by, noise, features=True))
             assert ("a" in mistakes) == noted
     assert not notes.after(schema, by._replace(mean=np.zeros(2)), 0.5, features=True), "too noisy"
@@ -129,7 +129,7 @@ def test_thresholds_follow_the_noise():
     (0.002, 0.002, True), (0.03, 0.002, False), (0.03, 1.0, True)])
 def test_the_less_noisy_variance_decides_on_a_narrow_column(by_rows, noise, noted):
     schema = Schema({"a": Number(0, 1)}, "y", 1)
-    by = scaling.Moments(np.zeros(1), np.array([0.01]), 0.5)
+    by = scorer.Moments(np.zeros(1), np.array([0.01]), 0.5)
     mistakes = notes.after(schema, by, 0.02, features=True,
                            of_rows=(np.array([by_rows]), np.array([noise])))
     assert bool(mistakes) == noted
@@ -137,7 +137,7 @@ def test_the_less_noisy_variance_decides_on_a_narrow_column(by_rows, noise, note
 
 @pytest.mark.parametrize(("prior", "noted"), [(0.02, True), (0.3, False), (0.98, True)])
 def test_a_rare_label_is_noted(prior, noted):
-    by = scaling.Moments(np.zeros(0), np.zeros(0), prior)
+    by = scorer.Moments(np.zeros(0), np.zeros(0), prior)
     assert bool(notes.after(SCHEMA, by, 0.005, features=False)) == noted
 
 
@@ -178,7 +178,7 @@ def test_the_same_notes_by_every_route(tmp_path, capsys):
 # --- bad input ---
 
 SCORER = Scorer(Schema({"a": Number(0, 1)}, "y", "1"), np.zeros(2),
-                scaling.Moments(np.zeros(1), np.ones(1), 0.5), None, {})
+                scorer.Moments(np.zeros(1), np.ones(1), 0.5), None, {})
 SECRET = "Alice"
 NO_TABLES = {
     "records": [{"a": SECRET, "y": 1}] * 4, "rows": [[SECRET, 1]] * 4, "text": SECRET,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from jaxminimax import __main__ as main
-from jaxminimax.tables import Category, Number, Schema, Scorer, files, scaling
+from jaxminimax.tables import Category, Number, Schema, Scorer, files, scorer
 
 SCHEMA = Schema({"age": Number(18, 90), "job": Category(("desk", "field"))}, "ill", "1")
 TABLE = "who,age,job\n01,30,desk\n2,,pilot\n\"a,b\",95,\n2,x,Desk\n"
@@ -17,7 +17,7 @@ TABLE = "who,age,job\n01,30,desk\n2,,pilot\n\"a,b\",95,\n2,x,Desk\n"
 @pytest.fixture
 def model(tmp_path):
     """A model and a table, in a folder of their own."""
-    by = scaling.Moments(np.array([0.1, 0.3, 0.4]), np.array([0.3, 0.3, 0.4]), 0.5)
+    by = scorer.Moments(np.array([0.1, 0.3, 0.4]), np.array([0.3, 0.3, 0.4]), 0.5)
     Scorer(SCHEMA, np.array([3.0, -1.0, 1.0, 0.2]), by, 0.0025, {}).save(tmp_path / "model.json")
     (tmp_path / "t.csv").write_text(TABLE)
     return tmp_path

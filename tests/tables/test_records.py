@@ -1,19 +1,27 @@
 """Tables as arrays: the same from a frame and from pieces of a file, whatever a piece holds."""
 
+import mmap
+import tempfile
+
+import jax
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from jaxminimax.base.identity import persons
+from jaxminimax.estimators import PrivateClassifier
 from jaxminimax.tables import (
     Category,
     Charged,
     Number,
     Schema,
     files,
+    labels,
     records,
     statistics,
+    train,
 )
 
 SCHEMA = Schema({"a": Charged(missing=True), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1,
@@ -86,6 +94,44 @@ def test_a_missing_integer_changes_its_own_row_of_a_parquet_file(tmp_path):
             assert one.labels.tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.float32()])
+def test_a_cell_that_is_missing_from_a_dictionary_is_no_other_rows(kind):
+    schema = Schema({"a": Number(0, 4, missing=True), "b": Category(("1", "2", "3"))}, "y", "1",
+                    owner="o", groups="b", group_values=("1", "2", "3"))
+    pieces, numbers = [], []
+    for last in ("2", "3"):  # NumPy would read the missing cell as the last value of the dictionary
+        column = pa.chunked_array([pa.array(["1", None, last]).cast(kind).dictionary_encode()])
+        table = pa.table({"a": column, "b": column, "y": column, "o": ["p", "q", "r"]})
+        read = records.encoded(table, schema)
+        pieces.append((read.x[:2].tolist(), read.labels[:2].tolist(), read.groups[:2].tolist()))
+        with pytest.raises(ValueError, match="row 1 of owners"):
+            persons(column)
+        with pytest.raises((ValueError, TypeError), match=r"[uU]nknown|not supported|NaN"):
+            PrivateClassifier(schema={"b": schema.columns["b"]}).fit(table, column)
+        numbers.append(PrivateClassifier()._table(table.select(["a"]), [0, 1, 0])[0]["x0"])
+    assert pieces[0] == pieces[1]
+    assert pieces[0][0][1] == [0, 1, 0, 0, 0, 0]
+    np.testing.assert_array_equal(numbers, [[1, np.nan, 2], [1, np.nan, 3]])
+
+
+def test_a_column_of_numbers_and_groups_is_read_as_text(tmp_path, monkeypatch):
+    schema = Schema({"a": Number(0, 4)}, "y", "1", groups="a", group_values=("1.50", "2"))
+    monkeypatch.setattr(files, "_SMALL", 0)
+    for other in ("3", "x"):  # which pandas does not read as a number
+        (tmp_path / "t.csv").write_text(f"a,y\n1.50,1\n{other},0\n")
+        read = records.encoded(files.Frames(tmp_path / "t.csv", schema.numeric, schema.names),
+                               schema)
+        assert (read.groups[0], read.x[0, 0]) == (0, -0.25)
+
+
+def test_a_cell_under_a_mask_is_missing():
+    schema = Schema({"a": Number(0, 4, missing=True), "b": Category(("1", "2"))}, "y", "1")
+    column = np.ma.masked_array([1, 2, 3], mask=[0, 1, 0])
+    read = records.encoded({"a": column, "b": column, "y": column}, schema)
+    assert read.x[1].tolist() == [0, 1, 0, 0, 0]
+    assert read.labels.tolist() == [1, 0, 0]
+
+
 def test_a_bar_shows_the_rows_that_were_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(files, "_ROWS", 7)
     made().to_parquet(tmp_path / "t.parquet")
@@ -118,3 +164,79 @@ def test_columns_of_two_lengths_are_refused():
     table = {name: made()[name].to_numpy() for name in made()}
     with pytest.raises(ValueError, match="one length"):
         records.encoded(table | {"y": np.ones(1)}, SCHEMA)
+
+
+# --- arrays of all rows: the same in memory and in files, block by block ---
+
+
+@pytest.fixture
+def in_files(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(records, "MAPPED", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    yield records.Store(1)
+    assert not list((tmp_path / "temporary").iterdir()), "the files have no names"
+
+
+def is_mapped(x):
+    while isinstance(x, np.ndarray):
+        x = x.base
+    return isinstance(x, mmap.mmap)
+
+
+def test_a_device_takes_arrays_of_both_kinds_as_they_lie(in_files):
+    for store, mapped in ((in_files, True), (records.MEMORY, False)):
+        x = store.zeros(5, 3, 2)
+        assert (x.shape, x.dtype, x.any()) == ((5, 3, 2), np.float32, False)
+        assert is_mapped(x) == mapped
+        assert x.ctypes.data % 64 == 0
+        assert store.zeros(0, 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 6, 7, 8, 20])
+def test_blocks_are_every_row_once(monkeypatch, rows):
+    monkeypatch.setattr(records, "_BLOCK", 7)
+    x = np.arange(2.0 * rows).reshape(rows, 2)
+    assert np.array_equal(records.in_blocks(lambda a, b: a + b[:, :1], np.empty((rows, 2)), x, x),
+                          x + x[:, :1])
+
+
+@pytest.mark.parametrize("labels", [(), (3,)])
+def test_persons_are_the_same_in_files(in_files, monkeypatch, labels):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 2)).astype(np.float32), rng.normal(size=(50, *labels))
+    y[rng.random(50) < 0.2] = np.nan
+    owners = rng.integers(0, 20, 50)
+    memory = records.records(x, y, owners, 3)
+    monkeypatch.setattr(records, "_BLOCK", 7)
+    out = in_files.zeros(*memory.x.shape)
+    mapped = records.records(x, y, owners, 3, out=out, store=in_files)
+    assert mapped.x is out
+    for one, other in zip(memory, mapped, strict=True):
+        assert np.array_equal(one, other)
+        assert is_mapped(other)
+        assert not is_mapped(one)
+
+
+@pytest.mark.slow
+def test_features_in_a_file_train_the_same_scorer_bit_for_bit(tmp_path, monkeypatch, request):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=300), "b": rng.uniform(0, 1, 300)})
+    table["y"] = (table.a > 0).astype(int)
+    table.to_parquet(tmp_path / "t.parquet")
+    schema = Schema({"a": Number(-4, 4), "b": Number(0, 1)}, "y", 1)
+    key = jax.random.key(0, impl="threefry2x32")
+    with pytest.warns(UserWarning, match="delta"):
+        memory = train(table, schema, epsilon=4.0, delta=1e-3, key=key)
+    request.getfixturevalue("in_files")
+    monkeypatch.setattr(files, "_ROWS", 64)
+    frames, lines = files.Frames(tmp_path / "t.parquet", schema.numeric, schema.names), []
+    release_line = labels.release_line
+    monkeypatch.setattr(labels, "release_line", lambda *args: (
+        lines.append(args), release_line(*args))[1])
+    assert is_mapped(records.encoded(frames, schema).x)
+    with pytest.warns(UserWarning, match="delta"):
+        mapped = train(frames, schema, epsilon=4.0, delta=1e-3, key=key)
+    assert np.array_equal(mapped.weights, memory.weights)
+    for one in lines[0][2:5]:  # scores, labels and weights
+        assert is_mapped(one), "nothing of all rows stays in memory"

@@ -22,15 +22,13 @@ from jaxminimax.tables import (
     Number,
     Schema,
     defaults,
-    scaling,
     scorer,
     statistics,
     train,
     training,
 )
 from jaxminimax.tables import files as files_of_tables
-from jaxminimax.tables.records import Groups, by_person, group_of_persons, records
-from jaxminimax.tables.scaling import scaled
+from jaxminimax.tables.records import Groups, by_person, group_of_persons, records, scaled
 
 COLUMNS = {"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
            "work": Category(("state", "private", 3))}
@@ -107,7 +105,8 @@ def test_frames_dictionaries_and_arrays_give_the_same_features():
     ({"label": {"name": "y", "positive": 1}}, "a column at least"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {}}}, r"columns.a.*range"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [1, 1]}}}, "low < high"),
-    ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, math.inf]}}}, "finite"),
+    ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, math.inf]}}},
+     "must lie in"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [-1, 1], "log": True}}},
      "log"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"categories": ["u", "u"]}}},
@@ -192,7 +191,7 @@ def test_too_few_records_release_their_prior_alone():
 
 
 def test_rows_are_no_longer_than_the_square_root_of_two():
-    by = scaling.Moments(np.array([0.3, -2.0]), np.array([0.1, 5.0]), 0.5)
+    by = scorer.Moments(np.array([0.3, -2.0]), np.array([0.1, 5.0]), 0.5)
     x = scaled(np.random.default_rng(0).uniform(-1, 1, (500, 2)) * 9, by, 0.0025)
     assert np.linalg.norm(x, axis=1).max() <= math.sqrt(2) * (1 + 1e-6)
 
@@ -308,7 +307,7 @@ def test_a_scorer_scores_without_jax_to_the_byte(tmp_path, floor):
     columns = COLUMNS | {"size": Number(-1e-3, 1e6, missing=True)}
     schema = Schema(columns, "y", ">50K", owner="who", most=3, groups="work", group_values=("a",))
     rng = np.random.default_rng(2)
-    by = scaling.Moments(*rng.uniform(-0.5, 1, (2, schema.width)), 0.3)
+    by = scorer.Moments(*rng.uniform(-0.5, 1, (2, schema.width)), 0.3)
     scorer.Scorer(schema, rng.normal(size=schema.width + 1), by, floor,
                   {"epsilon": 1.0}).save(tmp_path / "model.json")
     table = frame(40).astype(object).assign(size=rng.normal(0, 1e6, 40))

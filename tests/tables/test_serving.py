@@ -12,7 +12,9 @@ import sys
 import numpy as np
 import pytest
 
-from jaxminimax.tables import Category, Note, Number, Schema, Scorer, scaling
+from jaxminimax.tables import Category, Note, Number, Schema, Scorer
+from jaxminimax.tables.records import scaled
+from jaxminimax.tables.scorer import Moments
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 SCHEMA = Schema({"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
@@ -34,7 +36,7 @@ def scorers(kinds=("binary", "classes", "number")):
     labels = [(SCHEMA, ((), 0.3)), *(
         (Schema(SCHEMA.columns, "y", target=target), shape) for target, shape in OTHERS.items())]
     for floor, (schema, (outputs, prior)) in itertools.product((None, 0.0025), labels):
-        by = scaling.Moments(rng.uniform(-0.5, 0.5, SCHEMA.width),
+        by = Moments(rng.uniform(-0.5, 0.5, SCHEMA.width),
                              rng.uniform(0.3, 1.0, SCHEMA.width), prior)
         weights = 20 * rng.normal(size=(SCHEMA.width + 1, *outputs))
         if schema.kind in kinds:
@@ -102,7 +104,7 @@ def test_the_expression_in_sql_scores_as_the_library_does(table):
     columns = {"age": Number(18, 90), 'a "gain"': Number(0, 1e5, log=True, missing=True),
                "work": Category(("state", "o'neil", "3"))}
     schema, draw = Schema(columns, "y", "1"), np.random.default_rng(0)
-    by = scaling.Moments(*draw.uniform(0.2, 0.5, (2, schema.width)), 0.3)
+    by = Moments(*draw.uniform(0.2, 0.5, (2, schema.width)), 0.3)
     cells = {"age": (17.0, 18.0, 50.5, 91.0, None), 'a "gain"': (-1.0, 0.0, 3e3, 1e6, None),
              "work": ("state", " o'neil ", "3", "State", "", None)}
     rows = {name: [each[k] for k in draw.integers(0, len(each), 200)]
@@ -153,6 +155,6 @@ def test_a_file_that_is_no_model_is_refused(tmp_path, record):
 def test_scores_are_those_of_the_features_that_were_trained_on():
     """`scaled` in float32 for training, and one column after the other in float64 for scoring."""
     for scorer in scorers():
-        trained = scaling.scaled(SCHEMA.features(rows()), scorer.moments, scorer.floor)
+        trained = scaled(SCHEMA.features(rows()), scorer.moments, scorer.floor)
         np.testing.assert_allclose(scorer.decision_function(rows()), trained @ scorer.weights,
                                    atol=1e-4)

@@ -22,7 +22,8 @@ from jaxminimax.tables import (
     training,
     unfinished,
 )
-from jaxminimax.tables.scaling import Moments, scaled
+from jaxminimax.tables.records import scaled
+from jaxminimax.tables.scorer import Moments
 
 N, D, HALF = 40, 3, 0.125
 SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1), "c": Category(("u", "v"))}, "y", 1)

@@ -14,7 +14,7 @@ import jax
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.algorithms import averaging, descent
+from jaxminimax.algorithms import descent
 from jaxminimax.algorithms.descent import stepped
 from jaxminimax.releases.sums import noisy_operator
 
@@ -54,5 +54,5 @@ def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.P
     z = Saddle(state.z.w, jax.lax.fori_loop(0, hyper.inner, climb, state.z.v))
     g = noisy_operator(key, descent, t, problem, z, data)
     w = stepped(z, g, hyper.step, t + 1, problem).w
-    mean = averaging.include(state.mean, z, averaging.TAIL, t + 1, hyper.iterations)
+    mean = descent.include(state.mean, z, descent.TAIL, t + 1, hyper.iterations)
     return state._replace(z=Saddle(w, z.v), mean=mean, spent=state.spent + hyper.inner + 1)

@@ -22,7 +22,7 @@ import jax
 import jaxminimax as jmm
 from benchmarks.examples.methods import only
 from jaxminimax import Saddle
-from jaxminimax.algorithms import averaging, descent
+from jaxminimax.algorithms import descent
 from jaxminimax.algorithms.descent import stepped
 from jaxminimax.releases.sums import noisy_operator
 
@@ -65,5 +65,5 @@ def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.P
     g = noisy_operator(key, outer, t, upper, z, data)
     x = stepped(z, g, Saddle(hyper.step_outer, 0.0), t + 1, problem).w["x"]
     z = Saddle({**z.w, "x": x}, z.v)
-    mean = averaging.include(state.mean, z, averaging.TAIL, t + 1, hyper.iterations)
+    mean = descent.include(state.mean, z, descent.TAIL, t + 1, hyper.iterations)
     return state._replace(z=z, mean=mean, spent=state.spent + hyper.inner + 1)

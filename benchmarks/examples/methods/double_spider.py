@@ -27,7 +27,7 @@ import jaxminimax as jmm
 from benchmarks.examples.methods import only
 from jaxminimax import Saddle
 from jaxminimax.algorithms.descent import started
-from jaxminimax.releases.differences import release_in_window
+from jaxminimax.releases.sums import release_in_window
 
 
 @jmm.types.pytree_dataclass

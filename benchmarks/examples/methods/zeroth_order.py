@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.algorithms import averaging, descent
+from jaxminimax.algorithms import descent
 
 _DIRECTIONS = 20231  # the seed of the public directions
 
@@ -59,5 +59,5 @@ def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.P
     point = Saddle(jnp.zeros(()), {"w": flat, "u": u})
     s = jmm.release(key, mechanism(hyper), state.spent, jmm.Problem(slope), point, data).w
     z = problem.project(Saddle(back(flat - hyper.step * s * u), ()))
-    mean = averaging.include(state.mean, z, averaging.TAIL, t, hyper.iterations)
+    mean = descent.include(state.mean, z, descent.TAIL, t, hyper.iterations)
     return state._replace(z=z, mean=mean, spent=t)

@@ -19,7 +19,7 @@ from benchmarks.common import report
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
-from jaxminimax.audit.pairs import Observe, first_release, rounds_of_both
+from jaxminimax.audit.pairs import Observe, first_release, rounds_of_keys
 from jaxminimax.audit.signals import signal_of
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.resolvent import noise_unit
@@ -171,8 +171,8 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     axes = 3 if how.groups else 2
     w = jax.tree.map(lambda x: jnp.zeros(x.shape[axes:], dtype), data)
     start = Saddle(w, jnp.zeros(1, dtype) if how.problem is RECORDS else ())
-    result = rounds_of_both(key, how.algorithm, how.hyper, start, data, how.problem,
-                                    how.observe, runs)
+    result = rounds_of_keys(list(jax.random.split(key)), how.algorithm, how.hyper, start, data,
+                            how.problem, how.observe, runs)
     scores = auditor.released.coarse_scores(result, how.unit, jnp.finfo(dtype).nmant + 1)
     value, statistic, hits, trials = auditor.lower_bound(scores[0], scores[1], _DELTA,
                                                              confidence)

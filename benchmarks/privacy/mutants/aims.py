@@ -10,7 +10,7 @@ from unittest import mock
 from benchmarks.privacy.mutants import places as mutant_places
 from jaxminimax import ftrl, group_oco, sgda
 from jaxminimax.accounting import curve
-from jaxminimax.gradients import clipping, summation, weights
+from jaxminimax.gradients import clipping, summation
 from jaxminimax.gradients.ghost import convolution, factors
 from jaxminimax.gradients.ghost import sums as ghost_sums
 from jaxminimax.mechanism import (
@@ -26,16 +26,7 @@ from jaxminimax.mechanism import (
 from jaxminimax.mechanism import solutions as lengths
 from jaxminimax.placement import host_data
 from jaxminimax.problems import _vi
-from jaxminimax.releases import (
-    differences,
-    groups,
-    noisy_sums,
-    reading,
-    release_keys,
-    solutions,
-    stream,
-    sums,
-)
+from jaxminimax.releases import groups, noisy_sums, reading, release_keys, solutions, stream, sums
 
 AIMS: dict[str, tuple[Any, str]] = {
     # noise
@@ -44,7 +35,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "integer Laplace noise": (noisy_sums, "floored_laplace"),
     "sum over all groups": (groups, "noisy_sum"),
     "noise of counts": (sums, "floored_normal"),
-    "difference": (differences, "release_difference"),
+    "difference": (sums, "release_difference"),
     "index": (groups, "chosen"),
     "margin of the noise": (noisy_sums, "ROUNDING_MARGIN"),
     "dither": (noisy_sums, "dither"),
@@ -67,9 +58,9 @@ AIMS: dict[str, tuple[Any, str]] = {
     "rows sent ahead": (host_data.Window, "read"),
     "words of samples sent ahead": (release_keys.Keys, "ahead"),
     # sums
-    "weight": (weights, "weight"),
-    "norm": (weights, "norm"),
-    "joint norm": (weights, "joint_ratio"),
+    "weight": (summation, "clip_weight"),
+    "norm": (summation, "norms"),
+    "joint norm": (summation, "joint_ratio"),
     "count": (summation.Summation, "num_unclipped"),
     "clipped sum": (clipping.ClippedSum, "sums"),
     "gram": (factors, "_gram"),

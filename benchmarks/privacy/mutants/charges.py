@@ -24,7 +24,7 @@ from jaxminimax.mechanism import (
     costs,
 )
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.limits import check_noise
+from jaxminimax.mechanism.grid import check_noise
 
 
 def players_apart(one: Any) -> Any:

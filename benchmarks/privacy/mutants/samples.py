@@ -16,7 +16,7 @@ from benchmarks.privacy.narrow import Narrow
 from jaxminimax import Saddle, mechanism
 from jaxminimax.audit.pairs import PLAIN, PROBLEM
 from jaxminimax.base.random_bits import word_pairs
-from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.drivers.long_runs import Supply
 from jaxminimax.mechanism import poisson, size_law
 from jaxminimax.releases import sums
 

@@ -22,7 +22,7 @@ from benchmarks.privacy.mutants import plants
 from benchmarks.privacy.mutants.detectors import KEY, Finding
 from jaxminimax import Saddle
 from jaxminimax.base import identity
-from jaxminimax.gradients import weights
+from jaxminimax.gradients import summation
 from jaxminimax.releases import sums
 from jaxminimax.tables import (
     NoteWarning,
@@ -44,7 +44,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "moments": (statistics, "release_moments"),
     "second moments": (statistics, "release_second_moments"),
     "calibration": (labels, "release_line"),
-    "weight": (weights, "weight"),
+    "weight": (summation, "clip_weight"),
 }
 _PERSONS, _ROWS = 300, 4
 _KINDS = {"two values": "average", "several classes": "classes", "a number": "number"}

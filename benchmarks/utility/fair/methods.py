@@ -16,7 +16,7 @@ import optax
 
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Query, Repeat, Saddle, problems
-from jaxminimax.algorithms.averaging import Averaging
+from jaxminimax.algorithms.descent import Averaging
 
 SHARE = 0.02  # of mu^2, for the groups' shares
 _SCORER = 0.9  # of the run's budget

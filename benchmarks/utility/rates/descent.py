@@ -11,7 +11,7 @@ import jaxminimax as jmm
 from benchmarks.published import bounds
 from benchmarks.utility.rates.base import DELTA, Case, Job, around, spread, zeros
 from jaxminimax import Poisson, Query, Saddle, metrics, problems
-from jaxminimax.algorithms.averaging import Averaging
+from jaxminimax.algorithms.descent import Averaging
 
 HARD_DIM = 10
 
@@ -34,8 +34,7 @@ def sgda_job(n: int, epsilon: float, smooth: bool = True) -> Job:
 
     known: dict[str, Any] = dict(population=n, dim=HARD_DIM, epsilon=epsilon, delta=DELTA)
     rounds = n if smooth else n**2
-    step = (jmm.sgda.theorem2_step(smooth=1.0, **known) if smooth
-            else jmm.sgda.theorem2_step_nonsmooth(**known))
+    step = jmm.sgda.theorem2_step(smooth=1.0 if smooth else None, **known)
     batch, clip = max(1, round(n * math.sqrt(epsilon / (4 * rounds)))), 0.5 + size
     one = Query(clip=Saddle(clip, clip), sampling=Poisson(rate=batch / n), population=n)
     hyper = jmm.sgda.Hyper(query=one, step=step, iterations=rounds)

@@ -15,7 +15,8 @@ from jaxminimax import GroupGradients, GroupLosses, Saddle
 from jaxminimax.mechanism import Selection
 from jaxminimax.tables import Schema, defaults
 from jaxminimax.tables.columns import Number
-from jaxminimax.tables.scaling import Moments, scaled
+from jaxminimax.tables.records import scaled
+from jaxminimax.tables.scorer import Moments
 from jaxminimax.tables.training import train_records
 
 TABLES = ("average", "balanced", "balanced, then minimax")  # by the rule

@@ -42,7 +42,7 @@ from benchmarks.utility.zoo import games as zoo_games
 from benchmarks.utility.zoo import noise, phases, plans, plot, tables
 from benchmarks.utility.zoo.games import DELTA, ELSEWHERE, EPSILONS, Game
 from jaxminimax import Saddle, schedules
-from jaxminimax.algorithms.averaging import Averaging
+from jaxminimax.algorithms.descent import Averaging
 from jaxminimax.types import pytree_dataclass
 
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

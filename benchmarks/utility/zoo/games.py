@@ -19,8 +19,7 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks.examples import demo_games
 from jaxminimax import Problem, Saddle, metrics, problems
-from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
-from jaxminimax.algorithms.planning import release_variance
+from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, release_variance
 
 DELTA = 1e-6
 EPSILONS = (0.3, 1.0, 8.0)

@@ -22,8 +22,8 @@ import jaxminimax as jmm
 from benchmarks.utility.zoo import games
 from benchmarks.utility.zoo.games import DELTA, Game
 from jaxminimax import Saddle
-from jaxminimax.algorithms.averaging import WEIGHTED
-from jaxminimax.plans import gaussian_ratio
+from jaxminimax.algorithms.descent import WEIGHTED
+from jaxminimax.drivers.runs import gaussian_ratio
 
 MODULUS, SPREAD = 0.2, 0.5
 

@@ -45,7 +45,7 @@ import jax.numpy as jnp
 
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
-from jaxminimax.gradients import integer_sums, weights
+from jaxminimax.gradients import integer_sums, summation
 from jaxminimax.gradients.ghost import factors
 from jaxminimax.gradients.ghost.planning import Plan
 from jaxminimax.gradients.ghost.treatment import Factors, Part, Treatment
@@ -105,7 +105,7 @@ class Kept(NamedTuple):
         if g is None:
             return jnp.zeros(t.shape, at_least_float32(t.dtype))
         if not isinstance(g, Factors | Weighted):
-            return weights.weighted_sum(g, self.weight)
+            return summation.weighted_sum(g, self.weight)
         if t.kind == "rows":
             # sum_i weight_i sum_t e_(r_it) d_it^T
             return unseen(t.parts[0].view, weighted_rows(
@@ -138,7 +138,7 @@ class Kept(NamedTuple):
         """
         t, g = self.treatment, self.g
         if not isinstance(g, Factors):
-            rows = weights.weighted(g, self.weight, finite)  # one leaf, or none
+            rows = summation.weighted_rows(g, self.weight, finite)  # one leaf, or none
             return self._replace(weight=rows[0][0], g=rows[0][1]) if rows else self
         if t.kind == "rows":
             return self
