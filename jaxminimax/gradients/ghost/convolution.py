@@ -26,7 +26,6 @@ that the gradient by the kernel needs anyway are multiplied by the kernel instea
 for the backward pass: clipped sums with a convolution have no forward-mode derivative.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -106,18 +105,16 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
     edges = [(low, high, dilation - 1)
              for (low, high), dilation in zip(how["padding"], how["lhs_dilation"], strict=True)]
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
-    strides, dilations = how["window_strides"], how["rhs_dilation"]
-
-    def seen(offset: tuple[int, ...]) -> jax.Array:
-        """The pixel at this offset of all windows: p * stride + offset * rhs_dilation for p."""
-        first = [o * dilation for o, dilation in zip(offset, dilations, strict=True)]
-        # the end leaves room for the width - 1 - offset pixels of the window that follow
-        last = [size - (width - 1) * dilation + low for size, width, dilation, low
-                in zip(x.shape[1:-1], window, dilations, first, strict=True)]
-        return jax.lax.slice(x, (0, *first, 0), (x.shape[0], *last, x.shape[-1]),
-                             (1, *strides, 1))
-
-    return jnp.concatenate([seen(o) for o in itertools.product(*map(range, window))], -1)
+    # along the last axis first, so that slices for those before it hold more numbers in a row
+    for axis in reversed(range(len(window))):
+        width, stride = window[axis], how["window_strides"][axis]
+        dilation = how["rhs_dilation"][axis]
+        # pixels p * stride + offset * dilation for all p, one offset after the other; the end
+        # leaves room for the width - 1 - offset pixels of the window that follow
+        last = x.shape[axis + 1] - (width - 1) * dilation
+        x = jnp.concatenate([jax.lax.slice_in_dim(
+            x, o * dilation, last + o * dilation, stride, axis + 1) for o in range(width)], -1)
+    return x
 
 
 class Matrices(NamedTuple):
