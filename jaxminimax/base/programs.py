@@ -24,6 +24,7 @@ import contextlib
 import contextvars
 import enum
 import functools
+import gc
 import hashlib
 import importlib.util
 import inspect
@@ -137,11 +138,12 @@ class Compiled:
         places, tree = jax.tree.flatten_with_path(arguments)
         donated = tuple(k for k, (where, _) in enumerate(places)
                         if where[0].key in self._how.get("donate_argnames", ()))
-        traced = jax.jit(flat, donate_argnums=donated, compiler_options=options).trace(
-            *(x for _, x in places))
-        lowered = traced.lower()
-        with _without_cache():
-            program = lowered.compile()
+        with _without_collection():
+            traced = jax.jit(flat, donate_argnums=donated, compiler_options=options).trace(
+                *(x for _, x in places))
+            lowered = traced.lower()
+            with _without_cache():
+                program = lowered.compile()
         if not traced.jaxpr.effects:
             _store(path, program)
         return program
@@ -245,7 +247,8 @@ def _folder(base: str) -> pathlib.Path | None:
     """Returns a folder of this user alone, in the one where JAX keeps programs; None without."""
     folder = pathlib.Path(base, "tables")
     with contextlib.suppress(OSError, ValueError):
-        if sys.platform != "win32" and folder.parent.is_dir():  # owners are known, and no URL
+        if sys.platform != "win32" and "://" not in base:  # owners are known, and no URL
+            folder.parent.mkdir(parents=True, exist_ok=True)  # as JAX does
             own_files.make(folder)
             own_files.check(folder, secret=True)
             return folder
@@ -372,6 +375,18 @@ def _store(path: pathlib.Path, program: Any) -> None:
         stored = sorted(path.parent.glob("[0-9a-f]" * 64), key=lambda one: one.stat().st_mtime)
         for one in stored[:-_MOST]:
             one.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Has Python leave garbage for later: tracing makes little, and much that is searched."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -112,12 +112,12 @@ def released(rows):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of this user in which JAX keeps programs, and no program in memory."""
+    """A folder, still to be made, in which JAX keeps programs, and no program in memory."""
     monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)  # nobody edits the library
     before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "programs"))
     monkeypatch.setattr(sums._compiled, "_stored", {})
-    yield tmp_path / "tables"
+    yield tmp_path / "programs" / "tables"
     jax.config.update("jax_compilation_cache_dir", before)
 
 
@@ -154,7 +154,6 @@ def test_a_stored_program_releases_what_the_compiled_one_does_and_holds_no_data(
 
 
 def test_nothing_is_stored_where_others_read_or_write(folder):
-    folder.mkdir(0o700)
     x = [np.zeros(2)]
     assert programs._path(x, [None]).parent == folder
     for place, mode in ((folder, 0o755), (folder.parent, 0o777)):
@@ -260,7 +259,7 @@ def test_nothing_is_stored_while_a_function_of_the_library_is_replaced(
 def test_only_stored_programs_are_removed(folder, monkeypatch):
     monkeypatch.setattr(programs, "_MOST", 1)
     monkeypatch.setattr(programs.serialize_executable, "serialize", lambda one: (one, None, None))
-    folder.mkdir(0o700)
+    folder.mkdir(0o700, parents=True)
     for name, written in (("patients.csv", 1), ("0" * 64, 2)):
         (folder / name).touch()
         os.utime(folder / name, (written, written))
