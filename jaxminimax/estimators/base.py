@@ -9,8 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
-from jaxminimax.base import checks, identity
-from jaxminimax.base.random_bits import fold_in_on_host
+from jaxminimax.base import checks, identity, random_bits
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -104,10 +103,10 @@ class PrivateEstimator(BaseEstimator):
         for described in paid:
             cells = records.records(schema.charged_cells(table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
-                fold_in_on_host(key, 1), described, cells.x, cells.weight))
+                random_bits.fold_in_on_host(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
-            fold_in_on_host(key, 0), rows, kept, schema, chosen,
+            random_bits.fold_in_on_host(key, 0), rows, kept, schema, chosen,
             unit=unit, assumed=(how, self._public), noted=noted)
         self.statement_ = self.scorer_.statement
         return self
