@@ -123,7 +123,7 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
                          f"shard(data, mesh, grouped={grouped}).")
     lead = 1 + grouped
     total, shapes, factors_of = np.zeros(2, np.uint64), [], []
-    for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(_shapes(data))):
+    for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(row_shapes(data))):
         shapes.append(repr((jax.tree_util.keystr(path), x.shape, x.dtype.name)))
         words = -(-x.dtype.itemsize * int(np.prod(x.shape[lead:])) // 4)
         secrets = hashlib.shake_256(own + number.to_bytes(4, "little")).digest(
@@ -139,7 +139,7 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
     return mark(own, total.tobytes(), *(x.encode() for x in shapes))
 
 
-def _shapes(data: PyTree) -> PyTree:
+def row_shapes(data: PyTree) -> PyTree:
     """Shapes of all rows, and dtypes as a device has them."""
     if isinstance(data, HostData | sent_rows.HostShards):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
@@ -251,7 +251,7 @@ def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
 def _of_problem(own: bytes, z: Saddle, data: PyTree, problem: AnyProblem) -> dict[str, str]:
     grouped = isinstance(problem, GroupProblem)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1 + grouped:], x.dtype),
-                          _shapes(data))
+                          row_shapes(data))
     key = (jax.random.key(0, impl="threefry2x32"),) if problem.random else ()
     if isinstance(problem, GroupProblem):
         fields = {name: x for name, x in problem._asdict().items()
