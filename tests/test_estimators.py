@@ -202,8 +202,8 @@ def test_a_ledger_refuses_the_fit_too_many(tmp_path):
 
 def test_a_ledger_of_persons_refuses_rows(tmp_path, monkeypatch):
     x, y = made(200)
-    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, *_, unit, **__: mock.Mock(
-        statement=unit))
+    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, *_, unit, assumed, **__: (
+        mock.Mock(statement=unit, assumed=assumed)))
     ledgers = {unit: jmm.accounting.Ledger(tmp_path / str(k), epsilon=9.0, delta=1e-5, unit=unit)
                for k, unit in enumerate(("one person", "one record", "one visit"))}
     for unit, claim, how in (("one person", None, {"owners": range(200)}),
@@ -214,6 +214,10 @@ def test_a_ledger_of_persons_refuses_rows(tmp_path, monkeypatch):
         for other in set(ledgers) - {unit}:
             with pytest.raises(ValueError, match="cannot be added"):
                 model.set_params(ledger=ledgers[other]).fit(x, y, **how)
+    seeded, secret = (PrivateAUCClassifier(bounds=(-1, 1), random_state=seed).fit(
+        x, y).scorer_.assumed for seed in (0, None))
+    assert seeded[:-1] == secret
+    assert "random_state" in seeded[-1]
 
 
 def test_columns_by_name_and_groups():

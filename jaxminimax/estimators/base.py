@@ -15,6 +15,8 @@ from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
 
+_SEEDED = ("Operator: Nobody else has random_state, or can guess it. Anyone who can may remove the "
+           "noise: this is an experiment, and no release.")
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
                "release, so a record of weight 2 cannot count twice. Leave the weights out.")
@@ -107,7 +109,8 @@ class PrivateEstimator(BaseEstimator):
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
             random_bits.fold_in_on_host(key, 0), rows, kept, schema, chosen,
-            unit=unit, assumed=(how, self._public), noted=noted)
+            unit=unit, noted=noted, assumed=(
+                how, self._public, *(() if self.random_state is None else (_SEEDED,))))
         self.statement_ = self.scorer_.statement
         return self
 
