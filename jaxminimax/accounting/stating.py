@@ -46,7 +46,7 @@ _SEVERAL_RECORDS = ("A person who contributes k records is protected less: epsil
 _ONE = f"User: The unit of privacy is one record. {_SEVERAL_RECORDS}"
 _CLAIM = f"User: One record is '{{unit}}'. The code does not check this. {_SEVERAL_RECORDS}"
 _PERSONS = ("User: The owner of every row is stated correctly. A record is {unit}, the rows of one "
-            "owner; a person with several names is protected less.")
+            "owner; a person with several names is protected less. " + identity.NAMES)
 _SEVERAL = ("User: No person contributes more than {people} records, wherever they are in the "
             "data. The code does not check this.")
 CAPPED = ("A record is a person, with at most {rows} row(s). The person's other rows are not read. "

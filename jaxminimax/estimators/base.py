@@ -110,7 +110,8 @@ class PrivateEstimator(BaseEstimator):
         self.scorer_: scorer.Scorer = self._trained(
             random_bits.fold_in_on_host(key, 0), rows, kept, schema, chosen,
             unit=unit, noted=noted, assumed=(
-                how, self._public, *(() if self.random_state is None else (_SEEDED,))))
+                how, self._public, *(() if owners is None else (identity.NAMES,)),
+                *(() if self.random_state is None else (_SEEDED,))))
         self.statement_ = self.scorer_.statement
         return self
 

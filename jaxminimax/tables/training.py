@@ -248,7 +248,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                 delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
 
         entry = reserved() if share is None else processes.in_first(reserved)
-        root, saved = job.key, [PUBLIC]
+        root, saved = job.key, [PUBLIC, *([] if schema.owner is None else [identity.NAMES])]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
                          "budget.")
