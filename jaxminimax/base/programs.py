@@ -267,7 +267,7 @@ def _sources() -> list[pathlib.Path]:
         stats, cached = path.stat(), pathlib.Path(importlib.util.cache_from_source(path))
         stale = cached.exists() and cached.stat().st_mtime_ns < stats.st_mtime_ns
         if stale:  # and Python would compile it anew
-            header = struct.unpack("<III", cached.read_bytes()[4:16])
+            header = struct.unpack("<III", cached.read_bytes()[4:16].ljust(12, b"1"))
             stale = header[0] or header == (0, int(stats.st_mtime) % 2**32, stats.st_size % 2**32)
         if stats.st_ctime_ns > _LOADED or stale:
             raise OSError(f"{path} may be newer than what this process runs.")
