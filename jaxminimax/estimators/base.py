@@ -166,8 +166,8 @@ class PrivateEstimator(BaseEstimator):
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
-        if hasattr(X, "column_names"):  # of pyarrow, whose missing cells NumPy may read as others
-            X = X.to_pandas()
+        # of pyarrow, whose missing cells NumPy may read as others
+        X = X.to_pandas() if hasattr(X, "column_names") else X
         try:
             if y is None:
                 X = validation.validate_data(self, X, reset=False, **how)
