@@ -1,6 +1,7 @@
 """`python -m jaxminimax`: private scorers of tables, and the accountant, from the command line."""
 
 import argparse
+import gc
 import json
 import sys
 import warnings
@@ -38,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
                                if w.category in (UserWarning, notes.NoteWarning)):
         print(f"python -m jaxminimax {args.command}: {noted}", file=sys.stderr)
     print(json.dumps(record, allow_nan=False) if args.json else plain)
+    if argv is None:
+        gc.freeze()  # a process that ends need not search all of JAX for garbage
     return 0
 
 

@@ -19,6 +19,7 @@ import optax
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import clipping, summation
 from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement import host_data, sharding
@@ -181,14 +182,10 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
 
 def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any, z: Any) -> tuple[PyTree, int]:
     """Returns shapes and dtypes of the data, and the number of records."""
-    held = data.rows if isinstance(data, sharding.Sharded) else data
     arguments.call(jax.random.key(0), z, hyper, algorithm, problem)
-    if isinstance(data, host_data.HostData):
-        held = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-            (data.population, *x.shape), x.dtype), data.record)
-    else:
-        arguments.records(held)
-    rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)), held)
+    if not isinstance(data, host_data.HostData):
+        arguments.records(data.rows if isinstance(data, sharding.Sharded) else data)
+    rows = fingerprint.row_shapes(data)
     described = algorithm.mechanism(hyper).records()
     lengths = {x.shape[:1] for x in jax.tree.leaves(rows)}
     if isinstance(data, sharding.Sharded) and not data.grouped:

@@ -144,11 +144,6 @@ def _noise(args: argparse.Namespace, everything: mechanism.Description) -> dict[
             "losses_noise": losses[0].unit if losses else None}
 
 
-def _number(name: str, value: float) -> str:
-    """Prints a number by its name: epsilon and delta rounded up."""
-    return answers.up(value, 6) if name.startswith(("epsilon", "delta")) else f"{value:.6g}"
-
-
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns noise multipliers, epsilon or delta, a line for each."""
     record, lines = _answers(args), []
@@ -156,9 +151,9 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if name == "epsilon" and value == float("inf"):
             value = answers.limit_in_words(record["proven_up_to"], args.delta)
         elif isinstance(value, dict):
-            value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
+            value = ", ".join(f"{player} {answers.up(z, 6)}".strip() for player, z in value.items())
         elif isinstance(value, float):
-            value = _number(name, value) if value < float("inf") else statements.NO_GUARANTEE
+            value = answers.up(value, 6) if value < float("inf") else statements.NO_GUARANTEE
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
     return {name: statements.NO_GUARANTEE if value == float("inf") else value
@@ -304,7 +299,7 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "sampling": " ".join(leaf.summary() for leaf in mechanism.leaves(described)),
             "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
             "why": list(planned.why), "hyper": _plain(planned.hyper)}
-    lines = [f"{name:28} {_number(name, value) if isinstance(value, float) else value}"
+    lines = [f"{name:28} {answers.up(value, 6) if isinstance(value, float) else value}"
              for name, value in line.items() if name not in ("why", "hyper") and value is not None]
     lines += [f"{'hyper ' + name:28} {value}" for name, value in line["hyper"].items()]
     return line, "\n".join([*lines, *planned.why])

@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import jaxminimax as jmm
+from jaxminimax.base import identity
 from jaxminimax.estimators import (
     PrivateAUCClassifier,
     PrivateClassifier,
@@ -202,8 +203,8 @@ def test_a_ledger_refuses_the_fit_too_many(tmp_path):
 
 def test_a_ledger_of_persons_refuses_rows(tmp_path, monkeypatch):
     x, y = made(200)
-    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, *_, unit, **__: mock.Mock(
-        statement=unit))
+    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, *_, unit, assumed, **__: (
+        mock.Mock(statement=unit, assumed=assumed)))
     ledgers = {unit: jmm.accounting.Ledger(tmp_path / str(k), epsilon=9.0, delta=1e-5, unit=unit)
                for k, unit in enumerate(("one person", "one record", "one visit"))}
     for unit, claim, how in (("one person", None, {"owners": range(200)}),
@@ -214,6 +215,12 @@ def test_a_ledger_of_persons_refuses_rows(tmp_path, monkeypatch):
         for other in set(ledgers) - {unit}:
             with pytest.raises(ValueError, match="cannot be added"):
                 model.set_params(ledger=ledgers[other]).fit(x, y, **how)
+    seeded, secret, owned = (PrivateAUCClassifier(bounds=(-1, 1), random_state=seed).fit(
+        x, y, owners=owners).scorer_.assumed for seed, owners in (
+            (0, None), (None, None), (None, range(200))))
+    assert seeded[:-1] == owned[:-1] == secret
+    assert "random_state" in seeded[-1]
+    assert owned[-1] == identity.NAMES
 
 
 def test_columns_by_name_and_groups():

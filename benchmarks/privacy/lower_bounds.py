@@ -172,7 +172,7 @@ def claimed(sampler: str, n: int, m: int, z: float, alpha: float) -> float:
         case "poisson":
             return float(pairs._Mixtures(1, 1, m / n, z)(epsilon)[0])
         case "fixed" | "replacement":
-            return float(gaussian.profile(epsilon, n, m, z / 2, sampler == "replacement")[0])
+            return float(gaussian.Profile(n, m, z / 2, sampler == "replacement")(epsilon)[0])
     raise ValueError(f"the accountant's bound for one release of {sampler!r} is not listed here")
 
 

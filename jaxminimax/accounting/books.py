@@ -304,8 +304,7 @@ class Entry:
 
 _ENFORCED = (
     "The ledger counts a run before the run reads data, and refuses a run that exceeds the "
-    "budget. A run that crashed stays counted.",
-)
+    "budget. A run that crashed stays counted.",)
 _ASSUMED = (
     "Operator: This ledger holds everything that is released about these data, each run with the "
     "description that it was run with. Every run has a key of its own. Nobody put back an older "
@@ -316,8 +315,7 @@ _ASSUMED = (
     "User: A run that was closed with a state made no release after that state.",
     "User: The number of records, the preprocessing and the projections are public. Initial points "
     "and hyper-parameters are public, or computed from releases that this ledger counts.",
-    *stating.ASSUMED[1:-1],
-)
+    *stating.ASSUMED[1:-1])
 
 
 def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],

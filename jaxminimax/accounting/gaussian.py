@@ -293,11 +293,3 @@ class Profile:
         # a lower level has smaller g_k, and so a larger bound
         x = x - 1e-12 * np.maximum(np.abs(x), 1 / self.mu[0])
         return np.where(self._used(x, eps)[0] <= mass, x, self._level(eps, mass / len(self.w)))
-
-
-def profile(epsilon: np.ndarray, population: int, batch: int, z: float, replacement: bool,
-            people: int = 1, rate: float | None = None) -> np.ndarray:
-    """Returns the bound on H at e^epsilon, of any shape; arguments as of `Profile`."""
-    epsilon = np.asarray(epsilon, np.float64)
-    result = Profile(population, batch, z, replacement, people, rate)
-    return result(epsilon.ravel()).reshape(epsilon.shape)

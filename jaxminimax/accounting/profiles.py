@@ -150,8 +150,7 @@ class Profile:
             *(f"  {e:<8.4g} {up(self.delta(e))}" for e in dict.fromkeys(
                 np.linspace(self.epsilons[0], self.epsilons[-1], 9).tolist())),
             f"Closest Gaussian from above at epsilons in [0, {self.epsilons[-1]:.4g}]: mu = "
-            f"{self.mu:.5g}; it holds for no other epsilon.",
-        ]
+            f"{self.mu:.5g}; it holds for no other epsilon."]
         if self.zcdp is None:
             return "\n".join([*lines, "Renyi divergences: none, as some releases have no exact "
                                       "dominating pair."])

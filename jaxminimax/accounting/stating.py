@@ -14,8 +14,7 @@ from jaxminimax.mechanism.costs import concrete
 
 ENFORCED = (
     "The noise, the samples and the clip norms of the run are those that the accountant counted.",
-    "A release beyond the allowed number, or on a sample that cannot be drawn, is NaN.",
-)
+    "A release beyond the allowed number, or on a sample that cannot be drawn, is NaN.")
 
 
 def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
@@ -30,8 +29,7 @@ def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
         "computed from records.",
         "Operator: The random generator's words are independent and uniform, floating-point "
         "arithmetic follows IEEE 754, and equal programs on equal numbers give equal results.",
-        "Operator: How long a release takes is not published.",
-    )
+        "Operator: How long a release takes is not published.")
 
 
 ALONE = ("User: This statement covers one run. Several runs on the same data add up; a ledger adds "
@@ -48,7 +46,7 @@ _SEVERAL_RECORDS = ("A person who contributes k records is protected less: epsil
 _ONE = f"User: The unit of privacy is one record. {_SEVERAL_RECORDS}"
 _CLAIM = f"User: One record is '{{unit}}'. The code does not check this. {_SEVERAL_RECORDS}"
 _PERSONS = ("User: The owner of every row is stated correctly. A record is {unit}, the rows of one "
-            "owner; a person with several names is protected less.")
+            "owner; a person with several names is protected less. " + identity.NAMES)
 _SEVERAL = ("User: No person contributes more than {people} records, wherever they are in the "
             "data. The code does not check this.")
 CAPPED = ("A record is a person, with at most {rows} row(s). The person's other rows are not read. "
@@ -76,8 +74,7 @@ def large_delta(delta: float, n: int) -> tuple[str, ...]:
 _BOUND = {
     "gaussian": "exact Gaussian composition",
     "pld": "composition of privacy loss distributions, rounded up",
-    "chernoff": "Chernoff's bound on the composed privacy loss",
-}
+    "chernoff": "Chernoff's bound on the composed privacy loss"}
 
 
 def accountant_name(bound: str, people: int = 1) -> str:
@@ -301,13 +298,11 @@ _SEARCH_ENFORCED = (
     "It does not publish the number of runs, which of them it was, or the other runs and their "
     "scores.",
     "The number of runs and the candidate of every run are drawn from the key, before any record "
-    "is read. Every run has samples and noise of its own.",
-)
+    "is read. Every run has samples and noise of its own.")
 _SEARCH_ASSUMED = (
     *assumed_of("search", "the list of candidates", "scores, "),
     "User: This statement covers one search. Other releases of the same data add up. Their "
-    "epsilons and deltas are added as numbers, because a search is not a composition of releases.",
-)
+    "epsilons and deltas are added as numbers, because a search is not a composition of releases.")
 _TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
          "reveal it. The time reveals the number of runs, and an observer who knows that there "
          "were k runs sees a privacy loss of up to k runs.")

@@ -57,7 +57,7 @@ import scipy
 
 from jaxminimax.algorithms import planning
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson
+from jaxminimax.mechanism import Full, Poisson
 
 MODES = ("tight", "paper", "manual")
 
@@ -145,12 +145,10 @@ class Public:
         """The variance d sigma^2 + V of one release on a part of m records."""
         k = self.iterates(m)
         noise = self.dim * (2 * self.bound * self.ratio * self.excess / m) ** 2 * (k - 1)
-        match self.drawn(m):
-            case Poisson(rate=rate):
-                return noise + self.bound**2 * (1 - rate) / (rate * m)
-            case FixedSize(batch=batch) | Disjoint(batch=batch):
-                return noise + self.bound**2 / batch
-        return noise
+        drawn = self.drawn(m)
+        spread = drawn.spread()
+        # without fresh samples, as of disjoint ones, that of one sample
+        return noise + (1.0 if spread is None else spread) * self.bound**2 / drawn.batch_size(m)
 
     def distances(self, base: float, m: int, rounds: int) -> list[float]:
         """D_1, ..., D_T of the theorem, for lambda = `base` and m records a round."""

@@ -26,6 +26,8 @@ fixed size. You can attack a problem, a point and a pair of your own in the same
 """
 
 import dataclasses
+import itertools
+import math
 from typing import Any
 
 import jax
@@ -34,10 +36,9 @@ import numpy as np
 
 from jaxminimax import mechanism as mechanisms
 from jaxminimax.accounting import epsilon
-from jaxminimax.audit import pairs, released
-from jaxminimax.audit.bounds import clopper_pearson, linear, lower_bound
+from jaxminimax.audit import pairs, released, signals
 from jaxminimax.audit.pairs import PAIRS, Rounds
-from jaxminimax.audit.signals import Signal, charged_signal, index_signal, signal, signal_of
+from jaxminimax.audit.signals import Signal, charged_signal, clopper_pearson, index_signal, signal
 from jaxminimax.base import checks
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
@@ -48,6 +49,8 @@ __all__ = ["PAIRS", "Audit", "Signal", "audit", "charged_signal", "clopper_pears
 
 _ENOUGH = 4000  # runs that the signal is measured on
 _FEW = 1000  # with fewer it is not
+_THRESHOLDS = 400
+_COLUMNS = 256  # numbers of a run that the linear statistic weighs one by one
 
 
 def __dir__() -> list[str]:
@@ -241,7 +244,7 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
         if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
             seen = dataclasses.replace(mechanism, times=hyper.iterations)  # a round's first release
         if runs >= _FEW and not _moving(getattr(mechanism, "query", None), mechanism):
-            gauge = signal_of(values[0], seen, neighbours=neighbours, confidence=confidence)
+            gauge = signals.signal_of(values[0], seen, neighbours=neighbours, confidence=confidence)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     shared = released.shared_between_releases(
         key, algorithm, hyper, z, jax.tree.map(lambda x: x[0], data), problem,
@@ -272,3 +275,103 @@ def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
         ratio = (x.noisy[:, :, i] - (one + two) / 2) * (one - two) / variance
         scores.append({"likelihood ratio": np.nansum(ratio, (1, 2))})
     return scores
+
+
+# --- the statistic of weighed numbers, and the bound ---
+
+
+def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns Fisher's linear statistic, which separates the first `half` runs best, `[runs]`.
+
+    Noise that several numbers share cancels in it, wherever they are in the path. If a run has
+    many numbers, each round's part of a leaf is first replaced by its component along the two
+    means' difference. Each half of the first runs gets its weights from the other half, so that a
+    choice among statistics prefers none that fits chance.
+
+    Args:
+      one: the observations of the runs on one data set, leaves `[runs, rounds, ...]`.
+      two: those on the other data set.
+      half: the number of runs that the weights are chosen by.
+    """
+    def table(x: Any) -> np.ndarray:
+        x = np.nan_to_num(np.asarray(x, np.float64), posinf=0.0, neginf=0.0)
+        return x.reshape(*x.shape[:2], -1) if x.ndim > 1 else x.reshape(-1, 1, 1)
+
+    tables = [(table(a), table(b)) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two),
+                                                   strict=True)]
+    runs, quarter = len(tables[0][0]), max(2, half // 2)
+    scores = np.empty((2, runs))
+    for shown, by in ((slice(0, quarter), slice(quarter, max(half, quarter + 2))),
+                      (slice(quarter, half), slice(0, quarter)),
+                      (slice(half, runs), slice(0, half))):
+        scores[:, shown] = _weighed(tables, by, shown)
+    return scores[0], scores[1]
+
+
+def _weighed(tables: list[tuple[np.ndarray, np.ndarray]], by: slice, shown: slice) -> np.ndarray:
+    """Returns the statistic of the runs `shown` whose weights separate the runs `by`."""
+    sides: list[list[np.ndarray]] = [[], []]
+    many = sum(a.shape[1] * a.shape[2] for a, _ in tables) > _COLUMNS
+    for pair in tables:
+        gap = pair[0][by].mean(0) - pair[1][by].mean(0)
+        for side, x in zip(sides, pair, strict=True):
+            side.append(np.einsum("rtk,tk->rt", x, gap) if many else x.reshape(len(x), -1))
+    one, two = (np.concatenate(side, 1) for side in sides)
+    gap = one[by].mean(0) - two[by].mean(0)
+    spread = np.atleast_2d(np.cov(one[by].T) + np.cov(two[by].T))
+    scale = np.sqrt(np.maximum(np.diag(spread), 1e-30))
+    spread = spread / np.outer(scale, scale) + 1e-12 * np.eye(len(scale))
+    weight = np.linalg.solve(spread, gap / scale)
+    weight /= max(math.sqrt(weight @ spread @ weight), 1e-30)
+    middle = (one[by].mean(0) + two[by].mean(0)) / 2
+    return np.stack([(x[shown] - middle) @ (weight / scale) for x in (one, two)])
+
+
+def _bound(hits: Any, other: Any, trials: int, delta: float, confidence: float) -> np.ndarray:
+    """Returns the lower bound on epsilon from the counts of an event on each side."""
+    error = (1 - confidence) / 2
+    low, _ = clopper_pearson(hits, trials, error)
+    _, high = clopper_pearson(other, trials, error)
+    return np.maximum(np.log(np.maximum(low - delta, 1e-300) / high), 0.0)
+
+
+def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: float,
+                confidence: float = 0.999) -> tuple[float, str, tuple[int, int], int]:
+    """Computes a lower bound on epsilon from statistics of independent runs on two data sets.
+
+    The first half of the runs chooses the statistic, its sign, the order of the pair and the
+    threshold; only the second half enters the bound. Nothing is assumed about the distributions.
+
+    Args:
+      one: statistics of the runs on one data set, each `[runs]`, by name.
+      two: statistics of as many runs on the other.
+      delta: delta of the bound, in (0, 1).
+      confidence: the confidence of the bound.
+
+    Returns:
+      The bound, the statistic's name, how often its event was seen on each side, and among how
+      many runs.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> one, two = rng.normal(0, 1, 4000), rng.normal(1, 1, 4000)  # of either data set
+        >>> epsilon, *_ = jmm.audit.lower_bound({"mean": one}, {"mean": two}, 1e-2)
+        >>> bool(0.5 < epsilon < 4)
+        True
+    """
+    pair = (one, two)
+    half = len(next(iter(one.values()))) // 2
+    best, chosen = -1.0, (0, 1.0, next(iter(one)), math.inf)
+    for likelier, sign, name in itertools.product((0, 1), (1.0, -1.0), one):
+        p, q = (sign * pair[i][name][:half] for i in (likelier, 1 - likelier))
+        cuts = np.unique(np.quantile(np.concatenate([p, q]), np.linspace(0, 1, _THRESHOLDS)))
+        hits, other = (half - np.searchsorted(np.sort(x), cuts) for x in (p, q))
+        values = _bound(hits, other, half, delta, confidence)
+        if values.max() > best:
+            best = float(values.max())
+            chosen = (likelier, sign, name, float(cuts[np.argmax(values)]))
+    likelier, sign, name, cut = chosen
+    seen = [int(np.sum(sign * x[name][half:] >= cut)) for x in pair]
+    trials = len(one[name]) - half
+    attained = float(_bound(seen[likelier], seen[1 - likelier], trials, delta, confidence))
+    return attained, name, (seen[0], seen[1]), trials

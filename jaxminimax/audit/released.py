@@ -19,10 +19,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 
 from jaxminimax import mechanism
 from jaxminimax.accounting import effective_noise_multiplier
-from jaxminimax.audit import bounds, pairs
+from jaxminimax.audit import pairs
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.drivers import run
 from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size, costs
@@ -286,4 +287,23 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
     noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in shown], 1)
     noise = noise[np.isfinite(noise).all(1)]  # NaN stands for samples that cannot be drawn
     columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], _NUMBERS)).astype(int)
-    return bounds.shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)
+    return shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)
+
+
+def shared_noise(noise: np.ndarray, signals: np.ndarray, confidence: float) -> float:
+    """Returns a lower bound on the largest |correlation| of noise; 0 if it may be chance.
+
+    It correlates noise, `[runs, k]`, and its size with those of other numbers, and with whether a
+    sample holds the record, `[runs, releases]`, by Fisher's transformation, for all pairs together.
+    """
+    noise, signals = (x[:, x.std(0) > 0] for x in (noise, signals))
+    runs, k = noise.shape
+    columns = np.concatenate([noise, np.abs(noise), signals], 1)
+    # pairs of which one at least is noise, but for a number and its own size
+    pairs = np.triu(np.ones((2 * k, columns.shape[1]), bool), 1)
+    pairs[np.arange(k), np.arange(k) + k] = False
+    if not pairs.any():
+        return 0.0
+    correlation = np.abs(np.corrcoef(columns.T))[: 2 * k][pairs]
+    error = scipy.stats.norm.isf((1 - confidence) / (2 * len(correlation))) / math.sqrt(runs - 3)
+    return max(0.0, math.tanh(math.atanh(min(correlation.max(), 1 - 1e-15)) - error))

@@ -17,8 +17,8 @@ import numpy as np
 import scipy
 
 from jaxminimax.accounting import curve
-from jaxminimax.audit.bounds import clopper_pearson, gaussian_signal, laplace_signal, shared_noise
 from jaxminimax.audit.pairs import Observe, Rounds, first_release, rounds
+from jaxminimax.audit.released import shared_noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
 from jaxminimax.mechanism import Full, TreeSums, factorisation, repeat
@@ -165,6 +165,67 @@ def _innovations(steps: np.ndarray, bands: int, restart: int | None) -> np.ndarr
     return np.concatenate([
         scipy.signal.lfilter([1.0], a / a[0], steps[:, start:start + (restart or rounds)], axis=1)
         for start in range(0, rounds, restart or rounds)], 1)
+
+
+def gaussian_signal(noise: np.ndarray, move: np.ndarray,
+                    confidence: float) -> tuple[float, float, float]:
+    """The distance of `move`, `[k]`, from 0 in the metric of noise `[runs, k]`, with bounds.
+
+    For Gaussian noise with sample covariance S of nu degrees of freedom and true covariance V,
+    nu (move' V^-1 move) / (move' S^-1 move) has the chi-squared law of nu - k + 1 degrees.
+
+    Raises:
+      ValueError: for too few runs.
+    """
+    noise = noise - noise.mean(0)
+    scale = noise.std(0)
+    still = scale <= 1e-9 * np.maximum(np.abs(move), 1e-300)
+    if np.any(still & (move != 0)):
+        return math.inf, math.inf, math.inf
+    noise, move, scale = noise[:, ~still], move[~still], scale[~still]
+    runs, k = noise.shape
+    if runs < 10 * (k + 1):
+        raise ValueError(f"runs must be at least {10 * (k + 1)} for {k} released numbers, got "
+                         f"{runs}: give more, or a Hyper of fewer rounds.")
+    if not k:
+        return 0.0, 0.0, 0.0
+    correlation = np.atleast_2d(np.corrcoef(noise.T)) + 1e-13 * np.eye(k)
+    unit = move / (scale * math.sqrt(runs / (runs - 1)))
+    square = float(unit @ np.linalg.solve(correlation, unit))
+    degrees, error = runs - k, 1 - confidence
+    quantiles = scipy.stats.chi2.ppf([0.5, error, 1 - error], degrees) / (runs - 1)
+    middle, low, high = (math.sqrt(max(square, 0.0) * q) for q in quantiles)
+    return middle, low, high
+
+
+def laplace_signal(noise: np.ndarray, move: np.ndarray,
+                   confidence: float) -> tuple[float, float, float]:
+    """Sums |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
+    each = np.abs(noise - np.median(noise, 0)).mean(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / each)))
+    error = 1 - confidence  # 2 runs mean |noise| / scale has that law
+    low, high = scipy.stats.chi2.ppf([error, 1 - error], 2 * len(noise)) / (2 * len(noise))
+    return value, value * low, value * high
+
+
+def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns lower and upper confidence bounds on a probability.
+
+    Args:
+      hits: how often the event was seen, any shape.
+      trials: the number of independent trials.
+      error: the largest probability that either bound is wrong.
+
+    Examples:
+        >>> low, high = jmm.audit.clopper_pearson(5, 10, 0.025)
+        >>> round(float(low), 3), round(float(high), 3)
+        (0.187, 0.813)
+    """
+    hits = np.asarray(hits, np.float64)
+    low = scipy.special.betaincinv(np.maximum(hits, 1), trials - hits + 1, error)
+    high = scipy.special.betaincinv(hits + 1, np.maximum(trials - hits, 1), 1 - error)
+    return np.where(hits > 0, low, 0.0), np.where(hits < trials, high, 1.0)
 
 
 def _reads(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:

@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxminimax.base.types import PyTree  # loads JAX, which scoring does without
 
+NAMES = ("The names of the persons, and so their number, are public. Neighbouring data sets differ "
+         "in the rows of one person.")
 LONGEST = 10**4000  # Python prints integers of 4,300 digits and no longer ones
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,999}")
 

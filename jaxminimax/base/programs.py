@@ -24,6 +24,7 @@ import contextlib
 import contextvars
 import enum
 import functools
+import gc
 import hashlib
 import importlib.util
 import inspect
@@ -32,6 +33,7 @@ import math
 import pathlib
 import pickle
 import platform
+import struct
 import sys
 import time
 import types
@@ -137,11 +139,10 @@ class Compiled:
         places, tree = jax.tree.flatten_with_path(arguments)
         donated = tuple(k for k, (where, _) in enumerate(places)
                         if where[0].key in self._how.get("donate_argnames", ()))
-        traced = jax.jit(flat, donate_argnums=donated, compiler_options=options).trace(
-            *(x for _, x in places))
-        lowered = traced.lower()
-        with _without_cache():
-            program = lowered.compile()
+        with _to_store():
+            traced = jax.jit(flat, donate_argnums=donated, compiler_options=options).trace(
+                *(x for _, x in places))
+            program = traced.lower().compile()
         if not traced.jaxpr.effects:
             _store(path, program)
         return program
@@ -245,7 +246,8 @@ def _folder(base: str) -> pathlib.Path | None:
     """Returns a folder of this user alone, in the one where JAX keeps programs; None without."""
     folder = pathlib.Path(base, "tables")
     with contextlib.suppress(OSError, ValueError):
-        if sys.platform != "win32" and folder.parent.is_dir():  # owners are known, and no URL
+        if sys.platform != "win32" and "://" not in base:  # owners are known, and no URL
+            folder.parent.mkdir(parents=True, exist_ok=True)  # as JAX does
             own_files.make(folder)
             own_files.check(folder, secret=True)
             return folder
@@ -257,14 +259,17 @@ def _sources() -> list[pathlib.Path]:
 
     Raises:
       OSError: if one cannot be read, or need not be what this process loaded: it was written later,
-        or after Python compiled it, which does not notice that in one second.
+        or after Python compiled a file of its size and second, which Python does not notice.
     """
     own = pathlib.Path(__file__)
     paths = [x for x in own.parents[1].rglob("*.[pn]*") if x.parent.name != "__pycache__"]
     for path in (own, *paths):
         stats, cached = path.stat(), pathlib.Path(importlib.util.cache_from_source(path))
-        if stats.st_ctime_ns > _LOADED or (
-                cached.exists() and cached.stat().st_mtime_ns < stats.st_mtime_ns):
+        stale = cached.exists() and cached.stat().st_mtime_ns < stats.st_mtime_ns
+        if stale:  # and Python would compile it anew
+            header = struct.unpack("<III", cached.read_bytes()[4:16].ljust(12, b"1"))
+            stale = header[0] or header == (0, int(stats.st_mtime) % 2**32, stats.st_size % 2**32)
+        if stats.st_ctime_ns > _LOADED or stale:
             raise OSError(f"{path} may be newer than what this process runs.")
     return sorted(paths)
 
@@ -375,8 +380,13 @@ def _store(path: pathlib.Path, program: Any) -> None:
 
 
 @contextlib.contextmanager
-def _without_cache() -> Iterator[None]:
-    """Has JAX compile, as a program that it loads from its own cache cannot be stored again."""
+def _to_store() -> Iterator[None]:
+    """Has JAX compile, as a program that it loads from its own cache cannot be stored again.
+
+    Python collects no garbage within: tracing makes little, and searching takes a tenth of it.
+    """
+    collects = gc.isenabled()
+    gc.disable()
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     try:
@@ -384,3 +394,5 @@ def _without_cache() -> Iterator[None]:
     finally:
         jax.config.update("jax_enable_compilation_cache", True)
         compilation_cache.reset_cache()
+        if collects:
+            gc.enable()

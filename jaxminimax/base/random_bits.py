@@ -1,17 +1,23 @@
 """Random words from a key, as fast as its generator computes them."""
 
 import math
+import types
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxminimax.base.tree import in_float64, materialise
 from jaxminimax.base.types import PyTree
 
 _LANES, _MANY = 16, 2**12  # words in a row, and from how many on rows pay
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_HOST = types.SimpleNamespace(
+    add=np.add, bitwise_or=np.bitwise_or, bitwise_xor=np.bitwise_xor, shift_left=np.left_shift,
+    shift_right_logical=np.right_shift)
 
 
 @jax.jit
@@ -23,12 +29,18 @@ def threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
+    return _cipher(lax, key, x, y)
+
+
+def _cipher(by: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Computes `threefry` by functions of `jax.lax`, traced faster than operators, or `_HOST`."""
     keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
     x, y = x + keys[0], y + keys[1]
     for i in range(5):
         for turn in _ROTATIONS[i % 2]:
-            x = x + y
-            y = ((y << turn) | (y >> (32 - turn))) ^ x
+            x = by.add(x, y)
+            y = by.bitwise_xor(by.bitwise_or(by.shift_left(y, np.uint32(turn)),
+                                             by.shift_right_logical(y, np.uint32(32 - turn))), x)
         x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + np.uint32(i + 1)
     return x, y
 
@@ -46,7 +58,7 @@ def rolled_threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Arr
             y = ((y << turn) | (y >> (np.uint32(32) - turn))) ^ x
         return x + keys[0], y + keys[1] + (i + 1).astype(jnp.uint32), *keys[1:], keys[0]
 
-    return jax.lax.fori_loop(0, 5, step, (x + key[0], y + key[1], key[1], third, key[0]))[:2]
+    return lax.fori_loop(0, 5, step, (x + key[0], y + key[1], key[1], third, key[0]))[:2]
 
 
 def _generator(key: jax.Array) -> str:
@@ -72,6 +84,16 @@ def fold_in(key: jax.Array, number: jax.typing.ArrayLike, kind: int = 0) -> jax.
     counter = jnp.uint32(kind), jnp.asarray(number, jnp.uint32)
     halves = [jnp.stack(threefry(half, *counter)) for half in data.reshape(-1, 2)]
     return jax.random.wrap_key_data(jnp.concatenate(halves), impl=generator)
+
+
+def fold_in_on_host(key: jax.Array, number: int) -> jax.Array:
+    """Returns `fold_in(key, number)`, of threefry by NumPy: JAX would compile a program for it."""
+    generator = _generator(key)
+    if generator == "rbg" or isinstance(key, jax.core.Tracer):
+        return fold_in(key, number)
+    counter = np.array([[0], [number]], np.uint32)
+    words = _cipher(_HOST, np.asarray(jax.random.key_data(key)), *counter)
+    return jax.random.wrap_key_data(jax.device_put(np.concatenate(words)), impl=generator)
 
 
 def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
@@ -106,10 +128,10 @@ def _many_words(data: jax.Array, size: int, part: int) -> jax.Array:
     count = (size + 1) // 2
 
     def both() -> jax.Array:
-        row, lane = (jax.lax.broadcasted_iota(jnp.uint32, (-(-count // _LANES), _LANES), axis)
+        row, lane = (lax.broadcasted_iota(jnp.uint32, (-(-count // _LANES), _LANES), axis)
                      for axis in range(2))
         x, y = threefry(data, row * _LANES + lane + np.uint32(part << 31), jnp.zeros_like(row))
-        second = jax.lax.broadcasted_iota(jnp.int32, (len(row), 2, _LANES), 1) == 1
+        second = lax.broadcasted_iota(jnp.int32, (len(row), 2, _LANES), 1) == 1
         return jnp.where(second, y[:, None], x[:, None])
 
     words = materialise(both)
@@ -130,7 +152,7 @@ def word_pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,
     if generator == "rbg":
         x, y = _of_the_device(jax.random.key_data(fold_in(key, part)), (2, *shape))
         return x, y
-    count = (jax.lax.iota(jnp.uint32, size) + np.uint32(part << 31)).reshape(shape)
+    count = (lax.iota(jnp.uint32, size) + np.uint32(part << 31)).reshape(shape)
     cipher = rolled_threefry if rolled else threefry
     return cipher(jax.random.key_data(key), count, jnp.zeros_like(count))
 

@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import math
 import os
 import pathlib
 import platform
@@ -35,7 +34,7 @@ from jax.sharding import Mesh
 from jaxminimax.base import checks, programs
 from jaxminimax.base.types import AnyProblem, GroupProblem, PyTree, Saddle
 from jaxminimax.placement import sent_rows, sharding
-from jaxminimax.placement.host_data import HostData, Reader
+from jaxminimax.placement.host_data import HostData
 
 KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
 _LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")
@@ -124,7 +123,7 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
                          f"shard(data, mesh, grouped={grouped}).")
     lead = 1 + grouped
     total, shapes, factors_of = np.zeros(2, np.uint64), [], []
-    for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(_shapes(data))):
+    for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(row_shapes(data))):
         shapes.append(repr((jax.tree_util.keystr(path), x.shape, x.dtype.name)))
         words = -(-x.dtype.itemsize * int(np.prod(x.shape[lead:])) // 4)
         secrets = hashlib.shake_256(own + number.to_bytes(4, "little")).digest(
@@ -140,7 +139,7 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
     return mark(own, total.tobytes(), *(x.encode() for x in shapes))
 
 
-def _shapes(data: PyTree) -> PyTree:
+def row_shapes(data: PyTree) -> PyTree:
     """Shapes of all rows, and dtypes as a device has them."""
     if isinstance(data, HostData | sent_rows.HostShards):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
@@ -188,30 +187,13 @@ def _held(number: int, x: Any, first: int, population: int,
 def _on_host(data: HostData, stretches: list[tuple[int, int]],
              counted: list[bool]) -> Iterator[tuple[int, int, np.ndarray]]:
     """The rows on this host, as stretches of the population: first number, how many, and which."""
-    begin = 0
+    begin, at_once = 0, max(1, min(_ROWS, _CHUNK // max(1, data.record_bytes)))
     for (first, count), mine in zip(stretches, counted, strict=True):
-        if mine:
-            for leaf, at, piece in _stretch(data, begin, begin + count):
-                yield leaf, first + at - begin, piece
+        for at in range(0, count if mine else 0, at_once):
+            rows = data.take(np.arange(begin + at, begin + min(at + at_once, count)))
+            for leaf, piece in enumerate(jax.tree.leaves(rows)):
+                yield leaf, first + at, piece
         begin += count
-
-
-def _stretch(data: HostData, begin: int, end: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    number = 0
-    for x in data.held:
-        width = 1
-        if isinstance(x, Reader):  # all its leaves at once: each record is read once
-            width = len(x.leaves)
-            bytes_each = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in x.leaves)
-            at_once = max(1, min(_ROWS, _CHUNK // max(1, bytes_each)))
-            for first in range(begin, end, at_once):
-                rows = x.take(np.arange(first, min(first + at_once, end)))
-                for k, piece in enumerate(jax.tree.leaves(rows)):
-                    yield number + k, first, piece
-        else:
-            for at, piece in _chunks(x[begin:end], end - begin):
-                yield number, begin + at, piece
-        number += width
 
 
 def _chunks(x: Any, count: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -269,7 +251,7 @@ def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
 def _of_problem(own: bytes, z: Saddle, data: PyTree, problem: AnyProblem) -> dict[str, str]:
     grouped = isinstance(problem, GroupProblem)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1 + grouped:], x.dtype),
-                          _shapes(data))
+                          row_shapes(data))
     key = (jax.random.key(0, impl="threefry2x32"),) if problem.random else ()
     if isinstance(problem, GroupProblem):
         fields = {name: x for name, x in problem._asdict().items()

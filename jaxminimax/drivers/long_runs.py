@@ -54,6 +54,12 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
     return jax.lax.fori_loop(0, rounds, step, state)
 
 
+def _copied(x: jax.Array) -> jax.Array:
+    """Copies an array, without a program if this process has all of it."""
+    alone = isinstance(x, jax.Array) and x.is_fully_addressable
+    return jax.device_put(x, may_alias=False) if alone else jnp.array(x, copy=True)
+
+
 def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem, *, delta: float,
         neighbours: str = "replace_one", alongside: tuple[mechanism.Description, ...] = (),
@@ -159,7 +165,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     if shards is not None:
         checks.count("shards", shards)
     # a copy: the state is donated to each piece, and the caller's z must outlive that
-    state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
+    state = jax.tree.map(_copied, algorithm.init(z, hyper))
     shards = sharding.shards_of(data, shards)
     # only what is stored is marked by the key
     stored = checkpoint is not None or ledger is not None

@@ -9,12 +9,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
-from jaxminimax.base import checks, identity
+from jaxminimax.base import checks, identity, random_bits
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
 
+_SEEDED = ("Operator: Nobody else has random_state, or can guess it. Anyone who can may remove the "
+           "noise: this is an experiment, and no release.")
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
                "release, so a record of weight 2 cannot count twice. Leave the weights out.")
@@ -103,11 +105,13 @@ class PrivateEstimator(BaseEstimator):
         for described in paid:
             cells = records.records(schema.charged_cells(table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
-                jax.random.fold_in(key, 1), described, cells.x, cells.weight))
+                random_bits.fold_in_on_host(key, 1), described, cells.x, cells.weight))
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
-            jax.random.fold_in(key, 0), rows, kept, schema, chosen,
-            unit=unit, assumed=(how, self._public), noted=noted)
+            random_bits.fold_in_on_host(key, 0), rows, kept, schema, chosen,
+            unit=unit, noted=noted, assumed=(
+                how, self._public, *(() if owners is None else (identity.NAMES,)),
+                *(() if self.random_state is None else (_SEEDED,))))
         self.statement_ = self.scorer_.statement
         return self
 
@@ -162,8 +166,8 @@ class PrivateEstimator(BaseEstimator):
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
-        if hasattr(X, "column_names"):  # of pyarrow, whose missing cells NumPy may read as others
-            X = X.to_pandas()
+        # of pyarrow, whose missing cells NumPy may read as others
+        X = X.to_pandas() if hasattr(X, "column_names") else X
         try:
             if y is None:
                 X = validation.validate_data(self, X, reset=False, **how)

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.metrics import roc_auc_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -87,6 +86,8 @@ class PrivateAUCClassifier(PrivateScorer):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Returns the AUC; it is not private, and for records that were not used to train."""
+        from sklearn.metrics import roc_auc_score  # loads much that fit does not need
+
         return float(roc_auc_score(np.asarray(y) == self.classes_[1], self.decision_function(X),
                                    sample_weight=sample_weight))
 

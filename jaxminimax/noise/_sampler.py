@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks, tree
+from jaxminimax.base import checks, programs, tree
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.noise import _tables
 
@@ -135,7 +135,8 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike) -> jax
     shift = jnp.clip(_tables.BITS - jnp.asarray(bits, jnp.int32), 0, _tables.BITS)
     padded = -(-size // _LANES) * _LANES
     x = tree.materialise(lambda: first(random_words(key, (padded,)), shift))
-    return _settled(key, x, shift)[:size]
+    # a table's programs run too seldom for what is quicker, and takes longer to compile
+    return _settled(key, x, shift, _MANY if programs.effort() else _FEW)[:size]
 
 
 def first(word: jax.Array, shift: jax.Array) -> jax.Array:
@@ -179,9 +180,10 @@ def _capacity(size: int) -> int:
     return min(size, math.ceil(mean + 8 * math.sqrt(mean) + 2))
 
 
-@jax.jit  # traced once for all programs with so many numbers
-def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
-    """Replaces what is in doubt in `x`, int32 `[32 k]`."""
+# traced once for all programs with so many numbers
+@functools.partial(jax.jit, static_argnames="few")
+def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, few: int) -> jax.Array:
+    """Replaces what is in doubt in `x`, int32 `[32 k]`; in integers alone up to `few` of them."""
     size = x.shape[0]
     fine = _tables.fine_key(key)
     capacity = _capacity(size)
@@ -196,7 +198,7 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
     def one_by_one(x: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda x: jnp.any(x == DOUBT), one, x)
 
-    if size <= _FEW:
+    if size <= few:
         return jax.lax.cond(tree.in_any_lane(x == DOUBT), one_by_one, lambda x: x, x)
 
     lane = np.arange(_LANES, dtype=np.uint32)[:, None]

@@ -152,6 +152,7 @@ def _middle(word: jax.Array, second: jax.Array, third: jax.Array,
     return below, (below != above) | (m == 0)
 
 
+@jax.jit  # traced once for all programs
 def last(words: jax.Array) -> jax.Array:
     """Computes floor(2^22 q(u)) of one number, int32 `[]`, in integers; `words` uint32 `[8]`.
 

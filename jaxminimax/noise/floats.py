@@ -50,7 +50,7 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
     """
     checks.one_of("generator", generator, ("threefry2x32", "rbg"))
     drawn = np.frombuffer(os.urandom(8 if generator == "threefry2x32" else 16), np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(drawn), impl=generator)
+    return jax.random.wrap_key_data(jax.device_put(drawn), impl=generator)
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:

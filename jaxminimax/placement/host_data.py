@@ -244,15 +244,6 @@ class HostData:
             if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
                 mapped.madvise(mmap.MADV_RANDOM if begin else mmap.MADV_NORMAL)
 
-    def leaf(self, number: int, numbers: np.ndarray) -> np.ndarray:
-        """Takes rows of one leaf of the records; other arrays are not read."""
-        for x in self.held:
-            width = len(x.leaves) if isinstance(x, Reader) else 1
-            if number < width:
-                return jax.tree.leaves(_take(x, numbers))[number]
-            number -= width
-        raise IndexError(number)
-
 
 def _take(x: np.ndarray | Reader, numbers: np.ndarray) -> PyTree:
     if isinstance(x, Reader):

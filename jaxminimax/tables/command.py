@@ -185,7 +185,11 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
 
 
 def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
-    """Measures a scorer on rows held out, and a model without privacy next to it.
+    """Measures a scorer on rows held out, and a model without privacy; no guarantee covers that.
+
+    Of a label with a positive value the reference is an ordinary logistic regression on the same
+    features, standardised by the training rows, the better of two strengths of regularisation: of
+    both on the test rows, so that it is no weaker than what a user would get.
 
     Args:
       scorer: trained on `rows`.
@@ -193,18 +197,24 @@ def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
       test: rows held out.
 
     Returns:
-      For a label with a positive value what `aucs` does. Otherwise the numbers of `measured`
-      by name, and those of a logistic or a ridge regression by name with `_reference`.
+      For a label with a positive value `auc`, `auc_standard_error` and `auc_reference`; None where
+      the held-out rows have one label only. Otherwise the numbers of `measured` by name, and those
+      of a logistic or a ridge regression by name with `_reference`.
 
     Raises:
       ImportError: without scikit-learn.
     """
-    schema = scorer.schema
-    if schema.target is None:
-        return aucs(scorer, rows, test)
-    own = measured(schema, test, scorer.decision_function(test))
-    best = measured(schema, test, reference(schema, rows, test))
-    return {**own, **{f"{name}_reference": number for name, number in best.items()}}
+    schema, scores = scorer.schema, scorer.decision_function(test)
+    if schema.target is not None:
+        best = measured(schema, test, reference(schema, rows, test))
+        return {**measured(schema, test, scores),
+                **{f"{name}_reference": number for name, number in best.items()}}
+    held, y, auc, error, plain = schema.labels(test), schema.labels(rows), None, None, None
+    if len(np.unique(held)) == 2:
+        auc, error = area(scores, held)
+        if len(np.unique(y)) == 2:
+            plain = regression(schema.features(rows), y, schema.features(test), held)
+    return {"auc": auc, "auc_standard_error": error, "auc_reference": plain}
 
 
 def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float | None]:
@@ -267,35 +277,6 @@ def _standardised(model: Any) -> Any:
     from sklearn import pipeline, preprocessing
 
     return pipeline.make_pipeline(preprocessing.StandardScaler(), model)
-
-
-def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
-    """Measures AUC on rows held out, with privacy and without; the guarantee covers neither.
-
-    The reference is an ordinary logistic regression on the same features, standardised by the
-    training rows, the better of two strengths of regularisation: of both on the test rows, so that
-    it is no weaker than what a user would get.
-
-    Args:
-      scorer: trained on `rows`.
-      rows: of the training set.
-      test: rows held out.
-
-    Returns:
-      `auc`, `auc_standard_error` and `auc_reference`; None where the held-out rows have one label
-      only.
-
-    Raises:
-      ImportError: without scikit-learn.
-    """
-    schema = scorer.schema
-    held, y = schema.labels(test), schema.labels(rows)
-    auc = error = best = None
-    if len(np.unique(held)) == 2:
-        auc, error = area(scorer.decision_function(test), held)
-        if len(np.unique(y)) == 2:
-            best = regression(schema.features(rows), y, schema.features(test), held)
-    return {"auc": auc, "auc_standard_error": error, "auc_reference": best}
 
 
 def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:

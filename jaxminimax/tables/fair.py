@@ -26,6 +26,7 @@ import optax
 from jaxminimax.accounting import calibrate, statement
 from jaxminimax.algorithms import descent, sgda
 from jaxminimax.base import checks
+from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
 from jaxminimax.mechanism import Description, Query, Repeat, Sequence, budget_split
@@ -172,7 +173,7 @@ def train_fair(key: jax.Array, rows: records.Records, groups: np.ndarray, schema
       assumed: for the statement.
       noted: notes from before the training, which the scorer keeps.
     """
-    first, second, third = jax.random.split(key, 3)
+    first, second, third = (fold_in_on_host(key, k) for k in range(3))
     plain, kind, k = chosen.plain, chosen.kind, chosen.groups
     by = statistics.release_moments(first, plain.moments, rows.x, rows.y, rows.weight,
                                     schema, plain.standardise)

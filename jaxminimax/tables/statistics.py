@@ -56,10 +56,9 @@ from jaxminimax.accounting import calibrate_shares
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Description, Query, Repeat
 from jaxminimax.releases import sums
-from jaxminimax.tables import labels
+from jaxminimax.tables import labels, scorer
 from jaxminimax.tables.columns import Category, Charged, Number
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Moments, spread
 
 RANGES_SHARE = 0.1  # of mu^2, for ranges
 _DECADES, _EACH = (-2, 6), 8
@@ -203,7 +202,7 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
                     weight: np.ndarray, schema: Schema, features: bool = True,
-                    place: Callable[[PyTree], PyTree] = jax.device_put) -> Moments:
+                    place: Callable[[PyTree], PyTree] = jax.device_put) -> scorer.Moments:
     """Releases the noisy means of features, of their squares and of labels.
 
     Args:
@@ -227,11 +226,11 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     of_label, answer = np.split(answer, [kind.numbers])
     prior = kind.prior(of_label)
     if not features:
-        return Moments(np.zeros(width), np.ones(width), prior)
+        return scorer.Moments(np.zeros(width), np.ones(width), prior)
     mean = answer[:width] + shift
     second = mean.copy()  # of 0 and 1
     second[places] = answer[width:] + 1
-    return Moments(mean, second, prior)
+    return scorer.Moments(mean, second, prior)
 
 
 @functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
@@ -294,7 +293,7 @@ def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
     return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T, np.float32)
 
 
-def variances(squares: Any, by: Moments, floor: float | None,
+def variances(squares: Any, by: scorer.Moments, floor: float | None,
               described: Repeat) -> tuple[np.ndarray, np.ndarray]:
     """Returns features' variances by the diagonal of M, and their noise, both `[d]`.
 
@@ -307,5 +306,5 @@ def variances(squares: Any, by: Moments, floor: float | None,
       floor: least variance that a feature was divided by.
       described: the release of M.
     """
-    divided = spread(by, floor)[1] ** 2
+    divided = scorer.spread(by, floor)[1] ** 2
     return divided * np.asarray(squares), divided * deviation(described)

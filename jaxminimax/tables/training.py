@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, books, statement
 from jaxminimax.base import checks, identity, programs
+from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
@@ -19,13 +20,6 @@ from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import MEMORY, Store, in_blocks, scaled
 from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Moments, Scorer
-
-
-@programs.Compiled
-def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array, dict[int, jax.Array]]:
-    """Returns the keys of the moments, of the training, and of the releases around it."""
-    first, second = jax.random.split(key)
-    return first, second, {k: jax.random.fold_in(first, k) for k in (1, 2, 3)}
 
 
 def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen: rule.Defaults, *,
@@ -64,8 +58,9 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
                          "means that are released before it: ledger.reserve(defaults(...)"
                          ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
     place: Callable[[PyTree], PyTree] = jax.device_put if share is None else share.place
-    with programs.briefly(True):
-        first, second, others = _keys(key)
+    # of the moments, of the training, and of the releases around it
+    first, second = (fold_in_on_host(key, k) for k in range(2))
+    others = {k: fold_in_on_host(first, k) for k in (1, 2, 3)}
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
         first, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
         chosen.standardise, place).to_json()))
@@ -102,7 +97,7 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
             np.array(steps["matrix"], np.float32), None))
         of_rows = statistics.variances(steps["squares"], by, floor, described)
     with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
-        done = fit(second, Saddle(start, ()), own, hyper, chosen.algorithm, problem,
+        done = fit(second, Saddle(jax.device_put(start), ()), own, hyper, chosen.algorithm, problem,
                    delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
@@ -253,13 +248,13 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                 delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
 
         entry = reserved() if share is None else processes.in_first(reserved)
-        root, saved = job.key, [PUBLIC]
+        root, saved = job.key, [PUBLIC, *([] if schema.owner is None else [identity.NAMES])]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
                          "budget.")
-            root = jax.random.fold_in(job.key, 0)
+            root = fold_in_on_host(job.key, 0)
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
-                jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
+                fold_in_on_host(job.key, 1), paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
             table, schema = records.with_charged(table, schema, released), released
         room = table.x[:, None] if index is None else table.store.zeros(

@@ -457,11 +457,11 @@ def test_several_records_in_samples_of_a_fixed_size(replacement):
     q = stats.norm.pdf(x, 0, z)
     for eps in (0.0, 0.5, 1.5):
         attained = np.maximum(p - math.exp(eps) * q, 0).sum() * (x[1] - x[0])
-        value = float(gaussian.profile(np.array([eps]), n, m, z, replacement, people)[0])
+        value = float(gaussian.Profile(n, m, z, replacement, people)(np.array([eps]))[0])
         assert attained <= value * (1 + 1e-6)
         assert attained > 0.3 * value
-    one = gaussian.profile(np.array([0.0, 0.5]), n, m, z, replacement)
-    assert np.all(one < gaussian.profile(np.array([0.0, 0.5]), n, m, z, replacement, people))
+    one = gaussian.Profile(n, m, z, replacement)(np.array([0.0, 0.5]))
+    assert np.all(one < gaussian.Profile(n, m, z, replacement, people)(np.array([0.0, 0.5])))
 
 
 def test_laplace_numbers_of_several_people_are_worst_as_one():

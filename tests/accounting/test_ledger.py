@@ -805,6 +805,7 @@ def test_runs_of_another_unit_are_refused(path):
     of_persons = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6, unit="one person")
     stated = train(of_persons, data=persons, n=4, problem=each, name="persons").statement
     assert stated.unit == "one person"
+    assert "names of the persons, and so their number, are public" in " ".join(stated.assumed)
     with pytest.raises(ValueError, match="unit = 'one record', and the ledger for 'one person'"):
         train(of_persons, key=1)
     with pytest.raises(ValueError, match="unit='one person'"):

@@ -189,9 +189,9 @@ def test_a_larger_group_is_dominated_by_the_smallest(replacement):
     """Its profile, and explicit releases of all hits: others 0, and each record one way."""
     eps, x = np.array([0.0, 0.2, 1.0]), np.linspace(-20, 20, 20_001)
     for n, k, m, z in itertools.product((5, 7), (2, 3), (1, 2), (0.5, 1.5)):
-        least = gaussian.profile(eps, n, m, z, replacement, k)
+        least = gaussian.Profile(n, m, z, replacement, k)(eps)
         for more, fewer in itertools.product((0, 1, 6), range(1, k + 1)):
-            other = gaussian.profile(eps, n + more, m, z, replacement, fewer)
+            other = gaussian.Profile(n + more, m, z, replacement, fewer)(eps)
             assert np.all(other <= least * (1 + 1e-9))
             law = (stats.binom(m, fewer / (n + more)).pmf(range(m + 1)) if replacement
                    else np.array(hits(n + more, fewer, m), float))

@@ -71,9 +71,9 @@ def test_reference_table(n, m, z, times, laplace, delta, poisson, wor, wr):
 
 def test_unit_values_of_the_profile():
     at = np.array([0, 0.1, 0.5, 1])
-    np.testing.assert_allclose(gaussian.profile(at, 1000, 50, 1.0, True),
+    np.testing.assert_allclose(gaussian.Profile(1000, 50, 1.0, True)(at),
                                (1.904374e-2, 5.419587e-3, 3.439372e-4, 4.115834e-5), rtol=1e-6)
-    np.testing.assert_allclose(gaussian.profile(at, 1000, 50, 2.0, True),
+    np.testing.assert_allclose(gaussian.Profile(1000, 50, 2.0, True)(at),
                                (9.855864e-3, 2.083165e-4, 1.028084e-8, 5.173547e-12), rtol=1e-6)
 
 
@@ -105,8 +105,8 @@ def test_multiplicities_add_up(n, m):
 
 def test_one_draw_is_the_same_with_and_without_replacement():
     at = np.linspace(0, 3, 50)
-    np.testing.assert_allclose(gaussian.profile(at, 50, 1, 1.0, True),
-                               gaussian.profile(at, 50, 1, 1.0, False), rtol=1e-9, atol=1e-20)
+    np.testing.assert_allclose(gaussian.Profile(50, 1, 1.0, True)(at),
+                               gaussian.Profile(50, 1, 1.0, False)(at), rtol=1e-9, atol=1e-20)
     assert jmm.epsilon(fixed(50, 5, 2, 40, replacement=True), 1e-5) > jmm.epsilon(
         fixed(50, 5, 2, 40), 1e-5) * 1.03
 
@@ -122,14 +122,14 @@ def test_no_amount_of_noise_makes_the_bound_fall_below_one_hit():
     """Of a record in n, drawn once: rounding counts for more than H itself where noise is great."""
     for z in (1e4, 1e9, 1e13, 1e15, 1e17):
         exact = 1e-3 * math.erf(1 / (z * math.sqrt(8)))
-        value = float(gaussian.profile(np.zeros(1), 1000, 1, z, True)[0])
+        value = float(gaussian.Profile(1000, 1, z, True)(np.zeros(1))[0])
         assert exact <= value <= exact + 1e-16 + 1e-8 * exact
 
 
 def test_water_filling_beats_the_common_threshold():
     at = np.linspace(0, 4, 80)
     for n, m, z in ((1000, 50, 1.0), (20, 4, 1.5), (6, 6, 0.8)):
-        ours, theirs = gaussian.profile(at, n, m, z, True), common_threshold(at, n, m, z)
+        ours, theirs = gaussian.Profile(n, m, z, True)(at), common_threshold(at, n, m, z)
         assert np.all(ours <= theirs * (1 + 1e-9))
         assert np.any(ours < 0.9 * theirs)
 
@@ -137,10 +137,10 @@ def test_water_filling_beats_the_common_threshold():
 def test_the_glued_profile_is_convex():
     for n, m, z, replacement in ((1000, 50, 1.0, True), (10, 4, 0.7, False), (6, 6, 2.0, True)):
         alpha = np.linspace(math.exp(-3), math.exp(3), 4001)
+        bound = gaussian.Profile(n, m, z, replacement)
         h = np.where(alpha >= 1,
-                     gaussian.profile(np.log(np.maximum(alpha, 1)), n, m, z, replacement),
-                     1 - alpha + alpha * gaussian.profile(np.log(np.maximum(1 / alpha, 1)), n, m,
-                                                             z, replacement))
+                     bound(np.log(np.maximum(alpha, 1))),
+                     1 - alpha + alpha * bound(np.log(np.maximum(1 / alpha, 1))))
         assert np.all(np.diff(h, 2) >= -1e-9)
         assert np.all(h >= np.maximum(1 - alpha, 0) - 1e-12)
 
@@ -172,7 +172,7 @@ def test_composing_one_direction_at_a_time_is_no_bound():
 
 def test_two_queries_on_one_minibatch_are_not_two_amplified_releases():
     """True delta(1) of two Gaussians on one subset, q = .1, z = 1: 3.664e-3; product 5.33e-4."""
-    both = gaussian.profile(np.array([1.0]), 10, 1, 1 / math.sqrt(2), False)[0]
+    both = gaussian.Profile(10, 1, 1 / math.sqrt(2), False)(np.array([1.0]))[0]
     apart = composed(10, 1, 1.0, False, 2)
     assert both == pytest.approx(3.664e-3, rel=1e-3)
     assert apart.delta(1.0) < both / 5

@@ -230,7 +230,7 @@ def test_the_distance_of_gaussians_is_in_its_bounds_as_often_as_stated():
     rng = np.random.default_rng(5)
     mix, move = rng.normal(size=(4, 4)), rng.normal(size=4)
     true = math.sqrt(move @ np.linalg.solve(mix @ mix.T, move))
-    actual = np.array([audit.bounds.gaussian_signal(rng.normal(size=(300, 4)) @ mix.T, move, 0.9)
+    actual = np.array([audit.signals.gaussian_signal(rng.normal(size=(300, 4)) @ mix.T, move, 0.9)
                        for _ in range(1000)])
     middle, low, high = actual.T
     for wrong in (low > true, high < true):
@@ -240,7 +240,7 @@ def test_the_distance_of_gaussians_is_in_its_bounds_as_often_as_stated():
 
 def test_the_distance_over_a_laplace_scale_is_in_its_bounds():
     rng = np.random.default_rng(6)
-    actual = np.array([audit.bounds.laplace_signal(rng.laplace(scale=2.0, size=(400, 1)),
+    actual = np.array([audit.signals.laplace_signal(rng.laplace(scale=2.0, size=(400, 1)),
                                                     np.array([3.0]), 0.9) for _ in range(1000)])
     middle, low, high = actual.T
     assert np.mean(low > 1.5) < 0.1 + 0.05  # the median is estimated too
@@ -251,17 +251,17 @@ def test_the_distance_over_a_laplace_scale_is_in_its_bounds():
 def test_a_number_without_noise_is_an_infinite_signal_and_one_that_tells_nothing_is_none():
     noise = np.random.default_rng(7).normal(size=(500, 2))
     silent = noise * [1.0, 0.0]
-    assert audit.bounds.gaussian_signal(silent, np.array([1.0, 1.0]), 0.99)[1] == math.inf
-    plain = audit.bounds.gaussian_signal(noise[:, :1], np.array([1.0]), 0.99)
-    actual = audit.bounds.gaussian_signal(silent, np.array([1.0, 0.0]), 0.99)
+    assert audit.signals.gaussian_signal(silent, np.array([1.0, 1.0]), 0.99)[1] == math.inf
+    plain = audit.signals.gaussian_signal(noise[:, :1], np.array([1.0]), 0.99)
+    actual = audit.signals.gaussian_signal(silent, np.array([1.0, 0.0]), 0.99)
     np.testing.assert_allclose(actual, plain, rtol=1e-9)
     with pytest.raises(ValueError, match="runs must be at least"):
-        audit.bounds.gaussian_signal(noise[:15], np.array([1.0, 1.0]), 0.99)
+        audit.signals.gaussian_signal(noise[:15], np.array([1.0, 1.0]), 0.99)
 
 
 def test_noise_that_numbers_have_in_common_is_seen_and_no_other():
     rng = np.random.default_rng(8)
-    shared = audit.bounds.shared_noise
+    shared = audit.released.shared_noise
     for _ in range(100):
         noise, there = rng.normal(size=(1000, 12)), rng.uniform(size=(1000, 3)) < 0.2
         assert shared(noise, there, 0.999) == 0

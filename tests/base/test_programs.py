@@ -7,6 +7,7 @@ import os
 import pathlib
 import pickle
 import stat
+import struct
 import time
 from unittest import mock
 
@@ -112,12 +113,12 @@ def released(rows):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of this user in which JAX keeps programs, and no program in memory."""
+    """A folder, still to be made, in which JAX keeps programs, and no program in memory."""
     monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)  # nobody edits the library
     before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "programs"))
     monkeypatch.setattr(sums._compiled, "_stored", {})
-    yield tmp_path / "tables"
+    yield tmp_path / "programs" / "tables"
     jax.config.update("jax_compilation_cache_dir", before)
 
 
@@ -154,7 +155,6 @@ def test_a_stored_program_releases_what_the_compiled_one_does_and_holds_no_data(
 
 
 def test_nothing_is_stored_where_others_read_or_write(folder):
-    folder.mkdir(0o700)
     x = [np.zeros(2)]
     assert programs._path(x, [None]).parent == folder
     for place, mode in ((folder, 0o755), (folder.parent, 0o777)):
@@ -225,8 +225,10 @@ def test_a_program_has_the_name_of_the_source_that_was_loaded_or_none(folder, mo
     monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)
     cached = pathlib.Path(importlib.util.cache_from_source(source))
     cached.parent.mkdir()
-    for written, known in ((2, True), (0, False)):  # seconds; Python compares the source's alone
-        cached.touch()
+    # seconds; Python compares the source's alone, and its size, unless by a hash
+    for kind, second, written, known in ((0, 1, 2, True), (0, 1, 0, False), (0, 2, 0, True),
+                                         (1, 2, 0, False)):
+        cached.write_bytes(bytes(4) + struct.pack("<III", kind, second, 3))
         os.utime(cached, (written, written))
         assert (named() is not None) is known
     programs._versions.cache_clear()
@@ -260,7 +262,7 @@ def test_nothing_is_stored_while_a_function_of_the_library_is_replaced(
 def test_only_stored_programs_are_removed(folder, monkeypatch):
     monkeypatch.setattr(programs, "_MOST", 1)
     monkeypatch.setattr(programs.serialize_executable, "serialize", lambda one: (one, None, None))
-    folder.mkdir(0o700)
+    folder.mkdir(0o700, parents=True)
     for name, written in (("patients.csv", 1), ("0" * 64, 2)):
         (folder / name).touch()
         os.utime(folder / name, (written, written))

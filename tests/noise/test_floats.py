@@ -203,9 +203,12 @@ def test_threefry_is_the_one_of_jax(seed):
 @pytest.mark.parametrize("number", [0, 1, 2**31 + 5, 2**32 - 1])
 def test_children_are_those_of_fold_in(generator, number):
     key = jax.random.key(3, impl=generator)
-    expected = jax.random.fold_in(key, jnp.uint32(number))
-    assert (jax.random.key_data(random_bits.fold_in(key, jnp.uint32(number))).tolist()
-            == jax.random.key_data(expected).tolist())
+    expected = jax.random.key_data(jax.random.fold_in(key, jnp.uint32(number))).tolist()
+    for child in (random_bits.fold_in(key, jnp.uint32(number)),
+                  random_bits.fold_in_on_host(key, number),
+                  jax.jit(random_bits.fold_in_on_host, static_argnums=1)(key, number)):
+        assert child.dtype == key.dtype
+        assert jax.random.key_data(child).tolist() == expected
 
 
 @pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])

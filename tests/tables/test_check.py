@@ -10,8 +10,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
+from jaxminimax import options
 from jaxminimax.accounting import Ledger
-from jaxminimax.tables import Category, Number, Schema, check, records
+from jaxminimax.tables import Category, Charged, Number, Schema, check, records
 
 SCHEMA = """
 [label]
@@ -115,3 +116,33 @@ def test_the_noise_is_what_is_charged():
     query = described.query
     assert np.std(counts - rows.x.mean(1).sum(0)) == pytest.approx(
         float(query.clip.w * query.noise_multiplier.w), rel=0.25)
+
+
+# --- what must be stated ---
+
+
+def arguments(*given):
+    return options.parser("", check.add).parse_args(
+        ["check", "t.csv", "--epsilon", "1", "--delta", "1e-6", *given])
+
+
+def test_options_stand_for_a_schema():
+    args = arguments("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
+                "c=u|v", "--ranges", "charged", "--owner", "who", "--most", "3")
+    table = pd.DataFrame(0, range(400), ["a", "b", "c", "y", "who"])
+    columns = {"a": Charged(), "b": Number(0, 1), "c": Category(("u", "v"))}
+    schema = check.schema_of(args, lambda: table)
+    assert schema == Schema(columns, "y", 1, "who", 3) == Schema.from_dict(schema.to_dict())
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ((), r"(?s)--label NAME.*of age, job.*userId: by its name it identifies.*epsilon = 0\.\d+"),
+    (("--label", "y", "--positive", "1", "--numeric", "age"), r"no range.*--ranges charged"),
+    (("--label", "y", "--positive", "1", "--numeric", "age=1-2"), "two numbers"),
+    (("--label", "y", "--positive", "1", "--categorical", "job"), "codebook"),
+    (("--schema", "s.toml", "--label", "y"), "exclude each other"),
+])
+def test_what_is_missing_is_said(given, message):
+    with pytest.raises(ValueError, match=message):
+        check.schema_of(arguments(*given), lambda: pd.DataFrame(
+            0, range(1000), ["userId", "age", "job", "y"]))

@@ -25,7 +25,6 @@ from jaxminimax.tables import (
     Charged,
     Number,
     Schema,
-    check,
     columns,
     command,
     defaults,
@@ -162,34 +161,7 @@ def test_two_columns_of_one_name_and_of_two_lengths_are_refused():
         schema.features({"a": [1, 2], "b": [1], "y": [0, 1]})
 
 
-# --- what must be stated ---
-
-
-def arguments(*given):
-    base = ["train", "t.csv", "--epsilon", "1", "--delta", "1e-6"]
-    from jaxminimax import options as parsers
-    return parsers.parser("", command.add).parse_args([*base, *given])
-
-
-def test_options_stand_for_a_schema():
-    args = arguments("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
-                "c=u|v", "--ranges", "charged", "--owner", "who", "--most", "3")
-    table = pd.DataFrame(0, range(400), ["a", "b", "c", "y", "who"])
-    assert check.schema_of(args, lambda: table) == Schema(SCHEMA.columns, "y", 1, "who", 3)
-    assert Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
-
-
-@pytest.mark.parametrize(("given", "message"), [
-    ((), r"(?s)--label NAME.*of age, job.*userId: by its name it identifies.*epsilon = 0\.\d+"),
-    (("--label", "y", "--positive", "1", "--numeric", "age"), r"no range.*--ranges charged"),
-    (("--label", "y", "--positive", "1", "--numeric", "age=1-2"), "two numbers"),
-    (("--label", "y", "--positive", "1", "--categorical", "job"), "codebook"),
-    (("--schema", "s.toml", "--label", "y"), "exclude each other"),
-])
-def test_what_is_missing_is_said(given, message):
-    with pytest.raises(ValueError, match=message):
-        check.schema_of(arguments(*given), lambda: pd.DataFrame(
-            0, range(1000), ["userId", "age", "job", "y"]))
+# --- settings in words ---
 
 
 def test_settings_are_said_in_words():

@@ -1,5 +1,6 @@
 """Tables as arrays: the same from a frame and from pieces of a file, whatever a piece holds."""
 
+import dataclasses
 import mmap
 import tempfile
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from jaxminimax.base.identity import persons
+from jaxminimax.base import identity
 from jaxminimax.estimators import PrivateClassifier
 from jaxminimax.tables import (
     Category,
@@ -22,6 +23,7 @@ from jaxminimax.tables import (
     records,
     statistics,
     train,
+    training,
 )
 
 SCHEMA = Schema({"a": Charged(missing=True), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1,
@@ -105,7 +107,7 @@ def test_a_cell_that_is_missing_from_a_dictionary_is_no_other_rows(kind):
         read = records.encoded(table, schema)
         pieces.append((read.x[:2].tolist(), read.labels[:2].tolist(), read.groups[:2].tolist()))
         with pytest.raises(ValueError, match="row 1 of owners"):
-            persons(column)
+            identity.persons(column)
         with pytest.raises((ValueError, TypeError), match=r"[uU]nknown|not supported|NaN"):
             PrivateClassifier(schema={"b": schema.columns["b"]}).fit(table, column)
         numbers.append(PrivateClassifier()._table(table.select(["a"]), [0, 1, 0])[0]["x0"])
@@ -122,6 +124,14 @@ def test_a_column_of_numbers_and_groups_is_read_as_text(tmp_path, monkeypatch):
         read = records.encoded(files.Frames(tmp_path / "t.csv", schema.numeric, schema.names),
                                schema)
         assert (read.groups[0], read.x[0, 0]) == (0, -0.25)
+
+
+def test_names_of_owners_are_stated_to_be_public(monkeypatch):
+    monkeypatch.setattr(training, "train_records", lambda *_, assumed, **__: assumed)
+    schema = dataclasses.replace(SCHEMA, columns={"b": Number(0, 1)}, groups=None, group_values=())
+    for one, stated in ((schema, True), (dataclasses.replace(schema, owner=None, most=1), False)):
+        assumed = training.train(made(), one, epsilon=1.0, delta=1e-6)
+        assert (identity.NAMES in assumed) is stated
 
 
 def test_a_cell_under_a_mask_is_missing():

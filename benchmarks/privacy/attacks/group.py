@@ -19,7 +19,7 @@ import numpy as np
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, Saddle
 from jaxminimax import audit as auditor
-from jaxminimax.audit.bounds import linear
+from jaxminimax.audit import linear
 from jaxminimax.audit.released import likelihood_ratio
 from jaxminimax.mechanism import group_batch_sizes
 from jaxminimax.mechanism.costs import concrete

@@ -18,7 +18,7 @@ from scipy import signal as filters
 import jaxminimax as jmm
 from jaxminimax import Problem, Saddle
 from jaxminimax import audit as auditor
-from jaxminimax.audit.bounds import linear
+from jaxminimax.audit import linear
 from jaxminimax.audit.pairs import Rounds, first_release
 from jaxminimax.audit.signals import signal_of
 from jaxminimax.mechanism import CorrelatedSums, GroupSolution, TreeSums
