@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxminimax.base import checks
 from jaxminimax.base.identity import LONGEST, absent, exact
 
 _NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
@@ -135,7 +134,10 @@ class Number:
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            checks.number(f"{name} of the range", getattr(self, name), low=-math.inf)
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
+                    math.isfinite(value)):
+                raise ValueError(f"range must be two finite numbers, got {name} = {value!r}.")
         if not self.low < self.high:
             raise ValueError(f"range must have low < high, got [{self.low!r}, {self.high!r}].")
         if self.log and self.low < 0:
