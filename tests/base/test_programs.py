@@ -224,7 +224,7 @@ def test_a_program_has_the_name_of_the_source_that_was_loaded_or_none(folder, mo
     assert named() is None  # upgraded while this process runs the former version
     monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)
     cached = pathlib.Path(importlib.util.cache_from_source(source))
-    cached.parent.mkdir()
+    cached.parent.mkdir(parents=True, exist_ok=True)
     # seconds; Python compares the source's alone, and its size, unless by a hash
     for kind, second, written, known in ((0, 1, 2, True), (0, 1, 0, False), (0, 2, 0, True),
                                          (1, 2, 0, False)):

@@ -564,7 +564,7 @@ def test_quality_of_the_fixed_size_bounds(z, times, replacement, lower, without)
 def test_values_of_the_profile():
     for z, values in ((1, (1.904374e-2, 5.419587e-3, 3.439372e-4, 4.115834e-5)),
                       (2, (9.855864e-3, 2.083165e-4, 1.028084e-8, 5.173547e-12))):
-        ours = gaussians.profile(np.array([0, 0.1, 0.5, 1]), 1000, 50, z, True)
+        ours = gaussians.Profile(1000, 50, z, True)(np.array([0, 0.1, 0.5, 1]))
         np.testing.assert_allclose(ours, values, rtol=3e-7)
 
 

@@ -43,16 +43,16 @@ def mechanism(hyper: Hyper) -> jmm.Sequence:
 
 def update(key: jax.Array, state: State, data: Any, hyper: Hyper, problem: jmm.Problem) -> State:
     """Makes one round."""
-    ascent, descent = mechanism(hyper).parts
+    of_v, of_w = mechanism(hyper).parts
     t = state.spent // (hyper.inner + 1)
 
     def climb(j: jax.Array, v: Any) -> Any:
         z = Saddle(state.z.w, v)
-        g = noisy_operator(key, ascent, hyper.inner * t + j, problem, z, data)
+        g = noisy_operator(key, of_v, hyper.inner * t + j, problem, z, data)
         return stepped(z, g, hyper.step, t + 1, problem).v
 
     z = Saddle(state.z.w, jax.lax.fori_loop(0, hyper.inner, climb, state.z.v))
-    g = noisy_operator(key, descent, t, problem, z, data)
+    g = noisy_operator(key, of_w, t, problem, z, data)
     w = stepped(z, g, hyper.step, t + 1, problem).w
     mean = descent.include(state.mean, z, descent.TAIL, t + 1, hyper.iterations)
     return state._replace(z=Saddle(w, z.v), mean=mean, spent=state.spent + hyper.inner + 1)
