@@ -302,7 +302,7 @@ def membership(rate: float, share: float) -> str:
 
 
 def up(value: float, digits: int = 4) -> str:
-    """Prints a number with so many digits, rounded up: no epsilon is printed below itself."""
+    """Prints a number with so many digits, rounded up; digits beyond the twelfth do not count."""
     if math.isinf(value):
         return "not proven"
     context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
