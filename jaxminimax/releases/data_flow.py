@@ -281,12 +281,12 @@ class _Flow:
                     f"A release ({line}) gets what is {_text(value.label)}, elsewhere than as its "
                     "data: its key, its point, its settings and what its problem closes over may "
                     "depend on what was released only.")
-        for number, value in enumerate(operands.data):
-            if not isinstance(value.label, Rows) or value.label.number != number or (
+        for leaf, value in enumerate(operands.data):
+            if not isinstance(value.label, Rows) or value.label.number != leaf or (
                     e.params["mapped"]):
                 what = ("mapped over by vmap" if e.params["mapped"] else
                         "not of the round's data" if value.label is None else _text(value.label))
-                raise ValueError(f"A release ({line}) gets rows that are {what}, as leaf {number}: "
+                raise ValueError(f"A release ({line}) gets rows that are {what}, as leaf {leaf}: "
                                  "hand it the data as update gets them, whole and in order, and "
                                  "change a record in the operator.")
         if not all(isinstance(x.label, Key) for x in operands.key) or not operands.key:
@@ -509,8 +509,8 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
 def _counted(e: Any, values: list[Value]) -> Counted | None:
     """The result of an operation on whole numbers that releases made before decide, if so."""
     does, inputs = _ARITHMETIC.get(e.primitive.name), [x.counted for x in values]
-    result = e.outvars[0].aval if e.outvars else None
-    if does is None or None in inputs or result.shape or jnp.issubdtype(result.dtype, jnp.inexact):
+    if does is None or None in inputs or e.outvars[0].aval.shape or jnp.issubdtype(
+            e.outvars[0].aval.dtype, jnp.inexact):
         return None
     return lambda t: does(*(x(t) for x in inputs))  # type: ignore[misc]
 

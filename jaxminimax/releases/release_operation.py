@@ -29,25 +29,22 @@ _NO_DERIVATIVE = ("update takes a derivative through a release. It would be the 
 
 
 class Operands(NamedTuple):
-    """How many operands a `private_release` has of each sort, in their order."""
+    """The operands of a `private_release`, or what is known of them, by sort and in their order."""
 
-    rest: int
-    key: int
-    number: int
-    settings: int
-    data: int
+    rest: Any
+    key: Any
+    number: Any
+    settings: Any
+    data: Any
 
     def split(self, operands: Sequence[Any]) -> "Operands":
-        """Cuts a list of operands, or of what is known of them, by sort."""
-        parts, begin = [], 0
-        for count in self:
-            parts.append(list(operands[begin: begin + count]))
-            begin += count
-        return Operands(*parts)  # type: ignore[arg-type]
+        """Cuts a list of all operands; `self` says how many there are of each sort."""
+        ends = [0, *itertools.accumulate(self)]
+        return Operands(*(list(operands[begin:end]) for begin, end in itertools.pairwise(ends)))
 
 
-def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spent: Any, *args: Any,
-         **how: Any) -> Any:
+def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spent: Any, /,
+         *args: Any, **how: Any) -> Any:
     """Calls a release function, as one operation where a program is traced.
 
     Args:
@@ -93,7 +90,7 @@ def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spen
         *program.consts, *(sorts[k] for k in traced),
         program=program.jaxpr, operands=Operands(len(program.consts), *counts),
         stream=(mechanism.kind, mechanism.place),
-        number=None if isinstance(spent, jax.core.Tracer) else spent, mapped=False)
+        number=None if isinstance(spent, jax.core.Tracer) else int(spent), mapped=False)
     return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
 
