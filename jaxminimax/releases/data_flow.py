@@ -87,7 +87,7 @@ Counted = Callable[[np.ndarray], np.ndarray]  # of releases made before, in seve
 
 
 class Value(NamedTuple):
-    """What is known of a value of a program.
+    """A value of a program, as far as it is known.
 
     Attributes:
       label: what of the data or of the key it holds; None if it is clean.
@@ -110,7 +110,7 @@ class _Release(NamedTuple):
       key: its key.
       number: its number.
       decided: the loops in which predicates that decide whether it is made may differ.
-      made: whether it is made, as a function of the releases made before; None if not known.
+      occurs: whether it is made, as a function of the releases before it; None if not known.
       loops: the loops that it is in, outer ones first.
       branches: numbers of the branches that it is in, by their conditional.
       operands: origins of all that it gets.
@@ -121,7 +121,7 @@ class _Release(NamedTuple):
     key: Value
     number: Value
     decided: frozenset[Any]
-    made: Counted | None
+    occurs: Counted | None
     loops: tuple[Any, ...]
     branches: dict[Any, int]
     operands: tuple[Any, ...]
@@ -163,25 +163,9 @@ def check(program: Any, data: PyTree, state: PyTree, results: PyTree, rounds: in
                              f"{_text(value.label)}. Only what a release function returns is "
                              "private: release it, or compute it from what is released.")
     _check_loops(flow.releases, rounds)
-    spent = outs[paths.index(".spent")].counted if ".spent" in paths else None
-    if spent is not None:
-        _check_counted(flow.releases, spent, _ROUNDS if rounds is None else min(rounds, _ROUNDS))
-
-
-def check_closure(function: Callable[..., Any], name: str, data: PyTree, *args: Any) -> None:
-    """Refuses a function that closes over a leaf of the data.
-
-    Args:
-      function: `init` or `observe`, traced on `args` here.
-      name: its name.
-      data: the rows.
-      *args: its arguments.
-    """
-    leaves = {id(x) for x in jax.tree.leaves(data)}
-    for x in programs.constants(jax.make_jaxpr(function)(*args)):
-        if id(x) in leaves:
-            raise ValueError(f"{name} closes over one of the data's own arrays, of shape "
-                             f"{jnp.shape(x)}: it may read what was released only.")
+    after = outs[paths.index(".spent")].counted if ".spent" in paths else None
+    if after is not None:
+        _check_counted(flow.releases, after, _ROUNDS if rounds is None else min(rounds, _ROUNDS))
 
 
 class _Where(NamedTuple):
@@ -192,7 +176,7 @@ class _Where(NamedTuple):
       decided: the loops in which such predicates may differ.
       loops: the loops that it is in.
       branches: as of a `_Release`.
-      made: as of a `_Release`.
+      occurs: as of a `_Release`.
       path: the operations whose programs it is in; a program may be a part of several.
     """
 
@@ -200,7 +184,7 @@ class _Where(NamedTuple):
     decided: frozenset[Any] = frozenset()
     loops: tuple[Any, ...] = ()
     branches: dict[Any, int] = {}  # noqa: RUF012
-    made: Counted | None = lambda t: np.ones(t.shape, bool)
+    occurs: Counted | None = lambda t: np.ones(t.shape, bool)
     path: tuple[int, ...] = ()
 
     def inside(self, e: Any, **how: Any) -> "_Where":
@@ -217,7 +201,7 @@ class _Flow:
         self.origins: dict[Any, int] = {}
 
     def constant(self, x: Any) -> Value:
-        """What is known of an array or a number that the program closes over."""
+        """An array or a number that the program closes over."""
         number = x.item() if isinstance(x, np.generic | np.ndarray) and not x.shape else x
         if not isinstance(number, int | float):
             return Value(self.rows.get(id(x)), origin=("array", id(x)))
@@ -225,15 +209,15 @@ class _Flow:
 
     def run(self, jaxpr: Any, constants: Sequence[Value], arguments: Sequence[Value],
             where: _Where) -> list[Value]:
-        known = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(
+        values_of = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(
             zip(jaxpr.invars, arguments, strict=True))
 
         def value(x: Any) -> Value:
-            return self.constant(x.val) if hasattr(x, "val") else known[x]
+            return self.constant(x.val) if hasattr(x, "val") else values_of[x]
 
         for equation in jaxpr.eqns:
             results = self.equation(equation, [value(x) for x in equation.invars], where)
-            known.update(zip(equation.outvars, results, strict=True))
+            values_of.update(zip(equation.outvars, results, strict=True))
         return [value(x) for x in jaxpr.outvars]
 
     def inner(self, program: Any, values: Sequence[Value], where: _Where) -> list[Value]:
@@ -296,7 +280,7 @@ class _Flow:
         key = operands.key[0]
         number = operands.number[0] if operands.number else self.constant(e.params["number"])
         self.releases.append(_Release(
-            e.params["stream"], key, number, where.decided, where.made, where.loops,
+            e.params["stream"], key, number, where.decided, where.occurs, where.loops,
             where.branches, tuple(x.origin for x in values), line))
         varies = frozenset().union(*(x.varies for x in values), where.decided)
         return [Value(None, varies, (id(x), where.path)) for x in e.outvars]
@@ -307,7 +291,7 @@ class _Flow:
         for number, program in enumerate(e.params["branches"]):
             here = where.inside(e, under=where.under or _read(which.label, e),
                                 decided=where.decided | which.varies,
-                                made=_both(where.made, which.counted, number),
+                                occurs=_both(where.occurs, which.counted, number),
                                 branches=where.branches | {(id(e), where.path): number})
             branches.append(self.inner(program, rest, here))
         return [_joined([which, *each], e, (id(x), where.path)) for x, each in zip(
@@ -319,7 +303,7 @@ class _Flow:
         for_cond, for_body, carry = values[:first], values[first:second], values[second:]
         body, mark = p["body_jaxpr"], len(self.releases)
         carry = _moving(token, carry, body.jaxpr.invars[second - first:], body.jaxpr.outvars)
-        where, goes_on = where.inside(e, loops=(*where.loops, token), made=None), Value()
+        where, goes_on = where.inside(e, loops=(*where.loops, token), occurs=None), Value()
         while True:
             del self.releases[mark:]  # of a pass with labels that were too low
             here = where._replace(under=where.under or _read(goes_on.label, e))
@@ -341,7 +325,7 @@ class _Flow:
                   for k, x in enumerate(values[second:])]
         body, mark = p["jaxpr"], len(self.releases)
         carry = _moving(token, carry, body.jaxpr.invars[first:second], body.jaxpr.outvars)
-        here = where.inside(e, loops=(*where.loops, token), made=None)
+        here = where.inside(e, loops=(*where.loops, token), occurs=None)
         while True:
             del self.releases[mark:]
             outs = self.inner(body, constants + carry + slices, here)
@@ -377,7 +361,7 @@ def _left(token: Any, values: list[Value]) -> list[Value]:
 
 
 def _joined(values: Sequence[Value], e: Any, origin: Any) -> Value:
-    """What is known of a value that is one of several."""
+    """A value that is one of several."""
     labels = {x.label for x in values[1:]}
     same = values[0].label is None and len(labels) == 1
     label = labels.pop() if same else _join([x.label for x in values], e)
@@ -459,25 +443,25 @@ def _check_loops(releases: list[_Release], rounds: int | None) -> None:
                                  f"description under one key, {_AGAIN}")
 
 
-def _check_counted(releases: list[_Release], spent: Counted, rounds: int) -> None:
+def _check_counted(releases: list[_Release], after: Counted, rounds: int) -> None:
     """Refuses two releases of the first rounds that have one key and one number.
 
     Args:
       releases: of a round.
-      spent: the releases made after a round, by those made before.
+      after: the releases made after a round, by those made before.
       rounds: that are looked at.
     """
-    each = spent(np.zeros(1, int))[0]
+    each = after(np.zeros(1, int))[0]
     before, met = each * np.arange(rounds), dict[Any, Any]()
-    if not np.array_equal(spent(before), before + each):
+    if not np.array_equal(after(before), before + each):
         return
     for one in releases:
-        if one.made is None or one.number.counted is None or ROUNDS in one.key.varies:
+        if one.occurs is None or one.number.counted is None or ROUNDS in one.key.varies:
             continue
-        for t, number, made in zip(range(rounds), one.number.counted(before), one.made(before),
+        for t, number, occurs in zip(range(rounds), one.number.counted(before), one.occurs(before),
                                    strict=True):
             use = (one.stream, one.key.origin, int(number))
-            if made and met.setdefault(use, (t, one.operands)) != (t, one.operands):
+            if occurs and met.setdefault(use, (t, one.operands)) != (t, one.operands):
                 raise ValueError(f"update makes two releases number {number} of one description "
                                  f"under one key, in rounds {met[use][0]} and {t} ({one.line}), "
                                  f"{_AGAIN}")
@@ -486,9 +470,11 @@ def _check_counted(releases: list[_Release], spent: Counted, rounds: int) -> Non
 # --- numbers that are computed of the releases made before ---
 
 
-def _both(made: Counted | None, which: Counted | None, branch: int) -> Counted | None:
-    """Whether a release in a branch is made."""
-    return None if made is None or which is None else lambda t: made(t) & (which(t) == branch)
+def _both(occurs: Counted | None, which: Counted | None, branch: int) -> Counted | None:
+    """The condition for a release in a branch."""
+    if occurs is None or which is None:
+        return None
+    return lambda t: occurs(t) & (which(t) == branch)
 
 
 def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:

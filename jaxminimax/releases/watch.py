@@ -165,7 +165,7 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
 def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
     charged = {_stream(one): (one, other) for one, other in zip(
         described.answered(), again.answered(), strict=True)}
-    numbers: list[tuple[Any, Any]] = []
+    released = set()
     for one in seen:
         name, place = f"a {type(one.described).__name__}", _stream(one.described)
         if place not in charged:
@@ -176,23 +176,11 @@ def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
             raise ValueError(f"update releases {name} with other settings than the one of "
                              "mechanism(hyper) that is charged for it: release the parts of "
                              "mechanism(hyper) as they are.")
-        if any(place == other and _equal(one.number, number) for other, number in numbers):
-            raise ValueError(f"update makes two releases of {name} with one number, so with one "
-                             "noise: count on between them, or describe each in a part of its own "
-                             "of a Sequence.")
-        numbers.append((place, one.number))
-    for place in set(charged) - {place for place, _ in numbers}:
+        released.add(place)
+    for place in set(charged) - released:
         raise ValueError(f"update never releases a {type(charged[place][0]).__name__} that "
                          "mechanism(hyper) charges for: give each release its own part of "
                          "mechanism(hyper).")
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Returns whether two numbers of releases are known to be equal."""
-    # of traced numbers only the identity can be compared
-    if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
-        return one is other
-    return bool(np.array_equal(one, other))
 
 
 def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
