@@ -84,7 +84,10 @@ def scalars(**values: Any) -> None:
 
 
 def describe(x: Any) -> str:
-    """Describes a value for a message: its kind, and its print if that is short."""
+    """Describes a value for a message: its kind, and its print if it is one short word or number.
+
+    What holds several values may be records, given in the place of a setting: it is not printed.
+    """
     kind = type(x)
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module in ("builtins", "jaxminimax") else (
@@ -93,8 +96,10 @@ def describe(x: Any) -> str:
         return f"an array of shape {np.shape(x)} and dtype {x.dtype}"
     if callable(x) and hasattr(x, "__qualname__"):
         return f"{'class' if isinstance(x, type) else 'function'} {x.__qualname__}"
-    text = repr(x)
-    return f"{text} ({name})" if len(text) <= 60 and "\n" not in text else name
+    single = x is None or isinstance(x, str | numbers.Number)
+    long = isinstance(x, int) and x.bit_length() > 200  # Python refuses to print the longest ones
+    text = repr(x) if single and not long else ""
+    return f"{text} ({name})" if 0 < len(text) <= 60 and "\n" not in text else name
 
 
 def takes(name: str, function: Any, *arguments: str) -> None:

@@ -193,7 +193,7 @@ class PrivateEstimator(BaseEstimator):
                                       *([charged.format(", ".join(asked))] if asked else ())))
         if self.bounds is not None:
             low, high = (np.broadcast_to(b, len(table)) for b in self.bounds)
-            return ({name: Number(float(a), float(b))
+            return ({name: Number(a, b)
                      for name, a, b in zip(table, low, high, strict=True)},
                     "The bounds are public: they were not read off these records.")
         return dict.fromkeys(table, Charged()), charged.format("the columns")

@@ -224,7 +224,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     def _label(self) -> dict[str, Any]:
         if self.label_range is not None:
             low, high = self.label_range
-            return {"target": columns.Number(float(low), float(high))}
+            return {"target": columns.Number(low, high)}
         if isinstance(self.schema, Schema) and isinstance(self.schema.target, columns.Number):
             return {"target": self.schema.target}
         raise ValueError("the label's range must be public: label_range=(low, high), from a "

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from jaxminimax.base import checks
 from jaxminimax.base.identity import LONGEST, absent, exact
 
 _NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
              "declare Number(low, high) to encode them here.")
+LARGEST = 1e150  # of a range's ends and of one over its width, whose squares are finite, too
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
@@ -114,6 +116,8 @@ class Number:
     """A number with a public range, mapped linearly from [low, high] to [-1, 1].
 
     What lies outside is clipped; what is missing, or is no number, becomes the middle of the range.
+    The ends are at most 1e150 in magnitude and at least 1e-150 apart, after log(1 + x) is taken
+    where it is: with a width that overflows, or vanishes, every cell would count as missing.
 
     Attributes:
       low: lower end of the range.
@@ -135,14 +139,27 @@ class Number:
     def __post_init__(self) -> None:
         for name in ("low", "high"):
             value = getattr(self, name)
+            if isinstance(value, np.number):  # the width of narrow ones could overflow
+                object.__setattr__(self, name, value := value.item())
             if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
-                    math.isfinite(value)):
-                raise ValueError(f"range must be two finite numbers, got {name} = {value!r}.")
+                    -LARGEST <= value <= LARGEST):
+                raise ValueError("range must be two finite numbers, at most 1e150 in magnitude, "
+                                 f"got {name} = {checks.describe(value)}.")
         if not self.low < self.high:
             raise ValueError(f"range must have low < high, got [{self.low!r}, {self.high!r}].")
         if self.log and self.low < 0:
             raise ValueError(f"log = true needs a range of numbers from 0 on, got low = "
                              f"{self.low!r}: log(1 + x) is taken.")
+        low, high = self.ends
+        if not high - low >= 1 / LARGEST:
+            raise ValueError(f"range must be 1e-150 wide at least, got [{self.low!r}, "
+                             f"{self.high!r}]{' before log(1 + x)' * self.log}: widen it.")
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Returns low and high, or log(1 + low) and log(1 + high): [-1, 1] is linear in these."""
+        low, high = (math.log1p(e) if self.log else float(e) for e in (self.low, self.high))
+        return low, high
 
     @property
     def width(self) -> int:
@@ -163,7 +180,7 @@ class Number:
         """Encodes `[n]` cells as `[n, width]` numbers."""
         x = as_numbers(cells)
         absent = np.isnan(x)
-        low, high = (math.log1p(e) if self.log else float(e) for e in (self.low, self.high))
+        low, high = self.ends
         x = np.clip(np.where(absent, self.low, x), self.low, self.high)
         x = np.log1p(x) if self.log else x
         x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))

@@ -240,7 +240,7 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
 
 def _narrow(name: str, kind: Number, mean: list[float], bound: float, deviation: float) -> Note:
     """Words the note on a number that uses little of its range; `mean`: and of its flag."""
-    low, high = (math.log1p(e) if kind.log else e for e in (kind.low, kind.high))
+    low, high = kind.ends
     place = min(max(mean[0], -1.0), 1.0)
     value = low + (place + 1) / 2 * (high - low)
     value = math.expm1(value) if kind.log else value

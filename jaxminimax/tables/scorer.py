@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxminimax.base import checks, identity, own_files
 from jaxminimax.tables import files
-from jaxminimax.tables.columns import Category
+from jaxminimax.tables.columns import Category, Number
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -273,7 +273,7 @@ def _line(feature: dict[str, Any]) -> tuple[float, float]:
     """Returns slope and offset of a feature's value in the unit of its column."""
     if feature["read"] != "number":
         return 1.0, 0.0
-    low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
+    low, high = Number(*feature["range"], log=feature["log"]).ends
     return 2 / (high - low), -(high + low) / (high - low)
 
 
