@@ -60,10 +60,12 @@ def positive(**values: Any) -> None:
         number(name, value, low=0.0)
 
 
-def count(name: str, value: Any, *, low: int = 1) -> None:
-    """Refuses `value` unless it is an integer, at least `low`."""
+def count(name: str, value: Any, *, low: int = 1, high: float = math.inf) -> None:
+    """Refuses `value` unless it is an integer, at least `low` and at most `high`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
         raise ValueError(f"{name} must be an integer, at least {low}, got {value!r}.")
+    if value > high:
+        raise ValueError(f"{name} must be an integer, at most {high:g}, got {describe(value)}.")
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -7,12 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxminimax.base import checks, identity
+from jaxminimax.base import checks, identity, saved_json
 from jaxminimax.tables import columns as kinds
 from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
-
-_TABLES = {"label": {"name", "positive", "values", "range"}, "owner": {"name", "most"},
-           "groups": {"name", "values", "by_label"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +92,7 @@ class Schema:
             if role in self.columns:
                 raise ValueError(f"column {role!r} is declared as a feature and as label or owner: "
                                  "take it out of [columns].")
-        checks.count("most", self.most)
+        checks.count("most", self.most, high=identity.MOST_ROWS)
         if self.owner is None and self.most != 1:
             raise ValueError(f"most = {self.most} rows are those of an owner: say [owner] name.")
         if (self.groups is None) != (not self.group_values):
@@ -156,16 +153,17 @@ class Schema:
         """Reads a schema from a TOML file.
 
         Raises:
-          ValueError: for a file that is not there or no TOML, and as `from_dict`.
+          ValueError: for a file that is not there.
+          DamagedFileError: for a file that is no TOML, and as `from_dict`.
         """
         import tomllib
 
         try:
-            with open(path, "rb") as file:
-                record = tomllib.load(file)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read as TOML: {error}.") from None
-        return cls.from_dict(record)
+            with open(path, "rb") as file, saved_json.explained(
+                    path, "schema in TOML", "The published schema of schemas says what it holds."):
+                return cls.from_dict(tomllib.load(file))
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
@@ -174,22 +172,15 @@ class Schema:
         Raises:
           ValueError: naming the entry that is missing, unknown or wrong.
         """
-        kinds.check_names("schema", record, {"columns", *_TABLES})
-        for name, words in _TABLES.items():
-            kinds.check_names(f"[{name}]", record.get(name, {}), words)
-        label, owner, groups = (record.get(name, {}) for name in _TABLES)
-        if "name" not in label:
-            raise ValueError("schema needs [label] name = ...")
-        for where, table in (("owner", owner), ("groups", groups)):
-            if table and "name" not in table:
-                raise ValueError(f"schema needs [{where}] name = ...")
+        saved_json.check(saved_json.plain(record), "model", "table")
+        label, owner, groups = (record.get(name, {}) for name in ("label", "owner", "groups"))
         if groups and "values" not in groups:
             kind = record.get("columns", {}).get(groups["name"], {})
             if "categories" not in kind:
                 raise ValueError("schema needs [groups] values = [...]: groups are public.")
             groups = {**groups, "values": kind["categories"]}
         columns = {name: kinds.of_record(name, one)
-                   for name, one in record.get("columns", {}).items()}
+                   for name, one in record["columns"].items()}
         return cls(columns, str(label["name"]), label.get("positive"), owner.get("name"),
                    owner.get("most", 1 if not owner else 5), groups.get("name"),
                    tuple(map(word, groups.get("values", ()))), groups.get("by_label", False),
@@ -380,15 +371,8 @@ def columns_of(frame: Any) -> list[Any]:
 
 def _target(label: Mapping[str, Any]) -> Category | Number | None:
     """Returns what [label] says of classes or of a range; None for a positive value."""
-    stated = [kind for kind in ("positive", "values", "range") if kind in label]
-    if len(stated) != 1:
-        raise ValueError("schema needs one of [label] positive = ..., values = [...] and range = "
-                         f"[low, high], got {' and '.join(stated) or 'none'}.")
     if "values" in label:
         return Category(tuple(label["values"]))
     if "range" not in label:
         return None
-    column = kinds.of_record(str(label["name"]), {"range": label["range"]})
-    if not isinstance(column, Number):
-        raise ValueError("[label] range must be [low, high]: a label's range is public.")
-    return column
+    return Number(*label["range"])

@@ -103,19 +103,20 @@ def test_frames_dictionaries_and_arrays_give_the_same_features():
 
 
 @pytest.mark.parametrize(("record", "message"), [
-    ({"columns": {"a": {"range": [0, 1]}}}, "label"),
-    ({"label": {"name": "y", "positive": 1}}, "a column at least"),
+    ({"columns": {"a": {"range": [0, 1]}}}, "label is missing"),
+    ({"label": {"name": "y", "positive": 1}}, "columns is missing"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {}}}, r"columns.a.*range"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [1, 1]}}}, "low < high"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, math.inf]}}},
-     "two finite numbers"),
+     r"columns.a.range\[1\] must be"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, np.ones(1)]}}},
-     "two finite numbers"),
+     r"columns.a.range\[1\] must be"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [-1, 1], "log": True}}},
      "log"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"categories": ["u", "u"]}}},
      "different"),
-    ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"ranges": [0, 1]}}}, "unknown"),
+    ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"ranges": [0, 1]}}},
+     r"columns\.a\.range is missing"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"y": {"range": [0, 1]}}}, "feature"),
     ({"label": {"name": "y"}, "columns": {"a": {"range": [0, 1]}}}, "positive"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, 1]}},
@@ -145,7 +146,7 @@ def test_a_range_that_no_cell_could_be_placed_in_is_refused_at_every_door(ends):
                                       "columns": {"a": {"range": [0, 1]}}}),
             lambda: PrivateAUCClassifier(bounds=(low, high)).fit(x, [0, 1, 0, 1]),
             lambda: PrivateRegressor(bounds=(0, 1), label_range=(low, high)).fit(x, [0, 1, 0, 1])):
-        with pytest.raises(ValueError, match="range must"):
+        with pytest.raises(ValueError, match=r"range(\[.\])? must"):
             door()
 
 
