@@ -87,8 +87,9 @@ class Books:
             raise ValueError(f"{self.path} has several names (hard links), and the others would "
                              "keep the old content: remove them.")
         content = {**content, "what": WHAT, "version": VERSION}
-        text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, allow_nan=False)
-        own_files.write(self.path, text)
+        content["checksum"] = _checksum(content)
+        saved_json.check(saved_json.plain(content), "ledger")  # or it could not be read again
+        own_files.write(self.path, json.dumps(content, indent=1, allow_nan=False))
 
 
 def _checksum(content: dict[str, Any]) -> str:

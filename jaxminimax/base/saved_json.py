@@ -3,7 +3,7 @@
 Such a file may be damaged, changed by hand or written by somebody who means harm. What is read here
 has the types and ranges that `formats/NAME.schema.json` states, each name once, and finite numbers
 alone. The schemas are JSON Schema 2020-12 and use the words that `_faults` reads and no others;
-`exclusiveMinimum` stands beside an equal `minimum`, and `type` is a list.
+an `exclusiveMinimum` comes with an equal `minimum`, and `type` is a list.
 Another file may be named by mistake, and its content be records: a message names the field that is
 wrong, and prints no value and no name that the schema does not know.
 """
@@ -53,8 +53,8 @@ def explained(path: Any, what: str, fix: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
-        said = str(error).rstrip(".")
-        raise DamagedFileError(f"{path} is no {what}: {said}. {fix}") from None
+        text = str(error).rstrip(".")
+        raise DamagedFileError(f"{path} is no {what}: {text}. {fix}") from None
 
 
 def plain(x: Any) -> Any:
@@ -95,8 +95,8 @@ def check(record: Any, name: str, part: str | None = None) -> None:
     Raises:
       ValueError: naming the first field that is wrong.
     """
-    whole = _format(name)
-    for fault in _faults(record, whole if part is None else whole["$defs"][part], whole, ""):
+    schema = _format(name)
+    for fault in _faults(record, schema if part is None else schema["$defs"][part], schema, ""):
         raise ValueError(fault)
 
 
@@ -105,9 +105,9 @@ def _format(name: str) -> dict[str, Any]:
     return dict(json.loads((FORMATS / f"{name}.schema.json").read_text(encoding="utf-8")))
 
 
-def _faults(x: Any, rule: Any, whole: dict[str, Any], at: str) -> Iterator[str]:
+def _faults(x: Any, rule: Any, schema: dict[str, Any], at: str) -> Iterator[str]:
     """Yields what is wrong with a value by a rule of a schema, with the field's name."""
-    rule = whole["$defs"][rule["$ref"].removeprefix("#/$defs/")] if "$ref" in rule else rule
+    rule = schema["$defs"][rule["$ref"].removeprefix("#/$defs/")] if "$ref" in rule else rule
     kinds, values, where = rule.get("type", _KINDS), rule.get("enum", [x]), at or "it"
     if x is _TWICE:
         yield f"{where} is there twice"
@@ -124,17 +124,17 @@ def _faults(x: Any, rule: Any, whole: dict[str, Any], at: str) -> Iterator[str]:
         if not rule.get("minItems", 0) <= len(x) <= rule.get("maxItems", math.inf):
             yield f"{where} has too few or too many entries, {len(x)}"
         for k, value in enumerate(x):
-            yield from _faults(value, rule.get("items", {}), whole, f"{at}[{k}]")
+            yield from _faults(value, rule.get("items", {}), schema, f"{at}[{k}]")
     elif isinstance(x, dict):
-        known, more = rule.get("properties", {}), rule.get("additionalProperties", {})
+        listed, more = rule.get("properties", {}), rule.get("additionalProperties", {})
         inside = f"{at}." if at else ""
         yield from (f"{inside}{name} is missing" for name in rule.get("required", ())
                     if name not in x)
-        if more is False and not x.keys() <= known.keys():
-            yield f"{where} has an entry that is none of {', '.join(known)}"
-        for name in (one for one in (known if more is False else x) if one in x):
-            yield from _faults(x[name], known.get(name, more), whole, inside + name)
-    branches = [list(_faults(x, one, whole, at)) for one in rule.get("oneOf", ())]
+        if more is False and not x.keys() <= listed.keys():
+            yield f"{where} has an entry that is none of {', '.join(listed)}"
+        for name in (one for one in (listed if more is False else x) if one in x):
+            yield from _faults(x[name], listed.get(name, more), schema, inside + name)
+    branches = [list(_faults(x, one, schema, at)) for one in rule.get("oneOf", ())]
     if branches and all(branches):  # the one that fits best: few faults, and these far inside
         yield from min(branches, key=lambda faults: len(faults) - max(
             sum(map(fault.split(" ")[0].count, ".[")) for fault in faults))
