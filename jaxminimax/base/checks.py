@@ -24,7 +24,7 @@ def _values(name: str, value: Any) -> np.ndarray | None:
     ok = ok and not isinstance(value, bool)
     array = np.asarray(value) if ok else None
     if array is None or array.dtype.kind not in "iuf":
-        raise ValueError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
+        raise ValueError(f"{name} must be a number, got {describe(value)}.")
     return array.astype(np.float64)
 
 
@@ -51,7 +51,7 @@ def number(name: str, value: Any, *, low: float, high: float = math.inf, closed:
         inside |= array == math.inf
     if not np.all(inside & (infinite | np.isfinite(array))):
         span = f"{'[' if closed else '('}{low:g}, {high:g}{']' if closed else ')'}"
-        raise ValueError(f"{name} must lie in {span}, got {value!r}.")
+        raise ValueError(f"{name} must lie in {span}, got {describe(value)}.")
 
 
 def positive(**values: Any) -> None:
@@ -63,7 +63,7 @@ def positive(**values: Any) -> None:
 def count(name: str, value: Any, *, low: int = 1, high: float = math.inf) -> None:
     """Refuses `value` unless it is an integer, at least `low` and at most `high`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
-        raise ValueError(f"{name} must be an integer, at least {low}, got {value!r}.")
+        raise ValueError(f"{name} must be an integer, at least {low}, got {describe(value)}.")
     if value > high:
         raise ValueError(f"{name} must be an integer, at most {high:g}, got {describe(value)}.")
 
@@ -71,7 +71,7 @@ def count(name: str, value: Any, *, low: int = 1, high: float = math.inf) -> Non
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuses `value` unless it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {describe(value)}.")
 
 
 def scalars(**values: Any) -> None:

@@ -26,6 +26,7 @@ _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
     "Complex data": "Complex data not supported: X and y must be real numbers.",
+    "feature names should match": "X has none of the columns that fit had: give it those names.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
@@ -175,7 +176,8 @@ class PrivateEstimator(BaseEstimator):
                 X, y = validation.validate_data(self, X, y, ensure_min_samples=2, **how)
         except ValueError as error:
             for part, words in _WITH_CELLS.items():
-                if part in str(error):
+                if part in str(error) and not set(columns_of(X) if "names" in part else ()) & set(
+                        getattr(self, "feature_names_in_", ())):
                     raise ValueError(words) from None
             raise
         return {f"x{k}": X[:, k] for k in range(X.shape[1])}, y

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,13 +95,16 @@ def word(cell: Any) -> str:
     return {"true": "1", "false": "0"}.get(text.lower(), match[1] if match else text)
 
 
-def listed(names: Sequence[Any]) -> str:
-    """Prints names of columns for a message, but none if one is a number in text.
+def listed(names: Sequence[Any], table: Sequence[Any], declared: Collection[Any]) -> str:
+    """Prints names of a table's columns for a message, or how many there are.
 
-    The first line of a file without a header line is a record, which no message may print.
+    The first line of a file without a header line is a record, which no message may print. So a
+    declared name must be among all of the table's, and a number in text must not.
     """
-    if any(isinstance(name, str) and not math.isnan(_number(name)) for name in names):
-        return f"{len(names)} columns, some with numbers for names: is a header line missing?"
+    numbered = any(isinstance(name, str) and not math.isnan(_number(name)) for name in table)
+    if numbered or not any(name in declared for name in table):
+        return f"{len(names)} columns ({'numbers' if numbered else 'none declared'}: is a header " \
+               "line missing?)"
     return ", ".join(map(str, names))
 
 
@@ -279,10 +282,9 @@ class Category:
         words = tuple(word(v) for v in self.values)
         if not words:
             raise ValueError("categories must have a value at least, got none.")
-        twice = sorted({w for w in words if words.count(w) > 1})
-        if twice:
-            raise ValueError(f"categories must be different from each other, got {twice} twice: a "
-                             "record would be counted in two places.")
+        if len(set(words)) < len(words):
+            raise ValueError(f"categories must be different from each other, got {len(words)} of "
+                             f"which {len(set(words))} are: a record would be counted twice.")
         object.__setattr__(self, "values", words)
 
     @property

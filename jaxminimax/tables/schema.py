@@ -87,7 +87,8 @@ class Schema:
                              "[low, high] or categories = [...].")
         for name, kind in self.columns.items():
             if not isinstance(kind, Number | Category | Charged):
-                raise ValueError(f"column {name!r} must be a Number or a Category, got {kind!r}.")
+                raise ValueError(f"column {name!r} must be a Number or a Category, got "
+                                 f"{checks.describe(kind)}.")
         for role in (self.label, self.owner):
             if role in self.columns:
                 raise ValueError(f"column {role!r} is declared as a feature and as label or owner: "
@@ -98,7 +99,7 @@ class Schema:
         if (self.groups is None) != (not self.group_values):
             raise ValueError("groups must have a name and values: [groups] name, values = [...].")
         if not isinstance(self.by_label, bool) or (self.by_label and self.groups is None):
-            raise ValueError(f"by_label must be true or false, of groups, got {self.by_label!r}: "
+            raise ValueError(f"by_label must be true or false, of groups, got {self.by_label}: "
                              "[groups] name, values = [...], by_label = true.")
         self._check_target()
         if self.positive is not None:
@@ -113,9 +114,10 @@ class Schema:
         if self.target is None:
             return
         if not isinstance(self.target, Category | Number):
-            raise ValueError(f"target must be a Category or a Number, got {self.target!r}.")
+            raise ValueError(f"target must be a Category or a Number, got "
+                             f"{checks.describe(self.target)}.")
         if isinstance(self.target, Category) and self.target.width < 3:
-            raise ValueError(f"label values must be three at least, got {self.target.values}: for "
+            raise ValueError(f"label values must be three at least, got {self.target.width}: for "
                              "two classes give the positive one, positive = ....")
         if isinstance(self.target, Number) and (self.target.log or self.target.missing):
             raise ValueError("a label's range takes no log and no missing: Number(low, high).")
@@ -202,6 +204,8 @@ class Schema:
           ValueError: for a row that declares neither a range nor values.
         """
         records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+        if not any("name" in one and {"low", "values"} & set(one) for one in records):
+            raise ValueError("rows must have name, and low and high or values: is this a codebook?")
         columns: dict[str, Column] = {}
         for one in records:
             name = word(one.get("name"))
@@ -342,7 +346,8 @@ class Schema:
         """
         columns = columns_of(frame)
         if name not in columns:
-            raise ValueError(f"the table has no column {name!r}; it has {kinds.listed(columns)}.")
+            raise ValueError(f"the table has no column {name!r}; it has "
+                             f"{kinds.listed(columns, columns, self.names)}.")
         if columns.count(name) > 1:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
