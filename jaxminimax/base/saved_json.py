@@ -133,7 +133,9 @@ def _faults(x: Any, rule: Any, schema: dict[str, Any], at: str) -> Iterator[str]
         if more is False and not x.keys() <= listed.keys():
             yield f"{where} has an entry that is none of {', '.join(listed)}"
         for name in (one for one in (listed if more is False else x) if one in x):
-            yield from _faults(x[name], listed.get(name, more), schema, inside + name)
+            shown = name in listed or isinstance(x[name], dict | int | float)  # else it is a table
+            yield from _faults(x[name], listed.get(name, more), schema,
+                               f"{inside}{name if shown else 'NAME'}")
     branches = [list(_faults(x, one, schema, at)) for one in rule.get("oneOf", ())]
     if branches and all(branches):  # the one that fits best: few faults, and these far inside
         yield from min(branches, key=lambda faults: len(faults) - max(

@@ -149,7 +149,11 @@ class PrivateEstimator(BaseEstimator):
         """Draws a secret key, or for experiments one from `random_state`."""
         if self.random_state is None:
             return secret_key()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        try:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        except ValueError:  # scikit-learn would print it
+            raise ValueError("random_state must be None, an integer from 0 to 2^32 - 1 or a "
+                             f"RandomState, got {checks.describe(self.random_state)}.") from None
         return jax.random.key(seed, impl="threefry2x32")
 
     def _table(self, X: Any, y: Any) -> tuple[Mapping[str, Any] | Any, Any]:

@@ -122,8 +122,8 @@ def needed(args: argparse.Namespace, frame: Any) -> str:
         lines.append("  --label NAME --positive VALUE: which column is predicted, and the value "
                      "that counts.")
     lines += [
-        f"  of each column that is to be read, of {listed(kept, frame.columns, named)}: --numeric NAME=LOW:HIGH, or "
-        "--categorical 'NAME=A|B'. A column that is not declared is not read.",
+        f"  of each column that is to be read, of {listed(kept, frame.columns, named)}: --numeric "
+        "NAME=LOW:HIGH, or --categorical 'NAME=A|B'. A column that is not declared is not read.",
         *(f"  {why}" for why in doubts.values()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. "
         + _price(args, len(frame)),

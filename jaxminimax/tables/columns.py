@@ -146,8 +146,9 @@ class Number:
                 object.__setattr__(self, name, value := value.item())
             if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
                     -LARGEST <= value <= LARGEST):
+                shown = "text" if isinstance(value, str) else checks.describe(value)
                 raise ValueError("range must be two finite numbers, at most 1e150 in magnitude, "
-                                 f"got {name} = {checks.describe(value)}.")
+                                 f"got {name} = {shown}.")
         if not self.low < self.high:
             raise ValueError(f"range must have low < high, got [{self.low!r}, {self.high!r}].")
         if self.log and self.low < 0:
