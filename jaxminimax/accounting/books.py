@@ -68,10 +68,9 @@ class Books:
             if content.pop("checksum") != _checksum(content):
                 raise ValueError("it was changed by another program, or is damaged")
             limits, entries = content["filter"]["limits"], content["entries"]
-            if len({entry["name"] for entry in entries}) < len(entries):
-                raise ValueError("entries must have different names")
-            if any(entry["charge"].keys() - limits for entry in entries):
-                raise ValueError("entries must be charged for what filter.limits has")
+            if len({entry["name"] for entry in entries}) < len(entries) or any(
+                    entry["charge"].keys() - limits for entry in entries):
+                raise ValueError("entries must have different names, and charges filter.limits")
             for name, spent in spent_of(content, rule_of(content)).items():
                 if spent > limits[name]:
                     raise ValueError(f"the sum of charges is above filter.limits.{name}")

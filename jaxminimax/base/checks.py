@@ -64,7 +64,7 @@ def count(name: str, value: Any, *, low: int = 1, high: float = math.inf) -> Non
     """Refuses `value` unless it is an integer, at least `low` and at most `high`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
         raise ValueError(f"{name} must be an integer, at least {low}, got {describe(value)}.")
-    if value > high:
+    if int(value) > high:
         raise ValueError(f"{name} must be an integer, at most {high:g}, got {describe(value)}.")
 
 

@@ -14,13 +14,13 @@ import json
 import math
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 FORMATS = pathlib.Path(__file__).with_name("formats")
 _KINDS: dict[str, Any] = {"object": dict, "array": list, "string": str, "boolean": bool,
                           "null": type(None), "integer": int, "number": int | float}
-_ENDS = {"minimum": -1, "maximum": 1}
+_LARGEST = sys.float_info.max
 _TWICE = object()  # in place of the value of a name that an object has twice
 
 
@@ -59,12 +59,7 @@ def explained(path: Any, what: str, fix: str) -> Iterator[None]:
 
 def plain(x: Any) -> Any:
     """Returns a record of Python's values, or of NumPy's, as a file in JSON would hold it."""
-    x = x.tolist() if hasattr(x, "tolist") else x
-    if isinstance(x, Mapping):
-        return {str(name): plain(value) for name, value in x.items()}
-    if isinstance(x, list | tuple):
-        return [plain(value) for value in x]
-    return x if x is None or isinstance(x, str | int | float) else str(x)
+    return parsed(json.dumps(x, default=lambda x: x.tolist() if hasattr(x, "tolist") else str(x)))
 
 
 def parsed(text: str | bytes) -> Any:
@@ -109,7 +104,12 @@ def _faults(x: Any, rule: Any, schema: dict[str, Any], at: str) -> Iterator[str]
     """Yields what is wrong with a value by a rule of a schema, with the field's name."""
     rule = schema["$defs"][rule["$ref"].removeprefix("#/$defs/")] if "$ref" in rule else rule
     kinds, values, where = rule.get("type", _KINDS), rule.get("enum", [x]), at or "it"
-    if x is _TWICE:
+    if "oneOf" in rule:
+        branches = [list(_faults(x, one, schema, at)) for one in rule["oneOf"]]
+        if all(branches):  # the one that fits best: few faults, and these far inside
+            yield from min(branches, key=lambda faults: len(faults) - max(
+                sum(map(fault.split(" ")[0].count, ".[")) for fault in faults))
+    elif x is _TWICE:
         yield f"{where} is there twice"
     elif not any(isinstance(x, _KINDS[kind]) and (kind == "boolean" or not isinstance(x, bool))
                  for kind in kinds):
@@ -117,7 +117,7 @@ def _faults(x: Any, rule: Any, schema: dict[str, Any], at: str) -> Iterator[str]
     elif x not in values:
         yield f"{where} must be {' or '.join(map(repr, values))}"
     elif isinstance(x, int | float):
-        low, high = (rule.get(end, sign * sys.float_info.max) for end, sign in _ENDS.items())
+        low, high = rule.get("minimum", -_LARGEST), rule.get("maximum", _LARGEST)
         if not low <= x <= high or x == rule.get("exclusiveMinimum", math.nan):
             yield f"{where} must be a number from {low:g} to {high:g}"
     elif isinstance(x, list):
@@ -136,7 +136,3 @@ def _faults(x: Any, rule: Any, schema: dict[str, Any], at: str) -> Iterator[str]
             shown = name in listed or isinstance(x[name], dict | int | float)  # else it is a table
             yield from _faults(x[name], listed.get(name, more), schema,
                                f"{inside}{name if shown else 'NAME'}")
-    branches = [list(_faults(x, one, schema, at)) for one in rule.get("oneOf", ())]
-    if branches and all(branches):  # the one that fits best: few faults, and these far inside
-        yield from min(branches, key=lambda faults: len(faults) - max(
-            sum(map(fault.split(" ")[0].count, ".[")) for fault in faults))

@@ -25,21 +25,17 @@ _SMALL = 2**22  # bytes of a CSV file that is read before pandas is loaded
 _NO_NUMBERS = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?", ".", "-",
                "true", "True", "TRUE", "false", "False", "FALSE"]
 
-_TO_CSV = "write it with pandas, {}(...).to_csv(..., index=False)"
-_BEGINNINGS = (  # of a file, what it is by them, and what to do
-    (rb"PK\x03\x04|\xd0\xcf\x11\xe0", "a zip archive or an Excel workbook",
-     _TO_CSV.format("pandas.read_excel")),
-    (rb"\x1f\x8b|BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd", "compressed", "decompress it first"),
-    (rb"\xff\xfe|\xfe\xff|[^\0]\0[^\0]\0|\0[^\0]\0[^\0]", "text in UTF-16", "save it as UTF-8"),
-    (rb"PAR1", "Parquet", "name it FILE.parquet"),
-    (rb"ARROW1|FEA1|ORC|Obj\x01|\x89HDF|\x80[\x02-\x05]", "a file of another program",
-     "save it as Parquet or CSV there"),
-    (rb"SQLite format 3", "a database of SQLite", _TO_CSV.format("pandas.read_sql")),
-    (rb"%PDF", "a PDF", "ask for the table as CSV"),
-    (rb"(?i)\s*<(!doctype|!--|html|\?xml|table)", "HTML or XML",
-     _TO_CSV.format("pandas.read_html")),
-    (rb"\s*[\[{]\s*([\[{\"\]}]|-?\d|null|true|false)", "JSON or JSON lines",
-     _TO_CSV.format("pandas.read_json") + ", of JSON lines with lines=True"))
+_BEGINNINGS = {  # of a file: what it is by them, and what to do
+    rb"PK\x03\x04|\xd0\xcf\x11\xe0": "a zip archive or an Excel workbook: save its sheet as CSV",
+    rb"\x1f\x8b|BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd": "compressed: decompress it first",
+    rb"\xff\xfe|\xfe\xff|[^\0]\0[^\0]\0|\0[^\0]\0[^\0]": "text in UTF-16: save it as UTF-8",
+    rb"PAR1": "Parquet: name it FILE.parquet",
+    rb"ARROW1|FEA1|ORC|Obj\x01|\x89HDF|\x80[\x02-\x05]": "of another program: save it as Parquet",
+    rb"SQLite format 3": "a database of SQLite: write its table with pandas.read_sql(...).to_csv",
+    rb"%PDF": "a PDF: ask for the table as CSV",
+    rb"(?i)\s*<(!doctype|!--|html|\?xml|table)": "HTML or XML: ask for the table as CSV",
+    rb"\s*[\[{]\s*([\[{\"\]}]|-?\d|null|true|false)": (
+        "JSON or JSON lines: write it with pandas.read_json(FILE, lines=...).to_csv(FILE.csv)")}
 
 
 def read(path: Any, numeric: Collection[str] = ()) -> Any:
@@ -144,9 +140,9 @@ def _explained(path: Any) -> Iterator[None]:
     try:
         with open(path, "rb") as file:
             first = file.read(512).removeprefix(codecs.BOM_UTF8)
-        for pattern, what, fix in _BEGINNINGS:
-            if re.match(pattern, first) and not (what == "Parquet" and _is_parquet(path)):
-                raise ValueError(f"by its first bytes it is {what}, and no table: {fix}.")
+        for pattern, what in _BEGINNINGS.items():
+            if re.match(pattern, first) and not (pattern == b"PAR1" and _is_parquet(path)):
+                raise ValueError(f"by its first bytes it is {what}.")
         yield
     except ImportError as error:
         raise ImportError(

@@ -278,7 +278,8 @@ def _line(feature: dict[str, Any]) -> tuple[float, float]:
     """Returns slope and offset of a feature's value in the unit of its column."""
     if feature["read"] != "number":
         return 1.0, 0.0
-    low, high = Number(*feature["range"], log=feature["log"]).ends
+    low, high = feature["range"]
+    low, high = Number(low, high, log=feature["log"]).ends
     return 2 / (high - low), -(high + low) / (high - low)
 
 

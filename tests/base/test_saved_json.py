@@ -410,6 +410,7 @@ def test_published_schemas_use_the_words_that_are_read():
             assert isinstance(rule.get("type", []), list)
             if "exclusiveMinimum" in rule:
                 assert rule["exclusiveMinimum"] == rule["minimum"]
+            assert not ("oneOf" in rule and set(rule) - told - {"oneOf"})
             if "$ref" in rule:
                 assert set(rule) == {"$ref"}
                 assert rule["$ref"].removeprefix("#/$defs/") in whole["$defs"]

@@ -128,7 +128,7 @@ def test_a_schema_that_is_wrong_is_refused(record, message):
 
 
 WIDE = [(-9e307, 9e307), (-1.7e308, 1.7e308), (0, 10**400), (-1e151, 0.0), (0.0, 5e-324),
-        (1e149, 1e149 * (1 - 1e-16)), (-math.inf, 0), (0, math.nan), (-10**400, 10**5000)]
+        (1e149, 1e149 * (1 - 1e-16)), (-math.inf, 0), (0, math.nan), (-10**400, 10**400)]
 
 
 @pytest.mark.parametrize("ends", WIDE, ids=lambda ends: f"{str(ends[0])[:9]}")
