@@ -216,7 +216,8 @@ def doors(table):
         for wrong in ({"groups": column}, {"bounds": table}, {"bounds": column}, {"most": column},
                       {"people": table}, {"schema": table}, {"class_weight": table},
                       {"unit": table}, {"random_state": column}, {"ledger": table},
-                      {"epsilon": column}, {"delta": table}, {"label_range": column}, {"weight": column}):
+                      {"epsilon": column}, {"delta": table}, {"label_range": column},
+                      {"weight": column}):
             if set(wrong) <= set(kind().get_params()):
                 yield lambda kind=kind, wrong=wrong, more=more: kind(**{
                     "bounds": (0, 1), **more, **how, **wrong}).fit(np.eye(12)[:, :2], number)
