@@ -255,14 +255,15 @@ class Scorer:
         """Makes the scorer of a record, of format 1 if it says so."""
         schema = Schema.from_dict(record["schema"])
         several = (schema.target.width,) if isinstance(schema.target, Category) else ()
-        names = [one["name"] for one in schema.described()]
+        described = schema.described()  # refuses ranges that are still to be released
         released, weights = record, record.get("weights")  # format 1 had all numbers at the top
         if record["format"] == FORMAT:
             released = record["released"]
             weights = [*(one["weights"] for one in record["features"]), record["intercepts"]]
             weights = weights if several else [w for (w,) in weights]
-            if ([one["name"] for one in record["features"]], record["label"]) != (
-                    names, {"kind": schema.kind, **schema.declared_label()}):
+            if len(described) != len(record["features"]) or record["features"] != [
+                    one | own for one, own in zip(record["features"], described, strict=True)
+            ] or record["label"] != {"kind": schema.kind, **schema.declared_label()}:
                 raise ValueError("features and label must be those of schema")
         one = cls(schema, np.array(weights, float), Moments.from_json(released), released["floor"],
                   record["statement"], group_losses=record.get("group_losses"),

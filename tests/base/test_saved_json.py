@@ -320,6 +320,7 @@ def test_a_name_that_is_there_twice_is_refused(case, tmp_path):
     (("features", 0, "weights"), ["0"], r"features\[0\].weights\[0\] must be of type number"),
     (("features", 0, "weights"), [1.0, 2.0], "too many values"),
     (("features", 0, "name"), "other", "features and label must be those of schema"),
+    (("features", 0, "range"), [0, 1], "features and label must be those of schema"),
     (("features", 0, "scale"), 0, r"features\[0\].scale must be"),
     (("label", "positive"), "other", "features and label must be those of schema"),
     (("intercepts",), [[1, 2]], r"intercepts\[0\] must be of type number"),
