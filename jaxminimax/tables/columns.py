@@ -145,7 +145,7 @@ class Number:
             if isinstance(value, np.number):  # the width of narrow ones could overflow
                 object.__setattr__(self, name, value := value.item())
             if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
-                    abs(value) <= LARGEST):
+                    abs(value) <= LARGEST):  # type: ignore[operator]
                 shown = "text" if isinstance(value, str) else checks.describe(value)
                 raise ValueError("range must be two finite numbers, at most 1e150 in magnitude, "
                                  f"got {name} = {shown}.")
