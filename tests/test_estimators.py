@@ -48,7 +48,9 @@ def checks(form):
     return [pytest.param(e, c, id=f"{type(e).__name__}-{name}",
                          marks=() if name in OFTEN else pytest.mark.nightly)
             for e, c in estimator_checks_generator(form)
-            for name in [getattr(c, "func", c).__name__]]
+            for name in [getattr(c, "func", c).__name__]
+            # asks for names of unseen columns, which may be a record; `test_messages` has its rest
+            if name != "check_dataframe_column_names_consistency"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -26,6 +26,7 @@ _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
     "Complex data": "Complex data not supported: X and y must be real numbers.",
+    "feature names should match": "X has none of the columns that fit had: give it those names.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
@@ -148,7 +149,11 @@ class PrivateEstimator(BaseEstimator):
         """Draws a secret key, or for experiments one from `random_state`."""
         if self.random_state is None:
             return secret_key()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        try:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        except ValueError:  # scikit-learn would print it
+            raise ValueError("random_state must be None, an integer from 0 to 2^32 - 1 or a "
+                             f"RandomState, got {checks.describe(self.random_state)}.") from None
         return jax.random.key(seed, impl="threefry2x32")
 
     def _table(self, X: Any, y: Any) -> tuple[Mapping[str, Any] | Any, Any]:
@@ -175,7 +180,8 @@ class PrivateEstimator(BaseEstimator):
                 X, y = validation.validate_data(self, X, y, ensure_min_samples=2, **how)
         except ValueError as error:
             for part, words in _WITH_CELLS.items():
-                if part in str(error):
+                if part in str(error) and not set(columns_of(X) if "names" in part else ()) & set(
+                        getattr(self, "feature_names_in_", ())):
                     raise ValueError(words) from None
             raise
         return {f"x{k}": X[:, k] for k in range(X.shape[1])}, y
@@ -193,7 +199,7 @@ class PrivateEstimator(BaseEstimator):
                                       *([charged.format(", ".join(asked))] if asked else ())))
         if self.bounds is not None:
             low, high = (np.broadcast_to(b, len(table)) for b in self.bounds)
-            return ({name: Number(float(a), float(b))
+            return ({name: Number(a, b)
                      for name, a, b in zip(table, low, high, strict=True)},
                     "The bounds are public: they were not read off these records.")
         return dict.fromkeys(table, Charged()), charged.format("the columns")

@@ -79,7 +79,7 @@ class PrivateAUCClassifier(PrivateScorer):
             return asked
         if not isinstance(asked, Mapping) or set(asked) - set(names):
             raise ValueError('class_weight must be None, "balanced" or numbers by class, of '
-                             f"{names}, got {asked!r}.")
+                             f"{names}, got {checks.describe(asked)}.")
         weights = [asked.get(name, 1.0) for name in names]
         checks.number("class_weight", np.array(weights), low=0.0)
         return weights
@@ -224,7 +224,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     def _label(self) -> dict[str, Any]:
         if self.label_range is not None:
             low, high = self.label_range
-            return {"target": columns.Number(float(low), float(high))}
+            return {"target": columns.Number(low, high)}
         if isinstance(self.schema, Schema) and isinstance(self.schema.target, columns.Number):
             return {"target": self.schema.target}
         raise ValueError("the label's range must be public: label_range=(low, high), from a "
@@ -378,7 +378,8 @@ def _found(model: Any, groups: Any, table: Any) -> tuple[Any, tuple[str, ...] | 
         names = list(getattr(model, "feature_names_in_", ()))
         column = f"x{names.index(column) if column in names else column}"
     if column not in table:
-        raise ValueError(f"groups={model.groups!r} is no column of X: give its name or number.")
+        raise ValueError("groups must be the name or number of a column of X, got "
+                         f"{checks.describe(model.groups)}.")
     return table[column], values
 
 
@@ -391,6 +392,6 @@ def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[st
     names = tuple(np.unique(words.astype(str)) if values is None else dict.fromkeys(
         map(columns.word, values)))
     if len(names) < 2:
-        raise ValueError(f"groups must be two at least, got {list(names)}.")
+        raise ValueError(f"groups must be two at least, got {len(names)}.")
     number = columns.places(words, names)
     return np.where(number < len(names), number, -1).astype(np.int32), names

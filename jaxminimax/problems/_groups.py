@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import arguments, checks, types
-from jaxminimax.base.identity import People, persons
+from jaxminimax.base.identity import MOST_ROWS, People, persons
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.problems import _vi
 
@@ -222,7 +222,7 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
       ValueError: for missing owners or owners of another kind, with the number of the row, or for
         an owner who is not among `people`.
     """
-    checks.count("most", most)
+    checks.count("most", most, high=MOST_ROWS)
     persons_of, number = persons(owners)
     count = len(persons_of)
     if people is not None:

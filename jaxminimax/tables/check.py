@@ -114,15 +114,16 @@ def needed(args: argparse.Namespace, frame: Any) -> str:
     """Explains which options a table needs that declares nothing."""
     named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
     left = [name for name in frame.columns if name not in named]
-    doubts = {name: why for name in left if (why := notes.doubt(name)) is not None}
+    hidden = bool(listed((), frame.columns, named))
+    doubts = {name: why for name in left if not hidden and (why := notes.doubt(name)) is not None}
     kept = [name for name in left if name not in doubts]
     lines = ["needs --schema FILE, or as options, what is public about the table:"]
     if args.label is None or args.positive is None:
         lines.append("  --label NAME --positive VALUE: which column is predicted, and the value "
                      "that counts.")
     lines += [
-        f"  of each column that is to be read, of {listed(kept)}: --numeric NAME=LOW:HIGH, or "
-        "--categorical 'NAME=A|B'. A column that is not declared is not read.",
+        f"  of each column that is to be read, of {listed(kept, frame.columns, named)}: --numeric "
+        "NAME=LOW:HIGH, or --categorical 'NAME=A|B'. A column that is not declared is not read.",
         *(f"  {why}" for why in doubts.values()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. "
         + _price(args, len(frame)),

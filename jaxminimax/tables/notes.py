@@ -29,12 +29,12 @@ import math
 import re
 import statistics
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.tables.columns import Category, Number
+from jaxminimax.tables.columns import Category, Number, listed
 from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
@@ -135,9 +135,11 @@ def before(schema: Schema, population: int, names: Iterable[Any] = ()) -> tuple[
                    "each value, so most of them will be noise", "merge values, or drop the column")
               for name, kind in schema.columns.items()
               if isinstance(kind, Category) and kind.width * _MANY > population]
+    names = list(names)
     left = [str(name) for name in names if name not in schema.names]
     if left:
-        notes.append(Note(None, f"training ignores undeclared columns: {_listed(left)}",
+        shown = f"{listed(left[:_SHOWN], names, schema.names)}{_more(left)}"
+        notes.append(Note(None, f"training ignores undeclared columns: {shown}",
                           "declare in the schema those that it should read"))
     return tuple(notes)
 
@@ -154,9 +156,8 @@ def doubt(name: str) -> Note | None:
     return None
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def _more(names: Collection[str]) -> str:
+    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
 
 
 # --- from what was released ---
@@ -230,7 +231,7 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
                 mistakes.append(Note(
                     name, f"by the released shares at most {matching.bound:.0%} of the cells, or "
                     "none, have a declared value", "check spelling, case and codes, such as 0 and "
-                    f"1, against {_listed(list(kind.values))}"))
+                    f"1, against {', '.join(kind.values[:_SHOWN])}{_more(kind.values)}"))
         elif isinstance(kind, Number):
             again = () if of_rows is None else ([float(x[place][0]) for x in of_rows],)
             mistakes += narrow(name, kind, by.mean[place].tolist(), float(by.second[place][0]),
@@ -240,7 +241,7 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
 
 def _narrow(name: str, kind: Number, mean: list[float], bound: float, deviation: float) -> Note:
     """Words the note on a number that uses little of its range; `mean`: and of its flag."""
-    low, high = (math.log1p(e) if kind.log else e for e in (kind.low, kind.high))
+    low, high = kind.ends
     place = min(max(mean[0], -1.0), 1.0)
     value = low + (place + 1) / 2 * (high - low)
     value = math.expm1(value) if kind.log else value

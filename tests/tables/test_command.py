@@ -71,7 +71,7 @@ def test_quoted_names_and_cells_may_hold_separators(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("a,a,y\n1,2,3\n", "several columns have one name, a"), ("", "no header line"),
+    ("a,a,y\n1,2,3\n", "several columns have one name, columns 1, 2"), ("", "no header line"),
     ("a,y\n1,2\n1,2,3\n", "line 3"), ("a,y\n1,2\n1\r,2\n", "line 3 has a carriage return"),
     ("a,y\r1,2\r1\n,2\r", "line 1 has a carriage return")])
 def test_a_file_that_is_no_table_is_refused(tmp_path, text, message):

@@ -60,8 +60,8 @@ def test_a_schema_is_its_record(schema):
 
 @pytest.mark.parametrize(("label", "message"), [
     ({"values": ["a", "b"]}, "three at least"), ({"values": ["a", "b", "b"]}, "different"),
-    ({"range": [1, 1]}, "low < high"), ({"range": "charged"}, "public"),
-    ({}, "got none"), ({"positive": 1, "range": [0, 1]}, "positive and range"),
+    ({"range": [1, 1]}, "low < high"), ({"range": "charged"}, "range must be of type array"),
+    ({}, "positive is missing"), ({"positive": 1, "range": [0, 1]}, "none of name, positive"),
 ])
 def test_a_label_of_no_kind_is_refused(label, message):
     with pytest.raises(ValueError, match=message):
