@@ -348,8 +348,6 @@ PRINTED = {
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
-    "face": (
-        'MOVED[name] | name | name!r'),
     "gradients": (
         'clip!r | memory!r | rows | strategy!r'),
     "mechanism": (
@@ -381,7 +379,7 @@ PRINTED = {
         ' | mesh.axis_names | name | population | sent[1:] | shards | size | sorted(number)'
         " | spec | total | type(x).__module__.split('.')[0] | wanted | where"),
     "problems": (
-        "', or one number,' * (classes == 2) | __name__!r | base.convex | base.random"
+        "', or one number,' * (classes == 2) | base.convex | base.random"
         ' | base.smooth | classes | clip!r | count | counts.size - 1 | file | high!r'
         ' | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r | name'
         ' | name!r | reach!r | rows | shape | shares!r | wanted'),
