@@ -380,9 +380,9 @@ PRINTED = {
         " | spec | total | type(x).__module__.split('.')[0] | wanted | where"),
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random"
-        ' | base.smooth | classes | clip!r | count | counts.size - 1 | file | high!r'
+        ' | base.smooth | classes | clip!r | count | counts.size - 1 | high!r'
         ' | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r | name'
-        ' | name!r | reach!r | rows | shape | shares!r | wanted'),
+        ' | reach!r | rows | shape | shares!r | wanted'),
     "releases": (
         '2 ** 32 // _KINDS | _KINDS - 1 | answers | axes | by | clip!r | count | described'
         ' | described(mechanism)[0]!r | each.shape[2:] | error | instead | jnp.result_type(group)'
