@@ -142,14 +142,17 @@ def test_calibrated_noise_is_on_the_private_side(target):
     assert 0.998 * target < jmm.epsilon(jmm.sgda.mechanism(hyper), DELTA) <= target
 
 
-def test_the_price_of_a_choice_meets_its_condition():
-    for mu in (0.05, 0.5, 3.0):
-        def profile(e, mu=mu):
-            return float(gaussian.delta(mu, e))
-
-        e1 = tuning.condition(profile, 2.0)
-        assert profile(e1) <= 2.0 * math.expm1(e1)
-        assert profile(e1 * (1 - 1e-3)) > 2.0 * math.expm1(e1 * (1 - 1e-3))
+@pytest.mark.parametrize("profile", [
+    lambda e: gaussian.delta(0.5, e), lambda e: gaussian.delta(3.0, e),
+    lambda e: (gaussian.delta(3.0, e) + gaussian.delta(12.0, e)) / 2,
+    lambda e: max(0.0, -math.expm1((e - 1) / 2))], ids=["small", "large", "two", "Laplace"])
+@pytest.mark.parametrize("factor", [0.1, 2.0, 50.0])
+def test_the_price_of_a_choice_meets_its_condition(profile, factor):
+    """Also where the guess, which takes the profile for a Gaussian's, ends below the root."""
+    e1 = tuning.condition(profile, factor)
+    assert profile(e1) <= factor * math.expm1(e1)
+    near = e1 * (1 - 1e-2)
+    assert profile(near) > factor * math.expm1(near)
 
 
 def test_a_statement_that_fits_a_ledger_fits():
