@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
-from jaxminimax.base import checks, identity, random_bits
+from jaxminimax.base import checks, identity, random_bits, row_names
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -72,8 +72,9 @@ class PrivateEstimator(BaseEstimator):
 
         Raises:
           ValueError: for values that `y` may not have, for numbers out of range, for owners and
-            `people`, for groups that would not be used, or where the ledger cannot pay or is for
-            another unit or number of people.
+            `people`, for groups that would not be used, for owners, groups or columns whose index
+            differs from that of X, or where the ledger cannot pay or is for another unit or number
+            of people.
           TypeError: for a sample weight, or another argument that there is not.
         """
         if refused:
@@ -81,6 +82,7 @@ class PrivateEstimator(BaseEstimator):
                             f"fit has no argument {', '.join(sorted(refused))}.")
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
+        row_names.check({"X": X, "owners": owners, "groups": groups}, y)
         table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
         target = self._target(y)
         key = self._key()
@@ -242,7 +244,25 @@ class PrivateEstimator(BaseEstimator):
         return training.train_records(key, rows, schema, chosen, groups=kept, **stated)
 
 
-class PrivateScorer(ClassifierMixin, PrivateEstimator):
+class Scored:
+    """The score of scikit-learn's mixins, of rows that X and y name alike."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Returns the score of the mixin; it is not private, and for records not used to train.
+
+        Raises:
+          ValueError: for an index of `sample_weight` that differs from that of X, or one of y that
+            is in another order.
+        """
+        row_names.check({"X": X, "sample_weight": sample_weight}, y)
+        return self._score(X, y, sample_weight)
+
+    def _score(self, X: Any, y: Any, sample_weight: Any) -> float:
+        mixin: Any = super()
+        return float(mixin.score(X, y, sample_weight=sample_weight))
+
+
+class PrivateScorer(Scored, ClassifierMixin, PrivateEstimator):
     """Base of the classifiers: scores, probabilities, decisions."""
 
     def __sklearn_tags__(self) -> Any:

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base import checks, identity
-from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer
+from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer, Scored
 from jaxminimax.tables import columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
 
@@ -84,8 +84,8 @@ class PrivateAUCClassifier(PrivateScorer):
         checks.number("class_weight", np.array(weights), low=0.0)
         return weights
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Returns the AUC; it is not private, and for records that were not used to train."""
+    def _score(self, X: Any, y: Any, sample_weight: Any) -> float:
+        """Returns the AUC."""
         from sklearn.metrics import roc_auc_score  # loads much that fit does not need
 
         return float(roc_auc_score(np.asarray(y) == self.classes_[1], self.decision_function(X),
@@ -162,7 +162,7 @@ class PrivateClassifier(PrivateScorer):
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class PrivateRegressor(RegressorMixin, PrivateEstimator):
+class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):
     """A private linear model of a number with a public range, by Huber's loss.
 
     The label is put on one scale by its released mean and second moment; the loss is linear beyond

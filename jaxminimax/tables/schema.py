@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxminimax.base import checks, identity
+from jaxminimax.base import checks, identity, row_names
 from jaxminimax.tables import columns as kinds
 from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
 
@@ -347,7 +347,8 @@ class Schema:
         """Returns one column of a table.
 
         Raises:
-          ValueError: for a table that has none of that name, or several, and for no table at all.
+          ValueError: for a table that has none of that name, or several, for no table at all, and
+            for a dictionary whose declared columns have several indexes.
         """
         columns = columns_of(frame)
         if name not in columns:
@@ -356,6 +357,9 @@ class Schema:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
         column = frame[name]
+        if isinstance(frame, Mapping):
+            first = next((one for one in self.names if row_names.has(frame.get(one))), name)
+            row_names.check({f"column {one!r}": frame[one] for one in (first, name)})
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
