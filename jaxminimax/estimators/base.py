@@ -97,7 +97,12 @@ class PrivateEstimator(BaseEstimator):
         paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta, self.people)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid, people=self.people)
-        noted = (*notes.before(schema, len(index), columns_of(table)), *chosen.notes())
+        named = dict(zip(getattr(self, "feature_names_in_", columns), columns.values(),
+                         strict=True))
+        noted = (*notes.before(
+            dataclasses.replace(schema, columns=named), len(index),
+            () if self.schema is None else columns_of(X),
+            owned=self.people > 1 or owners is not None), *chosen.notes())
         notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
@@ -255,11 +260,8 @@ class Scored:
             is in another order.
         """
         row_names.check({"X": X, "sample_weight": sample_weight}, y)
-        return self._score(X, y, sample_weight)
-
-    def _score(self, X: Any, y: Any, sample_weight: Any) -> float:
         mixin: Any = super()
-        return float(mixin.score(X, y, sample_weight=sample_weight))
+        return float(mixin.score(X, y, sample_weight))
 
 
 class PrivateScorer(Scored, ClassifierMixin, PrivateEstimator):

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from jaxminimax.base import checks, identity
+from jaxminimax.base import checks, identity, row_names
 from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer, Scored
 from jaxminimax.tables import columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
@@ -84,8 +84,9 @@ class PrivateAUCClassifier(PrivateScorer):
         checks.number("class_weight", np.array(weights), low=0.0)
         return weights
 
-    def _score(self, X: Any, y: Any, sample_weight: Any) -> float:
-        """Returns the AUC."""
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Returns the AUC; it is not private, and for records that were not used to train."""
+        row_names.check({"X": X, "sample_weight": sample_weight}, y)
         from sklearn.metrics import roc_auc_score  # loads much that fit does not need
 
         return float(roc_auc_score(np.asarray(y) == self.classes_[1], self.decision_function(X),

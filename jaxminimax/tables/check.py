@@ -114,7 +114,7 @@ def needed(args: argparse.Namespace, frame: Any) -> str:
     """Explains which options a table needs that declares nothing."""
     named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
     left = [name for name in frame.columns if name not in named]
-    doubts = {name: why for name in left if (why := notes.doubt(name)) is not None}
+    doubts = {name: why for name in left if (why := notes.whose(name) or notes.doubt(name))}
     kept = [name for name in left if name not in doubts]
     lines = ["needs --schema FILE, or as options, what is public about the table:"]
     if args.label is None or args.positive is None:
@@ -179,14 +179,14 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     training.check_people(args.people, schema.owner is not None)
     rows = records.records(*_flaws(schema, frame), schema.owners(frame), schema.most)
     population = len(rows.x)
-    noted = notes.before(schema, population, frame.columns)
+    noted = notes.before(schema, population, frame.columns, owned=args.people > 1)
     record: dict[str, Any] = {
         "records": population, "unit": training.unit_of(schema, args.people),
         "features": schema.width, "label": schema.to_dict()["label"],
         "columns": {name: _read_as(kind) for name, kind in schema.columns.items()},
         "notes": [note.to_json() for note in noted], "counts": None, "statement": None}
     lines = [f"{population} records ({record['unit']}), {schema.width} features.",
-             *(f"{name}: {words}." for name, words in record["columns"].items()), *map(str, noted)]
+             *map(str, noted), *(f"{name}: {words}." for name, words in record["columns"].items())]
     if args.epsilon is None:
         return record, "\n".join((*lines, "Nothing was released: these are public facts."))
     notes.check_delta(args.delta, population, False)

@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import check, columns, files, processes, report, training
+from jaxminimax.tables import check, columns, files, notes, processes, report, training
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
 from jaxminimax.tables.unfinished import PAGE, REPORT, UNFINISHED, results_locked
@@ -110,7 +110,8 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
     schema = check.schema_of(args, lambda: files.read(args.table))
     rows, held = files.Frames(args.table, schema.numeric, schema.names), None
     if args.columns is not None or args.drop:  # the other columns are left out on purpose
-        rows.columns = [name for name in rows.columns if name in schema.names]
+        rows.columns = [name for name in rows.columns
+                        if name in schema.names or notes.whose(name) is not None]
     if args.test_fraction is not None:
         frame = files.read(args.table, schema.numeric)[rows.columns]
         owners = schema.owners(frame)

@@ -136,7 +136,7 @@ def test_options_stand_for_a_schema():
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ((), r"(?s)--label NAME.*of age, job.*userId: by its name it identifies.*epsilon = 0\.\d+"),
+    ((), r"(?s)--label NAME.*of age, job.*userId: by its name it says whose row.*epsilon = 0\.\d+"),
     (("--label", "y", "--positive", "1", "--numeric", "age"), r"no range.*--ranges charged"),
     (("--label", "y", "--positive", "1", "--numeric", "age=1-2"), "two numbers"),
     (("--label", "y", "--positive", "1", "--categorical", "job"), "codebook"),
