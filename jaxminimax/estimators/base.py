@@ -83,6 +83,11 @@ class PrivateEstimator(BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         row_names.check({"X": X, "owners": owners, "groups": groups}, y)
+        cells = np.asarray(identity.exact(y) if identity.in_dictionary(y) else y)
+        if cells.ndim and any(map(identity.absent, cells.ravel())) if cells.dtype == object else (
+                np.any(cells != cells)):
+            raise ValueError("y has rows without a label (Input y contains NaN): leave them out if "
+                             "it is public which they are; tables.train gives them weight 0.")
         table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
         target = self._target(y)
         key = self._key()

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from jaxminimax.base import checks, identity, row_names
+from jaxminimax.base import checks, row_names
 from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer, Scored
 from jaxminimax.tables import columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
@@ -289,15 +289,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
                 index: np.ndarray) -> records.Groups:
         groups, values = _found(self, groups, table)
         by_label = self.by_label or (values is not None and self.schema.by_label)
-        if values is None:
-            names, number = np.unique(identity.exact(groups).astype(str), return_inverse=True)
-            values = tuple(map(str, names))
-        else:
-            number = columns.places(groups, values)
-        if number.shape != target.shape:
-            raise ValueError(f"groups has shape {number.shape} and y {target.shape}: one for "
-                             "every row.")
-        cells = records.Groups(number, values)
+        number, names = _numbered(groups, values, len(target))
+        cells = records.Groups(np.where(number < 0, len(names), number), names)
         if by_label:
             cells = cells.cut(target)
         return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
@@ -389,7 +382,8 @@ def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[st
     if words.shape != (rows,):
         raise ValueError(f"groups must be one for every row, got shape {words.shape} for {rows} "
                          "rows.")
-    names = tuple(np.unique(words.astype(str)) if values is None else dict.fromkeys(
+    # a missing cell is in no group, unless it is declared
+    names = tuple(sorted(set(words) - {""}) if values is None else dict.fromkeys(
         map(columns.word, values)))
     if len(names) < 2:
         raise ValueError(f"groups must be two at least, got {list(names)}.")

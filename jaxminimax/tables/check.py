@@ -4,7 +4,7 @@ Options that stand for a schema are read without a look at a cell, here and by `
 columns, and the number of rows, are public. Without a budget the command prints public facts alone:
 the schema, the names of the table's columns and the number of records. With `--epsilon` and
 `--delta` it makes one release, of how many cells of each column are missing, clipped or unseen, and
-of the positive labels.
+of the labels that are positive or missing.
 
 **The release.** A cell has at most one of the two flaws of its column, so the vector of a record,
 less 1/2 in every place, has the squared length 1/4 for every place: k places give the clip norm
@@ -154,7 +154,7 @@ def add(commands: Any) -> None:
     """Adds `check` to the commands of a parser."""
     parser = commands.add_parser("check", help=_WHAT, description=_WHAT + (
         ". With --epsilon and --delta it releases once, with noise, how many cells of each column "
-        "are missing, clipped or not declared, and how many labels are positive."))
+        "are missing, clipped or not declared, and how many labels are positive or missing."))
     flag = parser.add_argument
     flag("table", help="CSV file with a header line, or Parquet file")
     add_schema(flag)
@@ -228,14 +228,15 @@ def _read_as(kind: Column) -> str:
 def _places(schema: Schema) -> dict[str, tuple[str, ...]]:
     """Names the counts of each column, and of the label."""
     columns = {name: tuple(kind.odd([])) for name, kind in schema.columns.items()}
-    return columns | {schema.label: ("positive",) if schema.target is None
+    return columns | {schema.label: ("positive", "missing") if schema.target is None
                       else tuple(schema.target.odd([]))}
 
 
 def _flaws(schema: Schema, frame: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns for each row and count whether the row counts, `[rows, k]`; and zeros, `[rows]`."""
     flaws = [x for one in schema.odd(frame).values() for x in one.values()]
-    flaws += ([schema.labels(frame) > 0.5] if schema.target is None else
+    y = schema.labels(frame)
+    flaws += ([y > 0.5, np.isnan(y)] if schema.target is None else
               schema.target.odd(schema.cells(frame, schema.label)).values())
     x = np.stack(flaws, 1).astype(np.float32)
     return x, np.zeros(len(x), np.float32)

@@ -19,6 +19,8 @@ from jaxminimax.base.identity import LONGEST, absent, exact
 
 _NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
              "declare Number(low, high) to encode them here.")
+# text that says that a label of two values is missing; "-" and "None" may be values
+NO_LABEL = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "?", ".")
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 

@@ -15,7 +15,8 @@ note with a chance of at most 1 %; each note states that bound. Where it is `wro
 a note with a chance of at least 92 %. The numbers are the share of the rarer label, the share of a
 column's cells with a declared value (s' = s sqrt(k) for k values), and the variance of a number,
 m_2 - m_1^2 (s' = s sqrt(1 + 4 m_1^2)). Checks whose bound would be too weak to be of use are left
-out.
+out. Rows without a label are noted where their share is surely above `UNLABELLED` (s' = 2 s); all
+other numbers are divided by the share of those that have one, and so is their s.
 
 **Variances, by rows.** The second moments of scaled rows (`statistics`), where they are released,
 are a second measurement: their diagonal times what squares were divided by. The mean of both, with
@@ -45,6 +46,7 @@ POWER = 1.4  # standard deviations: wrong data are noted with a chance of 92 %
 BY_ROWS = 2.33  # and of 99 % by rows
 KEPT = 0.5  # share of the variance that is left by cut rows, on right data
 MATCHING = 0.5  # share of a column's cells with a declared value, on right data
+UNLABELLED = 0.05  # share of rows without a label, on right data
 RARE = 0.05  # share of the rarer label, on right data
 TENTH = 0.2**2 / 12  # variance of numbers that are uniform on a tenth of [-1, 1]
 SPREAD = 0.2**2  # variance of a number, on right data: a tenth of the range is its deviation
@@ -229,7 +231,9 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
       of_rows: variances of features by the second moments of rows, and the standard deviation of
         their noise, both `[d]`; None if these were not released.
     """
-    sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 1))
+    sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 2))
+    lacking = 1 - by.labelled - sure * 2 * deviation
+    deviation /= by.labelled  # means are those of rows with a label
 
     def check(kind: str, actual: float, noise: float, right: float, wrong: float = 0.0,
               power: float = POWER) -> _Check:
@@ -249,7 +253,9 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
         low = spread.low and bound <= WEAKEST["spread"]
         return [_narrow(name, kind, mean, bound, deviation)] if low else []
 
-    mistakes: list[Note] = []
+    mistakes = [] if lacking < UNLABELLED else [Note(
+        schema.label, f"by the released share at least {lacking:.0%} of the rows have no label: "
+        "they count as records, with weight 0", "check how it is written")]
     if isinstance(schema.target, Number):
         mean, second = np.asarray(by.prior).tolist()
         mistakes += narrow(schema.label, schema.target, [mean], second)

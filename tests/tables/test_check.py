@@ -57,7 +57,7 @@ def test_with_a_budget_counts_are_released_with_a_statement(here, capsys):
     assert record["statement"]["allowed"] == 1
     deviation, counts = record["standard_deviation"], record["counts"]
     assert {name: set(one) for name, one in counts.items()} == {
-        "age": {"missing", "clipped"}, "job": {"missing", "unseen"}, "ill": {"positive"}}
+        "age": {"missing", "clipped"}, "job": {"missing", "unseen"}, "ill": {"positive", "missing"}}
     for count, right in ((counts["age"]["clipped"], 100), (counts["age"]["missing"], 50),
                          (counts["job"]["unseen"], 100), (counts["ill"]["positive"], 100)):
         assert 0 < abs(count - right) < 6 * deviation < 25

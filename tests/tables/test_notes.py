@@ -154,7 +154,7 @@ def test_thresholds_follow_the_noise():
     law = normal.NormalDist()
     schema = Schema({"a": Category(("u", "v"))}, "y", 1)
     for noise in (0.001, 0.02, 0.1):
-        sure = -law.inv_cdf(notes.FALSE / 2)
+        sure = -law.inv_cdf(notes.FALSE / 3)
         spread = noise * math.sqrt(2)
         threshold = max(notes.MATCHING - sure * spread, notes.POWER * spread)
         for share, noted in ((threshold - 1e-6, True), (threshold + 1e-6, False)):
