@@ -83,9 +83,8 @@ class PrivateEstimator(BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         row_names.check({"X": X, "owners": owners, "groups": groups}, y)
-        cells = np.asarray(identity.exact(y) if identity.in_dictionary(y) else y)
-        if cells.ndim and any(map(identity.absent, cells.ravel())) if cells.dtype == object else (
-                np.any(cells != cells)):
+        cells = np.ravel(identity.exact(y))
+        if any(map(identity.absent, cells)) if cells.dtype == object else np.any(cells != cells):
             raise ValueError("y has rows without a label (Input y contains NaN): leave them out if "
                              "it is public which they are; tables.train gives them weight 0.")
         table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
@@ -102,12 +101,8 @@ class PrivateEstimator(BaseEstimator):
         paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta, self.people)
         chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid, people=self.people)
-        named = dict(zip(getattr(self, "feature_names_in_", columns), columns.values(),
-                         strict=True))
-        noted = (*notes.before(
-            dataclasses.replace(schema, columns=named), len(index),
-            () if self.schema is None else columns_of(X),
-            owned=self.people > 1 or owners is not None), *chosen.notes())
+        noted = (*notes.before(schema, len(index), columns_of(table),
+                               owned=self.people > 1 or owners is not None), *chosen.notes())
         notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
@@ -190,7 +185,15 @@ class PrivateEstimator(BaseEstimator):
                 if part in str(error):
                     raise ValueError(words) from None
             raise
-        return {f"x{k}": X[:, k] for k in range(X.shape[1])}, y
+        names = getattr(self, "feature_names_in_", ())
+        if len(set(names)) < X.shape[1]:  # none, or a name twice
+            names = [f"x{k}" for k in range(X.shape[1])]
+        return dict(zip(names, X.T, strict=True)), y
+
+    def _scored(self, X: Any, what: str) -> np.ndarray:
+        """Returns what a method of the scorer makes of a table."""
+        validation.check_is_fitted(self)
+        return getattr(self.scorer_, what)(self._table(X, None)[0])
 
     def _declared(self) -> Mapping[str, Column]:
         return self.schema.columns if isinstance(self.schema, Schema) else self.schema
@@ -279,15 +282,11 @@ class PrivateScorer(Scored, ClassifierMixin, PrivateEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the log-odds of the second class, `[n]`."""
-        validation.check_is_fitted(self)
-        table, _ = self._table(X, None)
-        return self.scorer_.decision_function(table)
+        return self._scored(X, "decision_function")
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns the probabilities of both classes, `[n, 2]`, see `Scorer.predict_proba`."""
-        validation.check_is_fitted(self)
-        table, _ = self._table(X, None)
-        return self.scorer_.predict_proba(table)
+        return self._scored(X, "predict_proba")
 
     def predict(self, X: Any, threshold: float = 0.5) -> np.ndarray:
         """Returns the second class for rows whose probability of it is above a threshold, `[n]`.

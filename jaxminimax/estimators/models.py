@@ -201,9 +201,7 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the predicted number of each row, within the range of the label, `[n]`."""
-        check_is_fitted(self)
-        table, _ = self._table(X, None)
-        return self.scorer_.predict(table)
+        return self._scored(X, "predict")
 
     @property
     def coef_(self) -> np.ndarray:
@@ -368,9 +366,8 @@ def _found(model: Any, groups: Any, table: Any) -> tuple[Any, tuple[str, ...] | 
     if column is None:
         raise ValueError("groups must be given: fit(X, y, groups=...), one for every row, or the "
                          "column that they are in, groups=... of the estimator.")
-    if model.schema is None:  # columns of arrays have numbers
-        names = list(getattr(model, "feature_names_in_", ()))
-        column = f"x{names.index(column) if column in names else column}"
+    if model.schema is None and column not in table:  # columns of arrays have numbers
+        column = dict(enumerate(table)).get(column, column)
     if column not in table:
         raise ValueError(f"groups={model.groups!r} is no column of X: give its name or number.")
     return table[column], values

@@ -170,10 +170,10 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
                "outside_the_guarantee": [*measured, "curve"],
                "statement": scorer.statement.to_json()}
     if len(scorers) > 1:
-        labels = schema.labels(held)
-        labelled, record["curve"] = records.labelled(labels), []
+        held = held[records.labelled(schema.labels(held))]
+        labels, record["curve"] = schema.labels(held), []
         for one in scorers[1:] if record["auc"] is not None else ():
-            auc, error = area(one.decision_function(held)[labelled], labels[labelled])
+            auc, error = area(one.decision_function(held), labels)
             record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
                                     "auc_standard_error": error})
         record["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
@@ -194,8 +194,8 @@ def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
 
     Args:
       scorer: trained on `rows`.
-      rows: of the training set.
-      test: rows held out.
+      rows: of the training set, as a frame of pandas.
+      test: rows held out, likewise.
 
     Returns:
       For a label with a positive value `auc`, `auc_standard_error` and `auc_reference`; None where
@@ -206,20 +206,18 @@ def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
     Raises:
       ImportError: without scikit-learn.
     """
-    schema, scores = scorer.schema, scorer.decision_function(test)
-    held, y = schema.labels(test), schema.labels(rows)
-    labelled, known = records.labelled(held), records.labelled(y)
-    without = {"held_out_without_label": int(np.sum(~labelled))}
+    schema, count = scorer.schema, len(test)
+    rows, test = (x[records.labelled(schema.labels(x))] for x in (rows, test))
+    without, scores = {"held_out_without_label": count - len(test)}, scorer.decision_function(test)
     if schema.target is not None:
         best = measured(schema, test, reference(schema, rows, test))
         return {**measured(schema, test, scores), **without,
                 **{f"{name}_reference": number for name, number in best.items()}}
-    (held, y), auc, error, plain = (held[labelled], y[known]), None, None, None
+    held, y, auc, error, plain = schema.labels(test), schema.labels(rows), None, None, None
     if len(np.unique(held)) == 2:
-        auc, error = area(scores[labelled], held)
+        auc, error = area(scores, held)
         if len(np.unique(y)) == 2:
-            plain = regression(schema.features(rows)[known], y, schema.features(test)[labelled],
-                               held)
+            plain = regression(schema.features(rows), y, schema.features(test), held)
     return {"auc": auc, "auc_standard_error": error, "auc_reference": plain, **without}
 
 

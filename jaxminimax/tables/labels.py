@@ -31,8 +31,9 @@ variance 1, and noise g in a weight adds up to g^2 to that of the scores, howeve
 are. So g is half of the other labels' 0.7, and the time does not grow with the columns.
 
 **Moments.** Labels are in the one release of means, centred: y - 1/2 of two values, of squared
-length 1/4; e_y - 1/K of several, of squared length 1 - 1/K, or 1/K for a row with none of them; y
-and y^2 - 1 of a number, at most 1 together, as `statistics` shows.
+length 1/4; e_y - 1/K of several, of squared length 1 - 1/K; y and y^2 - 1 of a number, at most 1
+together, as `statistics` shows. Rows without a label have weight 0 there and in all that follows,
+so that they add 0 to gradients and to calibration.
 
 **Calibration.** One more release sets the slope of a trained scorer, and of two values a shift.
 Training that stops early makes scores too small, and noise in weights makes them too large. So
@@ -57,7 +58,7 @@ absolute value where that is above 1, the step needs the mean of
 
 As |t_k| <= 1, v <= 1 - m^2 and |t_y - m| <= 1 + |m|. So |psi|^2 <= (1 + a)^2 + (1 - a^2)^2 with
 a = |m|, which increases in a up to 4 at a = 1, as its derivative is (1 + a) (1 + (2 a - 1)^2). The
-clip norm 2 never binds, and the mean moves by at most 4 / n. A row of no class adds 0.
+clip norm 2 never binds, and the mean moves by at most 4 / n. A row of no class has weight 0.
 """
 
 import dataclasses
@@ -297,9 +298,7 @@ def _psi_of_several(z: Saddle, record: _Weighted) -> Saddle:
     p, t, y, weight = record
     mean = jnp.sum(p * t, 1)
     variance = jnp.sum(p * t * t, 1) - mean**2
-    labelled = jnp.sum(y, 1)
-    return Saddle(weight @ jnp.stack([jnp.sum(y * t, 1) - labelled * mean, labelled * variance],
-                                     1), None)
+    return Saddle(weight @ jnp.stack([jnp.sum(y * t, 1) - mean, variance], 1), None)
 
 
 _PSI, _SEVERAL = Problem(_psi), Problem(_psi_of_several)

@@ -110,7 +110,7 @@ def test_a_cell_that_is_missing_from_a_dictionary_is_no_other_rows(kind):
             identity.persons(column)
         with pytest.raises((ValueError, TypeError), match=r"[uU]nknown|not supported|NaN"):
             PrivateClassifier(schema={"b": schema.columns["b"]}).fit(table, column)
-        numbers.append(PrivateClassifier()._table(table.select(["a"]), [0, 1, 0])[0]["x0"])
+        numbers.append(PrivateClassifier()._table(table.select(["a"]), [0, 1, 0])[0]["a"])
     np.testing.assert_equal(*pieces)  # of NaN, too
     assert pieces[0][0][1] == [0, 1, 0, 0, 0, 0]
     np.testing.assert_array_equal(numbers, [[1, np.nan, 2], [1, np.nan, 3]])
