@@ -58,7 +58,7 @@ absolute value where that is above 1, the step needs the mean of
 
 As |t_k| <= 1, v <= 1 - m^2 and |t_y - m| <= 1 + |m|. So |psi|^2 <= (1 + a)^2 + (1 - a^2)^2 with
 a = |m|, which increases in a up to 4 at a = 1, as its derivative is (1 + a) (1 + (2 a - 1)^2). The
-clip norm 2 never binds, and the mean moves by at most 4 / n. A row of no class has weight 0.
+clip norm 2 never binds, and the mean moves by at most 4 / n. A row of no class adds 0.
 """
 
 import dataclasses
@@ -298,7 +298,9 @@ def _psi_of_several(z: Saddle, record: _Weighted) -> Saddle:
     p, t, y, weight = record
     mean = jnp.sum(p * t, 1)
     variance = jnp.sum(p * t * t, 1) - mean**2
-    return Saddle(weight @ jnp.stack([jnp.sum(y * t, 1) - mean, variance], 1), None)
+    labelled = jnp.sum(y, 1)
+    return Saddle(weight @ jnp.stack([jnp.sum(y * t, 1) - labelled * mean, labelled * variance],
+                                     1), None)
 
 
 _PSI, _SEVERAL = Problem(_psi), Problem(_psi_of_several)
