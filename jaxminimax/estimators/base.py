@@ -83,8 +83,8 @@ class PrivateEstimator(BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         row_names.check({"X": X, "owners": owners, "groups": groups}, y)
-        cells = np.ravel(identity.exact(y))
-        if any(map(identity.absent, cells)) if cells.dtype == object else np.any(cells != cells):
+        told = np.ravel(identity.exact(y))
+        if any(map(identity.absent, told)) if told.dtype == object else np.any(told != told):
             raise ValueError("y has rows without a label (Input y contains NaN): leave them out if "
                              "it is public which they are; tables.train gives them weight 0.")
         table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
@@ -185,7 +185,7 @@ class PrivateEstimator(BaseEstimator):
                 if part in str(error):
                     raise ValueError(words) from None
             raise
-        names = getattr(self, "feature_names_in_", ())
+        names = list(getattr(self, "feature_names_in_", ()))
         if len(set(names)) < X.shape[1]:  # none, or a name twice
             names = [f"x{k}" for k in range(X.shape[1])]
         return dict(zip(names, X.T, strict=True)), y

@@ -57,7 +57,8 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
         >>> data.tolist(), sizes
         ([[0.0, 2.0, 3.0], [1.0, 4.0, 0.0]], (3, 2))
     """
-    row_names.check(dict(enumerate(jax.tree.leaves(data))) | {"labels": labels})
+    row_names.check({**{f"leaf {k} of data": x for k, x in enumerate(jax.tree.leaves(data))},
+                     "labels": labels})
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
         raise ValueError("labels must be a vector of group numbers 0, 1, ..., got shape "

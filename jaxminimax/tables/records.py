@@ -270,7 +270,7 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
 
 def labelled(y: np.ndarray) -> np.ndarray:
     """Returns which rows have a label, `[rows]`: no NaN, and of K classes `[rows, K]` one."""
-    return y.any(1) if y.ndim > 1 else ~np.isnan(y)
+    return np.asarray(y.any(1) if y.ndim > 1 else ~np.isnan(y))
 
 
 def weighted(rows: Records, by: Moments, class_weight: Any) -> tuple[np.ndarray, Moments]:
