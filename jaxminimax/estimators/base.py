@@ -83,8 +83,9 @@ class PrivateEstimator(BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         row_names.check({"X": X, "owners": owners, "groups": groups}, y)
-        told = np.ravel(identity.exact(y))
-        if any(map(identity.absent, told)) if told.dtype == object else np.any(told != told):
+        outcomes = np.ravel(identity.exact(y))
+        if any(map(identity.absent, outcomes)) if outcomes.dtype == object else (
+                np.any(outcomes != outcomes)):
             raise ValueError("y has rows without a label (Input y contains NaN): leave them out if "
                              "it is public which they are; tables.train gives them weight 0.")
         table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)

@@ -267,11 +267,11 @@ def test_the_note_on_persons_comes_first_by_every_route(tmp_path, capsys):
         one = train(table, schema, **how)
     assert columns(one.notes)[:2] == ["patient_id", None]
     assert "patient_id" not in str(one.notes[1])
-    for told in ({"people": 4}, {}):
-        owned = schema if told else dataclasses.replace(schema, owner="patient_id", most=4)
+    for stated in ({"people": 4}, {}):
+        owned = schema if stated else dataclasses.replace(schema, owner="patient_id", most=4)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NoteWarning)
-            assert "whose row" not in str(train(table, owned, **how, **told).notes)
+            assert "whose row" not in str(train(table, owned, **how, **stated).notes)
     for X, settled, first in (
             (table[["age", "patient_id"]], {"bounds": (0, 400)}, True),
             (table, {"schema": schema.columns}, True),
