@@ -83,7 +83,8 @@ class PrivateEstimator(BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         row_names.check({"X": X, "owners": owners, "groups": groups}, y)
-        outcomes = np.ravel(identity.exact(y))
+        listed = isinstance(y, list | tuple) or identity.in_dictionary(y)
+        outcomes = np.asarray(identity.exact(y) if listed else y).ravel()
         if any(map(identity.absent, outcomes)) if outcomes.dtype == object else (
                 np.any(outcomes != outcomes)):
             raise ValueError("y has rows without a label (Input y contains NaN): leave them out if "
