@@ -136,7 +136,7 @@ def test_estimators_take_polars_frames():
     assert np.array_equal(Schema(kinds, "y", 1).features(table)[:, 1],
                           Schema(kinds, "y", 1).features(made(30))[:, 1])
     numbers, _ = PrivateAUCClassifier(bounds=(0, 1))._table(frame.select("a", "b"), y)
-    assert np.allclose(numbers["x0"], frame["a"].to_numpy())
+    assert np.allclose(numbers["a"], frame["a"].to_numpy())
 
 
 @pytest.mark.parametrize("read", [columns.as_numbers, columns.as_words])
