@@ -1,4 +1,4 @@
-"""The laws that privacy rests on, each for all kinds of releases, in about fifteen CPU-seconds.
+"""The laws that privacy rests on, each for all kinds of releases, in about twenty-five CPU-seconds.
 
 Noise size: `test_noise_has_the_described_deviation`. Clip norms, joint ones and bounds of losses:
 `test_one_record_moves_a_release_by_what_is_charged`. The budget: the last of the detectors, and
@@ -8,12 +8,21 @@ rounding to the grid included: `test_the_accountant_charges_the_gaussian_that_ru
 of one person: `test_noise_for_several_records_is_calibrated_to_all_of_them`. Clipping by factors of
 a gradient and of narrow types: the detectors.
 
+At the end are five probes of what lies between the parts: a training with a ledger, for several
+records of a person; a training that was stopped; ledgers that refuse, at every door; shards and
+devices; several records on samples of parts in turn.
+
 Other tests hold these laws more sharply and in more cases, most of them in the slow lane.
 """
 
 import dataclasses
 import functools
+import inspect
+import json
 import math
+import os
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -21,17 +30,21 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import detectors, subtle
-from jaxminimax import Saddle
+from jaxminimax import Saddle, estimators
+from jaxminimax.commands import COMMANDS, parser_of
 from jaxminimax.mechanism.factorisation import coefficients
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
-from jaxminimax.releases import reading
+from jaxminimax.releases import opening, reading
 from jaxminimax.releases.sums import release
+from jaxminimax.tables import Charged, Number, Schema, defaults, labels, statistics, unfinished
 from jaxminimax.tables.labels import Amount, Several
 from jaxminimax.tables.scorer import Moments
+from tests.helpers import two_devices
 from tests.releases.test_opening import RELEASES, ROWS, SIZES, Case, N, W
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
@@ -224,3 +237,197 @@ def test_noise_for_several_records_is_calibrated_to_all_of_them(rate):
     ids=lambda detector: detector.__name__)
 def test_no_detector_of_planted_bugs_fires(detector):
     assert not detector().fires
+
+
+# --- probes of what lies between the parts ---
+
+
+class ReleasedError(Exception):
+    """Something was about to be released."""
+
+
+def release_nothing(*_, **__):
+    raise ReleasedError
+
+
+def table(n):
+    """A table of its own number of rows, for which no program was made before."""
+    a = np.linspace(-1, 1, n)
+    return {"a": a, "b": a[::-1], "y": (a > 0).astype(int)}
+
+
+SCHEMA = Schema({"a": Charged(), "b": Number(-1, 1)}, "y", 1)
+STATED = {"epsilon": 2.0, "delta": 1e-5}
+
+
+def ledger(path, epsilon=9.0, **how):
+    return jmm.accounting.Ledger(path, epsilon=epsilon, delta=1e-4, **how)
+
+
+class StoppedError(Exception):
+    """Ends a training on the way."""
+
+
+def test_a_training_is_for_all_records_of_a_person_and_goes_on_with_its_key(tmp_path, monkeypatch):
+    """By noise, statement and ledger; what was released before it stopped is not released anew."""
+    schema, people = Schema({"a": Number(-1, 1)}, "y", 1), 3
+    books, made, how = ledger(tmp_path / "l", people=people), [], STATED | {"people": people}
+
+    def stop(*_):
+        raise StoppedError
+
+    def once(*given):
+        made.append(sound(*given))
+        return made[-1]
+
+    def go(**more):
+        return jmm.tables.train(table(97), schema, **how, **more)
+
+    sound, run = statistics.release_moments, {"folder": tmp_path / "run", "ledger": books}
+    monkeypatch.setattr(statistics, "release_moments", once)
+    with monkeypatch.context() as patched, pytest.raises(StoppedError):
+        patched.setattr(labels, "release_line", stop)
+        go(**run)
+    assert len(made) == 1
+    (charged,) = books.statement().runs
+    with pytest.raises(ValueError, match="another seed or key"):
+        go(key=jax.random.key(5, impl="threefry2x32"), **run)
+    with unfinished.Unfinished(tmp_path / "run") as job:
+        key = job.key
+    resumed = go(**run)
+    assert len(made) == 1
+    np.testing.assert_array_equal(resumed.weights, go(key=key).weights)
+    np.testing.assert_array_equal(made[0].mean, made[1].mean)
+
+    chosen = defaults(97, schema, people=people, **STATED)
+    attained = jmm.epsilon(resumed.described, 1e-5, people=people)
+    assert resumed.described == chosen.mechanism()
+    assert 0.998 * 2 < attained <= 2
+    assert jmm.epsilon(resumed.described, 1e-5) < 0.9
+    assert resumed.statement.people == people
+    assert resumed.statement.epsilon == pytest.approx(attained, rel=1e-9)
+    (run,) = books.statement().runs
+    assert run["charge"] == charged["charge"] == books._rule.charge(
+        resumed.described, "", 1e-4, "replace_one", people)
+    for other in (1, 2):
+        with pytest.raises(ValueError, match="people = 3, and the ledger for"):
+            go(ledger=ledger(tmp_path / f"of {other}", people=other))
+
+
+# A ledger refuses, or accepts, before anything is released: each door with a table or a game of its
+# own number of records, for which no program was made before, so that releases are opened anew.
+
+
+def by_train(books, path):
+    jmm.tables.train(table(83), SCHEMA, ledger=books, **STATED)
+
+
+def by_command(*words):
+    """A command on a file, with the ledger that is at the path."""
+    def door(books, path):
+        columns = table(79)
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(
+            *columns.values(), strict=True))]
+        (path / "t.csv").write_text("\n".join(lines))
+        args = parser_of("").parse_args([
+            words[0], str(path / "t.csv"), "--label", "y", "--positive", "1", "--numeric", "b=-1:1",
+            "--epsilon", "2", "--delta", "1e-5", "--ledger", str(path / "l"), *words[1:]])
+        COMMANDS[words[0]](args)
+
+    return door
+
+
+def by_estimator(form, n):
+    def door(books, path):
+        columns = table(n)
+        y = columns["a"] if form is estimators.PrivateRegressor else columns["y"]
+        more = {"label_range": (-1, 1)} if form is estimators.PrivateRegressor else {}
+        groups = {"groups": np.arange(n) % 2} if "Group" in form.__name__ or (
+            "Fair" in form.__name__) else {}
+        form(ledger=books, **STATED, **more).fit(columns["b"][:, None], y, **groups)
+
+    return door
+
+
+def by_driver(driver, n):
+    def door(books, path):
+        query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0), population=n)
+        hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
+        start, rest = Saddle(jnp.zeros(2), jnp.zeros(2)), (jmm.sgda, two_devices.BOTH)
+        if driver is jmm.fit:
+            jmm.fit(KEYS[0], start, jnp.ones((n, 2)), hyper, *rest, delta=1e-5, ledger=books,
+                    progress=False)
+        else:
+            jmm.sweep(KEYS[:2].reshape(1, 2), start, jnp.ones((n, 2)), jmm.stack([hyper]), *rest,
+                      ledger=books)
+
+    return door
+
+
+DOORS = {"train": by_train, "fit": by_driver(jmm.fit, 89), "sweep": by_driver(jmm.sweep, 61),
+         "train, as a command": by_command("train", "--ranges", "charged", "--numeric", "a"),
+         "check, as a command": by_command("check"),
+         **{name: by_estimator(getattr(estimators, name), 67 - k)
+            for k, name in enumerate(estimators.__all__)}}
+
+
+@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+def test_nothing_is_released_before_a_ledger_accepts_it(door, tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "open_release", release_nothing)
+    books = ledger(tmp_path / "l", epsilon=0.1)
+    with pytest.raises(ValueError, match="are left"):
+        door(books, tmp_path)
+    assert not books.statement().runs
+    (tmp_path / "l").unlink()
+    books = ledger(tmp_path / "l")
+    with pytest.raises(ReleasedError):
+        door(books, tmp_path)
+    (run,) = books.statement().runs
+    assert 0 < run["charge"]["divergence"] <= books.statement().limits["divergence"]
+
+
+def test_every_function_with_a_ledger_is_such_a_door():
+    public = {name: getattr(where, name) for where in (jmm, jmm.tables, estimators)
+              for name in dir(where)}
+    asking = {name for name, x in public.items() if (
+        inspect.isfunction(x) or (inspect.isclass(x) and not issubclass(x, Exception)))
+        and "ledger" in inspect.signature(x).parameters}
+    assert asking == set(DOORS) - {"train, as a command", "check, as a command"}
+    parsers = parser_of("")._subparsers._group_actions[0].choices
+    assert {name for name, one in parsers.items() if "--ledger" in one._option_string_actions} == {
+        "train", "check"}
+
+
+def test_shards_and_devices_add_up_to_one_release_with_one_noise():
+    """Of all rows; to the grid with noise, and to rounding without. One shard is padded."""
+    how = jmm.Poisson(rate=0.9)
+    child = subprocess.run([sys.executable, two_devices.__file__], check=True, capture_output=True,
+                           text=True, env=os.environ)
+    noisy, plain = np.array(two_devices.answers(two_devices.ROWS, how))
+    assert np.abs(noisy - plain).min() > 1e-3
+    for many in (json.loads(child.stdout), two_devices.answers(two_devices.placed(1, 2), how)):
+        np.testing.assert_allclose(many[0], noisy, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(many[1], plain, rtol=0, atol=1e-15)
+
+
+def delta_of_two_windows(epsilon, people, rate, sigma):
+    """H of products of two mixtures: j of k coins move a sum by j, or by -j, in each window."""
+    x, step = np.linspace(-people - 9 * sigma, people + 9 * sigma, 3001, retstep=True)
+    hits = np.arange(people + 1)
+    p = stats.binom.pmf(hits, people, rate) @ stats.norm.pdf(x, hits[:, None], sigma)
+    return np.maximum(np.outer(p, p) - math.exp(epsilon) * np.outer(p, p)[::-1, ::-1], 0).sum() * (
+        step**2)
+
+
+@pytest.mark.parametrize("people", [1, 2, 3])
+def test_several_records_on_samples_of_parts_in_turn_are_charged_as_they_are(people, real_noise):
+    """All in one part, which is the worst: k coins in each of two windows, the second begun."""
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(3.0, None), population=40,
+                      bands=4, sampling=jmm.mechanism.CyclicPoisson(rate=0.5, parts=4))
+    # a sum enters draws by the coefficients of (1 - x)^(-1/2), those of the block that it begins
+    column = np.linalg.norm([1, 1 / 2, 3 / 8, 5 / 16])
+    delta = 1e-3
+    charged = jmm.epsilon(jmm.Repeat(query=query, times=5), delta, people=people)
+    low, high = (delta_of_two_windows(e * charged, people, 0.5, 3.0 / column)
+                 for e in (1.001, 0.999))
+    assert low < delta < high
