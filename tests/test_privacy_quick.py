@@ -39,7 +39,7 @@ from jaxminimax.commands import COMMANDS, parser_of
 from jaxminimax.mechanism.factorisation import coefficients
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
-from jaxminimax.releases import opening, reading
+from jaxminimax.releases import opening, reading, sums
 from jaxminimax.releases.sums import release
 from jaxminimax.tables import Charged, Number, Schema, defaults, labels, statistics, unfinished
 from jaxminimax.tables.labels import Amount, Several
@@ -373,7 +373,21 @@ DOORS = {"train": by_train, "fit": by_driver(jmm.fit, 89), "sweep": by_driver(jm
 
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
 def test_nothing_is_released_before_a_ledger_accepts_it(door, tmp_path, monkeypatch):
+    """And what is released first is a part of what was charged."""
+    asked, reserve = [], jmm.accounting.Ledger.reserve
+
+    def first(key, described, *_):
+        assert dataclasses.replace(described, place=0) in [
+            dataclasses.replace(leaf, place=0) for leaf in asked[-1].flattened()]
+        raise ReleasedError
+
+    def noted(self, described, hyper=None, **how):
+        asked.append(described if hyper is None else described.mechanism(hyper))
+        return reserve(self, described, hyper, **how)
+
     monkeypatch.setattr(opening, "open_release", release_nothing)
+    monkeypatch.setattr(sums, "compiled_release", first)
+    monkeypatch.setattr(jmm.accounting.Ledger, "reserve", noted)
     books = ledger(tmp_path / "l", epsilon=0.1)
     with pytest.raises(ValueError, match="are left"):
         door(books, tmp_path)
@@ -383,7 +397,7 @@ def test_nothing_is_released_before_a_ledger_accepts_it(door, tmp_path, monkeypa
     with pytest.raises(ReleasedError):
         door(books, tmp_path)
     (run,) = books.statement().runs
-    assert 0 < run["charge"]["divergence"] <= books.statement().limits["divergence"]
+    assert run["charge"] == books._rule.charge(asked[-1], "", 1e-4, "replace_one", 1)
 
 
 def test_every_function_with_a_ledger_is_such_a_door():

@@ -54,6 +54,20 @@ def path(key, described, data, rounds=1, problem=ITSELF):
                    lambda state: state.clip)
 
 
+# --- noise of counts ---
+
+
+def test_counts_of_both_players_have_noise_of_their_own():
+    """Else their difference would be known to the last record."""
+    described = query(quantile=Saddle(0.5, 0.5))
+    zero = Saddle(jnp.int32(0), jnp.int32(0))
+    keys = jax.random.split(jax.random.key(5), 3000)
+    moved = jax.jit(jax.vmap(lambda key: sums.next_clip(key, described, CLIP, zero)))(keys)
+    w, v = (np.log(np.asarray(x) / clip) for x, clip in zip(moved, CLIP, strict=True))
+    assert w.std() == pytest.approx(v.std(), rel=0.1)
+    assert abs(np.corrcoef(w, v)[0, 1]) < 5 / math.sqrt(len(keys))
+
+
 # --- what is charged ---
 
 

@@ -469,3 +469,28 @@ def test_every_figure_of_rows_held_out_is_marked_as_outside_of_the_guarantee(lab
         if isinstance(record[figure], float))]
     assert shown
     assert all("outside of the guarantee" in text for text in shown)
+
+
+# --- keys of trainings in a ledger ---
+
+
+@pytest.mark.parametrize("other", [
+    {"rows": np.ones((4, 2))}, {"rows": np.arange(8.0)[::-1].reshape(4, 2)}, {"settings": "b"},
+    {"epsilon": 2.0}, {"method": "balanced"}, {"columns": ["a"]}])
+def test_a_key_is_for_one_training_whatever_part_of_its_promise_is_another(tmp_path, other):
+    books = jmm.accounting.Ledger(tmp_path / "l", epsilon=3.0, delta=1e-3)
+    described = statistics.one_release(2000, 1.0, 10.0)
+
+    def begun(folder, rows=np.arange(8.0).reshape(4, 2), settings="a", **given):
+        given = {"epsilon": 1.0, "method": None} | given
+        with unfinished.Unfinished(tmp_path / folder, jax.random.key(7)) as job:
+            job.promise(rows, settings, **given)
+            return job.reserve(books, described)
+
+    assert begun("first").fresh
+    assert not begun("first").fresh
+    assert not begun("of the same promise").fresh
+    with pytest.raises(ValueError, match="key was used for another run"):
+        begun("another", **other)
+    assert not (tmp_path / "another").exists()
+    assert len(books.statement().runs) == 1
