@@ -429,7 +429,8 @@ def test_a_model_is_the_same_to_the_bit_whatever_the_rows_held_out_are(tmp_path,
     assert held.sum() == 15
     other, hostile = (frame.assign(**made(60, seed)[["a", "b", "y"]]) for seed in (1, 2))
     hostile["a"], hostile["b"] = math.inf, math.nan
-    one, *others = (trained(tmp_path / str(k), frame.mask(np.tile(held[:, None], frame.shape[1]), rows), *words)
+    cells = np.tile(held[:, None], frame.shape[1])
+    one, *others = (trained(tmp_path / str(k), frame.mask(cells, rows), *words)
                     for k, rows in enumerate((frame, other, hostile)))
     assert others == [one, one]
     first = int(np.flatnonzero(~held)[0])
