@@ -318,48 +318,48 @@ def test_a_training_is_for_all_records_of_a_person_and_goes_on_with_its_key(tmp_
 # own number of records, for which no program was made before, so that releases are opened anew.
 
 
-def by_train(books, path):
-    jmm.tables.train(table(83), SCHEMA, ledger=books, **STATED)
+def by_train(books, path, people):
+    jmm.tables.train(table(83), SCHEMA, ledger=books, people=people, **STATED)
 
 
 def by_command(*words):
     """A command on a file, with the ledger that is at the path."""
-    def door(books, path):
+    def door(books, path, people):
         columns = table(79)
         lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(
             *columns.values(), strict=True))]
         (path / "t.csv").write_text("\n".join(lines))
         args = parser_of("").parse_args([
             words[0], str(path / "t.csv"), "--label", "y", "--positive", "1", "--numeric", "b=-1:1",
-            "--epsilon", "2", "--delta", "1e-5", "--ledger", str(path / "l"), *words[1:]])
+            "--epsilon", "2", "--delta", "1e-5", "--ledger", str(path / "l"), "--people",
+            str(people), *words[1:]])
         COMMANDS[words[0]](args)
 
     return door
 
 
 def by_estimator(form, n):
-    def door(books, path):
-        columns = table(n)
-        y = columns["a"] if form is estimators.PrivateRegressor else columns["y"]
-        more = {"label_range": (-1, 1)} if form is estimators.PrivateRegressor else {}
-        groups = {"groups": np.arange(n) % 2} if "Group" in form.__name__ or (
-            "Fair" in form.__name__) else {}
-        form(ledger=books, **STATED, **more).fit(columns["b"][:, None], y, **groups)
+    def door(books, path, people):
+        columns, more, grouped = table(n), {}, ("Group" in form.__name__, "Fair" in form.__name__)
+        y, groups = columns["y"], {"groups": np.arange(n) % 2} if any(grouped) else {}
+        if form is estimators.PrivateRegressor:
+            y, more = columns["a"], {"label_range": (-1, 1)}
+        form(ledger=books, people=people, **STATED, **more).fit(columns["b"][:, None], y, **groups)
 
     return door
 
 
 def by_driver(driver, n):
-    def door(books, path):
-        query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0), population=n)
+    def door(books, path, people):
+        query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0), population=n)
         hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
-        start, rest = Saddle(jnp.zeros(2), jnp.zeros(2)), (jmm.sgda, two_devices.BOTH)
+        rest = jnp.ones((n, 2)), hyper, jmm.sgda, two_devices.BOTH
+        start = Saddle(jnp.zeros(2), jnp.zeros(2))
         if driver is jmm.fit:
-            jmm.fit(KEYS[0], start, jnp.ones((n, 2)), hyper, *rest, delta=1e-5, ledger=books,
-                    progress=False)
-        else:
-            jmm.sweep(KEYS[:2].reshape(1, 2), start, jnp.ones((n, 2)), jmm.stack([hyper]), *rest,
-                      ledger=books)
+            jmm.fit(KEYS[0], start, *rest, delta=1e-5, ledger=books, progress=False, people=people)
+        else:  # for as many people as the ledger
+            data, hyper, *rest = rest
+            jmm.sweep(KEYS[:2].reshape(1, 2), start, data, jmm.stack([hyper]), *rest, ledger=books)
 
     return door
 
@@ -371,9 +371,10 @@ DOORS = {"train": by_train, "fit": by_driver(jmm.fit, 89), "sweep": by_driver(jm
             for k, name in enumerate(estimators.__all__)}}
 
 
-@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
-def test_nothing_is_released_before_a_ledger_accepts_it(door, tmp_path, monkeypatch):
-    """And what is released first is a part of what was charged."""
+@pytest.mark.parametrize("people", [1, 3])
+@pytest.mark.parametrize("name", DOORS)
+def test_nothing_is_released_before_a_ledger_accepts_it(name, people, tmp_path, monkeypatch):
+    """For as many records of a person. What is released first is a part of what was charged."""
     asked, reserve = [], jmm.accounting.Ledger.reserve
 
     def first(key, described, *_):
@@ -388,16 +389,24 @@ def test_nothing_is_released_before_a_ledger_accepts_it(door, tmp_path, monkeypa
     monkeypatch.setattr(opening, "open_release", release_nothing)
     monkeypatch.setattr(sums, "compiled_release", first)
     monkeypatch.setattr(jmm.accounting.Ledger, "reserve", noted)
-    books = ledger(tmp_path / "l", epsilon=0.1)
-    with pytest.raises(ValueError, match="are left"):
-        door(books, tmp_path)
-    assert not books.statement().runs
-    (tmp_path / "l").unlink()
-    books = ledger(tmp_path / "l")
+
+    def refused(words, **how):
+        books = ledger(tmp_path / "l", **how)
+        with pytest.raises(ValueError, match=words):
+            DOORS[name](books, tmp_path, people)
+        assert not books.statement().runs
+        (tmp_path / "l").unlink()
+
+    refused("are left", epsilon=0.1, people=people)
+    if name != "sweep":
+        refused(f"people = {people}, and the ledger for", people=2)
+    books = ledger(tmp_path / "l", people=people)
     with pytest.raises(ReleasedError):
-        door(books, tmp_path)
-    (run,) = books.statement().runs
-    assert run["charge"] == books._rule.charge(asked[-1], "", 1e-4, "replace_one", 1)
+        DOORS[name](books, tmp_path, people)
+    (run,), (*_, described) = books.statement().runs, asked
+    assert run["charge"] == books._rule.charge(described, "", 1e-4, "replace_one", people)
+    if name not in ("fit", "sweep"):  # which calibrate nothing
+        assert 0.998 * 2 < jmm.epsilon(described, 1e-5, people=people) <= 2
 
 
 def test_every_function_with_a_ledger_is_such_a_door():
