@@ -495,3 +495,40 @@ def test_a_key_is_for_one_training_whatever_part_of_its_promise_is_another(tmp_p
         begun("another", **other)
     assert not (tmp_path / "another").exists()
     assert len(books.statement().runs) == 1
+
+
+def swapped(column, one, other):
+    column = np.array(column)
+    column[[one, other]] = column[[other, one]]
+    return column
+
+
+@pytest.mark.parametrize(("name", "change"), [
+    ("a", lambda x: x + np.eye(80)[5]), ("a", lambda x: swapped(x, 5, 6)),
+    ("b", lambda x: x + 1e-3 * np.eye(80)[5]), ("y", lambda x: np.abs(x - np.eye(80)[5])),
+    ("g", lambda x: swapped(swapped(x, 0, 4), 1, 5)), ("who", lambda x: swapped(x, 1, 3)),
+    (None, lambda x: x)])
+@pytest.mark.parametrize("owner", [None, "who"])
+def test_a_training_goes_on_with_its_own_rows_alone(tmp_path, monkeypatch, owner, name, change):
+    """Whatever cell is another one: charged, declared, of the label, the group or the owner."""
+    table = {"a": np.linspace(1, 9, 80), "b": np.linspace(0, 1, 80), "y": np.arange(80) % 2,
+             "g": np.arange(80) // 4 % 2, "who": np.arange(80) // 2}
+    schema = Schema({"a": Charged(), "b": Number(0, 2)}, "y", 1, owner=owner,
+                    most=2 if owner else 1, groups="g", group_values=("0", "1"))
+    asked = []
+
+    def stop(key, *_):
+        asked.append(np.asarray(jax.random.key_data(key)).tolist())
+        raise StoppedError
+
+    monkeypatch.setattr(statistics, "release_ranges", stop)
+    how = {"epsilon": 2.0, "delta": 1e-4, "folder": tmp_path / "run"}
+    with pytest.raises(StoppedError):
+        train(table, schema, **how)
+    if name is None or (name == "who" and not owner):  # nothing that it reads
+        with pytest.raises(StoppedError):
+            train(table | {"other": np.ones(80)}, schema, **how)
+        assert asked[0] == asked[1]
+    else:
+        with pytest.raises(ValueError, match="another table"):
+            train(table | {name: change(table[name])}, schema, **how)
