@@ -30,10 +30,9 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks.privacy.mutants import detectors, subtle
+from benchmarks.privacy.mutants import between, detectors, subtle
 from jaxminimax import Saddle, estimators
 from jaxminimax.commands import COMMANDS, parser_of
 from jaxminimax.mechanism.factorisation import coefficients
@@ -433,24 +432,11 @@ def test_shards_and_devices_add_up_to_one_release_with_one_noise():
         np.testing.assert_allclose(many[1], plain, rtol=0, atol=1e-15)
 
 
-def delta_of_two_windows(epsilon, people, rate, sigma):
-    """H of products of two mixtures: j of k coins move a sum by j, or by -j, in each window."""
-    x, step = np.linspace(-people - 9 * sigma, people + 9 * sigma, 3001, retstep=True)
-    hits = np.arange(people + 1)
-    p = stats.binom.pmf(hits, people, rate) @ stats.norm.pdf(x, hits[:, None], sigma)
-    return np.maximum(np.outer(p, p) - math.exp(epsilon) * np.outer(p, p)[::-1, ::-1], 0).sum() * (
-        step**2)
-
-
 @pytest.mark.parametrize("people", [1, 2, 3])
 def test_several_records_on_samples_of_parts_in_turn_are_charged_as_they_are(people, real_noise):
     """All in one part, which is the worst: k coins in each of two windows, the second begun."""
-    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(3.0, None), population=40,
-                      bands=4, sampling=jmm.mechanism.CyclicPoisson(rate=0.5, parts=4))
-    # a sum enters draws by the coefficients of (1 - x)^(-1/2), those of the block that it begins
-    column = np.linalg.norm([1, 1 / 2, 3 / 8, 5 / 16])
-    delta = 1e-3
-    charged = jmm.epsilon(jmm.Repeat(query=query, times=5), delta, people=people)
-    low, high = (delta_of_two_windows(e * charged, people, 0.5, 3.0 / column)
+    (steps, sigma), delta = between.in_turn(), 1e-3
+    charged = jmm.epsilon(steps, delta, people=people)
+    low, high = (between.delta_of_two_windows(e * charged, people, 0.5, sigma)
                  for e in (1.001, 0.999))
     assert low < delta < high
