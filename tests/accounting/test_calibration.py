@@ -241,6 +241,11 @@ def in_groups(losses=None, **how):
                       jmm.balanced_groups, **how)
 
 
+def of_disjoint_parts(**how):
+    hyper = jmm.group_oco.example(jmm.mechanism.TreeSums(clip=1.0, leaves=4), 4)
+    return calibrated(hyper, jmm.group_oco, **how)
+
+
 def of_shares(**how):
     parts = jmm.accounting.calibrate_shares((repeat(jmm.Full(), 3),) * 2, (0.3, 0.7), **HOW, **how)
     return jmm.epsilon(jmm.Sequence(parts=parts), 1e-5, **how)
@@ -296,6 +301,8 @@ WAYS = {
     "correlated sums": lambda: single(jmm.mechanism.CorrelatedSums(clip=1.0, leaves=8, bands=4)),
     "laplace": lambda: single(jmm.GroupLosses(bound=1.0, sizes=SIZES, times=2)),
     "laplace, k records": lambda: single(jmm.GroupLosses(bound=1.0, sizes=SIZES), people=2),
+    "disjoint parts": of_disjoint_parts,
+    "disjoint parts, k records": lambda: of_disjoint_parts(people=2),
     "shares": of_shares,
     "shares, k records": lambda: of_shares(people=3),
     "parts": of_parts,

@@ -472,6 +472,31 @@ def test_every_figure_of_rows_held_out_is_marked_as_outside_of_the_guarantee(lab
     assert all("outside of the guarantee" in text for text in shown)
 
 
+@pytest.mark.parametrize("people", [1, 3])
+def test_a_page_and_the_sum_of_a_curve_are_for_all_rows_of_a_person(monkeypatch, people):
+    schema = Schema({"b": Number(0, 1)}, "y", 1)
+    query = jmm.Query(clip=jmm.Saddle(1.0, None), noise_multiplier=jmm.Saddle(9.0, None),
+                      population=100)
+    hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
+    described = jmm.sgda.mechanism(hyper)
+    stated = jmm.statement(jmm.sgda, hyper, delta=1e-6, people=people)
+    one = scorer.Scorer(schema, np.ones(2), scorer.Moments(np.zeros(1), np.ones(1), 0.5), None,
+                        stated.to_json(), described)
+    monkeypatch.setattr(training, "train", lambda *_, **__: one)
+    monkeypatch.setattr(command, "held_out", lambda *_: {"auc": None})
+    args = commands.parser_of("").parse_args([
+        "train", "t.csv", "--label", "y", "--epsilon", "1", "--delta", "1e-6", "--people",
+        str(people), "--curve", "1"])
+    _, record = command._trained(args, made(80), made(40, 1), schema, None, None)
+    assert record["epsilon_with_curve"] == jmm.epsilon(
+        jmm.Sequence(parts=(described, described)), 1e-6, people=people)
+    law = jmm.accounting.profile(described, people=people)
+    with monkeypatch.context() as patched:
+        patched.setattr(report, "profile", lambda *_, **__: law)
+        same = report.page(one, record)
+    assert report.page(one, record) == same
+
+
 # --- keys of trainings in a ledger ---
 
 
