@@ -176,6 +176,13 @@ def test_another_machine_repeats_nothing_that_was_shown(ledger, monkeypatch):
         placed(0)  # elsewhere, other numbers may have been shown
 
 
+@pytest.mark.parametrize("place", [(0, 0), (2, 0), (3, 1)])
+def test_a_key_that_two_runs_of_a_sweep_share_is_refused_wherever_it_is(place):
+    """Of one setting, or of two."""
+    with pytest.raises(ValueError, match=r"keys \(0, \d\) and .* are equal"):
+        swept(keys=KEYS.at[place].set(KEYS[0, 1]))
+
+
 def test_a_sweep_that_cannot_save_or_charge_is_refused(tmp_path):
     with pytest.raises(ValueError, match="give ledger="):
         swept(name="all")

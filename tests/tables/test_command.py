@@ -533,12 +533,14 @@ def swapped(column, one, other):
     ("b", lambda x: x + 1e-3 * np.eye(80)[5]), ("y", lambda x: np.abs(x - np.eye(80)[5])),
     ("g", lambda x: swapped(swapped(x, 0, 4), 1, 5)), ("who", lambda x: swapped(x, 1, 3)),
     (None, lambda x: x)])
-@pytest.mark.parametrize("owner", [None, "who"])
-def test_a_training_goes_on_with_its_own_rows_alone(tmp_path, monkeypatch, owner, name, change):
+@pytest.mark.parametrize(("owner", "kind"), [
+    (None, Charged()), ("who", Charged()), (None, Number(0, 20)), ("who", Number(0, 20))])
+def test_a_training_goes_on_with_its_own_rows_alone(tmp_path, monkeypatch, owner, kind, name,
+                                                    change):
     """Whatever cell is another one: charged, declared, of the label, the group or the owner."""
     table = {"a": np.linspace(1, 9, 80), "b": np.linspace(0, 1, 80), "y": np.arange(80) % 2,
              "g": np.arange(80) // 4 % 2, "who": np.arange(80) // 2}
-    schema = Schema({"a": Charged(), "b": Number(0, 2)}, "y", 1, owner=owner,
+    schema = Schema({"a": kind, "b": Number(0, 2)}, "y", 1, owner=owner,
                     most=2 if owner else 1, groups="g", group_values=("0", "1"))
     asked = []
 
@@ -546,7 +548,8 @@ def test_a_training_goes_on_with_its_own_rows_alone(tmp_path, monkeypatch, owner
         asked.append(np.asarray(jax.random.key_data(key)).tolist())
         raise StoppedError
 
-    monkeypatch.setattr(statistics, "release_ranges", stop)
+    for first in ("release_ranges", "release_moments"):
+        monkeypatch.setattr(statistics, first, stop)
     how = {"epsilon": 2.0, "delta": 1e-4, "folder": tmp_path / "run"}
     with pytest.raises(StoppedError):
         train(table, schema, **how)
