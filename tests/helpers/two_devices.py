@@ -20,11 +20,11 @@ import numpy as np
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.mechanism import Poisson, Repeat
+from jaxminimax.mechanism import Repeat
 from jaxminimax.placement import sharding
 from jaxminimax.releases.sums import release
 
-N = 7  # so that the last shard has a row that is padding
+N = 7  # so that the last of four shards has a row that is padding
 ROWS = np.outer(1.0 + np.arange(N), [1e-3, -2e-3, 3e-3])
 BOTH = jmm.Problem(lambda z, x: Saddle(x, -x))
 Z = Saddle(jnp.ones(3), jnp.ones(3))
@@ -37,16 +37,12 @@ def released(key, noise, data, sampling):
     return jnp.concatenate(release(key, Repeat(query=query, times=1), jnp.int32(0), BOTH, Z, data))
 
 
-def answers(data, sampling):
-    """With noise, and without."""
+def answers(data):
+    """With noise, and without, of all rows and of a batch: `[2, 2, 6]`."""
     key = jax.random.key(0, impl="threefry2x32")
-    return [released(key, noise, data, sampling).tolist() for noise in (1.0, 0.0)]
+    return [[released(key, noise, data, sampling).tolist() for noise in (1.0, 0.0)]
+            for sampling in (jmm.Full(), jmm.Disjoint(batch=6))]
 
 
-def placed(devices, shards=None):
-    mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
-    return sharding.shard(ROWS, mesh, shards=shards)
-
-
-if __name__ == "__main__":
-    print(json.dumps(answers(placed(2), Poisson(rate=0.9))))
+if __name__ == "__main__":  # two shards on each device
+    print(json.dumps(answers(sharding.shard(ROWS, jax.make_mesh((2,), ("data",)), shards=4))))
