@@ -9,7 +9,7 @@ of one person: `test_noise_for_several_records_is_calibrated_to_all_of_them`. Cl
 a gradient and of narrow types: the detectors.
 
 At the end are five probes of what lies between the parts: a training with a ledger, for several
-records of a person; a training that was stopped; ledgers that refuse, at every door; shards and
+records of a person; a training that was stopped; ledgers that refuse, at every call; shards and
 devices; several records on samples of parts in turn.
 
 Other tests hold these laws more sharply and in more cases, most of them in the slow lane.
@@ -313,7 +313,7 @@ def test_a_training_is_for_all_records_of_a_person_and_goes_on_with_its_key(tmp_
             go(ledger=ledger(tmp_path / f"of {other}", people=other))
 
 
-# A ledger refuses, or accepts, before anything is released: each door with a table or a game of its
+# A ledger refuses, or accepts, before anything is released: each call with a table or a game of its
 # own number of records, for which no program was made before, so that releases are opened anew.
 
 
@@ -323,7 +323,7 @@ def by_train(books, path, people):
 
 def by_command(*words):
     """A command on a file, with the ledger that is at the path."""
-    def door(books, path, people):
+    def call(books, path, people):
         columns = table(79)
         lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(
             *columns.values(), strict=True))]
@@ -334,22 +334,22 @@ def by_command(*words):
             str(people), *words[1:]])
         COMMANDS[words[0]](args)
 
-    return door
+    return call
 
 
 def by_estimator(form, n):
-    def door(books, path, people):
+    def call(books, path, people):
         columns, more, grouped = table(n), {}, ("Group" in form.__name__, "Fair" in form.__name__)
         y, groups = columns["y"], {"groups": np.arange(n) % 2} if any(grouped) else {}
         if form is estimators.PrivateRegressor:
             y, more = columns["a"], {"label_range": (-1, 1)}
         form(ledger=books, people=people, **STATED, **more).fit(columns["b"][:, None], y, **groups)
 
-    return door
+    return call
 
 
 def by_driver(driver, n):
-    def door(books, path, people):
+    def call(books, path, people):
         query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0), population=n)
         hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
         rest = jnp.ones((n, 2)), hyper, jmm.sgda, two_devices.BOTH
@@ -360,10 +360,10 @@ def by_driver(driver, n):
             data, hyper, *rest = rest
             jmm.sweep(KEYS[:2].reshape(1, 2), start, data, jmm.stack([hyper]), *rest, ledger=books)
 
-    return door
+    return call
 
 
-DOORS = {"train": by_train, "fit": by_driver(jmm.fit, 89), "sweep": by_driver(jmm.sweep, 61),
+CALLS = {"train": by_train, "fit": by_driver(jmm.fit, 89), "sweep": by_driver(jmm.sweep, 61),
          "train, as a command": by_command("train", "--ranges", "charged", "--numeric", "a"),
          "check, as a command": by_command("check"),
          **{name: by_estimator(getattr(estimators, name), 67 - k)
@@ -371,7 +371,7 @@ DOORS = {"train": by_train, "fit": by_driver(jmm.fit, 89), "sweep": by_driver(jm
 
 
 @pytest.mark.parametrize("people", [1, 3])
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", CALLS)
 def test_nothing_is_released_before_a_ledger_accepts_it(name, people, tmp_path, monkeypatch):
     """For as many records of a person. What is released first is a part of what was charged."""
     asked, reserve = [], jmm.accounting.Ledger.reserve
@@ -392,7 +392,7 @@ def test_nothing_is_released_before_a_ledger_accepts_it(name, people, tmp_path, 
     def refused(words, **how):
         books = ledger(tmp_path / "l", **how)
         with pytest.raises(ValueError, match=words):
-            DOORS[name](books, tmp_path, people)
+            CALLS[name](books, tmp_path, people)
         assert not books.statement().runs
         (tmp_path / "l").unlink()
 
@@ -401,20 +401,20 @@ def test_nothing_is_released_before_a_ledger_accepts_it(name, people, tmp_path, 
         refused(f"people = {people}, and the ledger for", people=2)
     books = ledger(tmp_path / "l", people=people)
     with pytest.raises(ReleasedError):
-        DOORS[name](books, tmp_path, people)
+        CALLS[name](books, tmp_path, people)
     (run,), (*_, described) = books.statement().runs, asked
     assert run["charge"] == books._rule.charge(described, "", 1e-4, "replace_one", people)
     if name not in ("fit", "sweep"):  # which calibrate nothing
         assert 0.998 * 2 < jmm.epsilon(described, 1e-5, people=people) <= 2
 
 
-def test_every_function_with_a_ledger_is_such_a_door():
+def test_every_function_with_a_ledger_is_among_them():
     public = {name: getattr(where, name) for where in (jmm, jmm.tables, estimators)
               for name in dir(where)}
     asking = {name for name, x in public.items() if (
         inspect.isfunction(x) or (inspect.isclass(x) and not issubclass(x, Exception)))
         and "ledger" in inspect.signature(x).parameters}
-    assert asking == set(DOORS) - {"train, as a command", "check, as a command"}
+    assert asking == set(CALLS) - {"train, as a command", "check, as a command"}
     parsers = parser_of("")._subparsers._group_actions[0].choices
     assert {name for name, one in parsers.items() if "--ledger" in one._option_string_actions} == {
         "train", "check"}

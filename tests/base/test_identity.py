@@ -178,7 +178,7 @@ def seen_by(train):
     return seen
 
 
-def test_names_with_one_hash_are_persons_each_at_every_door(colliding, tmp_path):
+def test_names_with_one_hash_are_persons_each_wherever_owners_are_read(colliding, tmp_path):
     people, rows = len(set(colliding)), len(colliding)
     names, number = persons(colliding)
     assert [names[k] for k in number] == colliding
