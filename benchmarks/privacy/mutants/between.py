@@ -187,7 +187,7 @@ def _stop(*_: Any) -> None:
 def goes_on_with_others() -> Finding:
     """Trainings that go on with another cell of a charged column."""
     table = {"a": np.linspace(1, 9, 40), "y": np.arange(40) % 2}
-    schema, accepted = Schema({"a": Charged()}, "y", 1), -1
+    schema, accepted = Schema({"a": Charged()}, "y", "1"), -1
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(
             statistics, "release_ranges", _stop), warnings.catch_warnings():
         warnings.simplefilter("ignore", NoteWarning)
