@@ -34,7 +34,9 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import between, detectors, subtle
 from jaxminimax import Saddle, estimators
+from jaxminimax.base import programs
 from jaxminimax.commands import COMMANDS, parser_of
+from jaxminimax.drivers import long_runs, runs
 from jaxminimax.mechanism.factorisation import coefficients
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
@@ -250,7 +252,6 @@ def release_nothing(*_, **__):
 
 
 def table(n):
-    """A table of its own number of rows, for which no program was made before."""
     a = np.linspace(-1, 1, n)
     return {"a": a, "b": a[::-1], "y": (a > 0).astype(int)}
 
@@ -313,8 +314,7 @@ def test_a_training_is_for_all_records_of_a_person_and_goes_on_with_its_key(tmp_
             go(ledger=ledger(tmp_path / f"of {other}", people=other))
 
 
-# A ledger refuses, or accepts, before anything is released: each call with a table or a game of its
-# own number of records, for which no program was made before, so that releases are opened anew.
+# A ledger refuses, or accepts, before anything is released. A program may be traced before.
 
 
 def by_train(books, path, people):
@@ -385,8 +385,16 @@ def test_nothing_is_released_before_a_ledger_accepts_it(name, people, tmp_path, 
         asked.append(described if hyper is None else described.mechanism(hyper))
         return reserve(self, described, hyper, **how)
 
-    monkeypatch.setattr(opening, "open_release", release_nothing)
+    def outside_a_program(key, described, spent, point, data, **how):
+        if not programs.is_traced(key, data):
+            raise ReleasedError
+        return opened(key, described, spent, point, data, **how)
+
+    opened = opening.open_release
+    monkeypatch.setattr(opening, "open_release", outside_a_program)
     monkeypatch.setattr(sums, "compiled_release", first)
+    for where, program in ((long_runs, "_advance"), (runs, "call_kept")):
+        monkeypatch.setattr(where, program, release_nothing)
     monkeypatch.setattr(jmm.accounting.Ledger, "reserve", noted)
 
     def refused(words, **how):
