@@ -118,6 +118,19 @@ def test_the_noise_is_what_is_charged():
         float(query.clip.w * query.noise_multiplier.w), rel=0.25)
 
 
+@pytest.mark.parametrize("people", [1, 3])
+def test_counts_are_stated_for_all_rows_of_a_person(here, capsys, monkeypatch, people):
+    asked = []
+    monkeypatch.setattr(check, "release_counts", lambda _, described, rows: (
+        asked.append(described), np.zeros(rows.x.shape[-1]))[1])
+    stated = json.loads(printed(capsys, "--epsilon", "2", "--delta", "1e-4", "--people",
+                                str(people), "--json").out)["statement"]
+    assert (stated["people"], stated["allowed"]) == (people, 1)
+    attained = jmm.epsilon(asked[0], 1e-4, people=people)
+    assert stated["epsilon"] == pytest.approx(attained, rel=1e-9)
+    assert 0.998 * 2 < attained <= 2
+
+
 # --- what must be stated ---
 
 
