@@ -173,7 +173,7 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     return planning.Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
         "The excess worst-group risk by Theorem 14 of Zhou and Bassily (2024), a rate.",
         "By default the rounds are four times the theorem's, which at most doubles its bound.",
-        "The step is for the calibrated noise."))
+        "The step is for the calibrated noise."), gap="risk", on="records")
 
 
 def rounds(*, sizes: tuple[int, ...], epsilon: float, delta: float, diameter: float,

@@ -160,7 +160,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     reasons = (why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) "
                     "L).")
     if math.isinf(chosen.gap_bound):
-        return planning.Plan(hyper, None, False, reasons)
+        return planning.Plan(hyper, None, False, reasons, gap="weak")
     return planning.guaranteed(hyper, chosen.gap_bound, bound * diameter, *reasons)
 
 

@@ -176,7 +176,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
         "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
         "Kairouz et al. (2021), with the deviation of their noise.",
         f"The step is {longer:.3g} times the one of the smallest bound.",
-        "The noise is that of a replaced record, twice the published sensitivity.")
+        "The noise is that of a replaced record, twice the published sensitivity.", gap="regret",
+        on="records")
 
 
 def theorem_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,

@@ -255,4 +255,4 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     return planning.Plan(target.noise(hyper), None, False, (
         "The excess worst-group risk by Zhou and Bassily (2024), Algorithm 2, a rate.",
         "The optimiser is follow-the-leader on noisy sums, whose step is up to twice that of the "
-        "smallest bound for its own noise."))
+        "smallest bound for its own noise."), gap="risk")

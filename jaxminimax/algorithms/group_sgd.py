@@ -199,7 +199,8 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
                                iterations=iterations))
     return planning.Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
         "The excess worst-group risk by Theorem 10 of Zhou and Bassily (2024), a rate.",
-        "Steps are for the calibrated noise, with the square root that the theorem lacks."))
+        "Steps are for the calibrated noise, with the square root that the theorem lacks."),
+                         gap="risk", on="records")
 
 
 def rounds(*, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float) -> int:

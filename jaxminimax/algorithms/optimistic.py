@@ -195,12 +195,13 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
             *chosen,
             "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
             f"The step is {step * norm.smooth:.3g} / L; up to 1 / (4 L), with equal weights"
-            f"{' and full batches' if entropic else ''}, there is one: proved=True."))
+            f"{' and full batches' if entropic else ''}, there is one: proved=True."), on="records")
     return planning.guaranteed(
         planned, gap, bound * norm.diameter, *chosen,
         "The strong gap by the theorem on forward-reflected-backward steps with noise, "
         "docs/variational_inequalities.md.",
-        "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.")
+        "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
+        on="records")
 
 
 def rounds(smooth: float, radius: float, noise: float) -> int:

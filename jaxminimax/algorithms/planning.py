@@ -160,6 +160,9 @@ class Plan(NamedTuple, Generic[HyperT]):
       why: sentences on the theorem, its measure, the bound and the trivial one, and departures.
       trivial: the bound that every point of the feasible set keeps, L B; None if the theorem is a
         rate.
+      gap: what is bounded: the "strong" or the "weak" gap, the average "regret", or the excess
+        worst-group "risk".
+      on: of which problem: that of the "population" or that of the "records" themselves.
     """
 
     hyper: HyperT
@@ -167,6 +170,8 @@ class Plan(NamedTuple, Generic[HyperT]):
     vacuous: bool
     why: tuple[str, ...]
     trivial: float | None = None
+    gap: str = "strong"
+    on: str = "population"
 
 
 def with_trivial(bound: float, trivial: float) -> str:
@@ -176,9 +181,11 @@ def with_trivial(bound: float, trivial: float) -> str:
     return f"The bound is {bound:.3g}; any point at all has one of L B = {trivial:.3g}, {verdict}."
 
 
-def guaranteed(hyper: HyperT, bound: float, trivial: float, *why: str) -> Plan[HyperT]:
+def guaranteed(hyper: HyperT, bound: float, trivial: float, *why: str, gap: str = "strong",
+               on: str = "population") -> Plan[HyperT]:
     """Returns a plan whose guarantee is a bound, compared with the trivial one."""
-    return Plan(hyper, bound, bound >= trivial, (*why, with_trivial(bound, trivial)), trivial)
+    return Plan(hyper, bound, bound >= trivial, (*why, with_trivial(bound, trivial)), trivial, gap,
+                on)
 
 
 def batches(most: int) -> list[int]:

@@ -191,7 +191,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     noise = "The noise is that of certified residuals, half of Proposition 9's."
     if not one:
         return planning.Plan(hyper, None, False, (
-            "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.", noise))
+            "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.", noise), gap="weak")
     return planning.guaranteed(
         hyper, chosen.gap_bound, bound * diameter,
         "The strong gap, for independent records, by the bound of `proximal.single_pass`, not by "

@@ -161,7 +161,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     hyper = target.noise(Hyper(query=query, step=step, iterations=rounds))
     return planning.Plan(hyper, None, False, (
         f"The weak gap by Theorem 2({'b' if smooth is None else 'a'}) of Yang et al. (2022), a "
-        "rate.", "Samples are Poisson's, and the noise is calibrated to them."))
+        "rate.", "Samples are Poisson's, and the noise is calibrated to them."), gap="weak")
 
 
 def _one_pass(target: planning.Target, population: int, dim: int, bound: float,

@@ -191,4 +191,4 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
         "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
         f"rho is {rho:.3g} by the noise alone: variance reduction has at least {4 * rho:.2g} times "
         "the noise variance of sgda, more where the gradient moves the points further.",
-        "This algorithm is experimental."))
+        "This algorithm is experimental."), on="records")
