@@ -164,7 +164,7 @@ def test_random_recursions_keep_the_sum_that_the_bound_is_made_of():
         if trial % 2:
             slope = np.diag(rng.choice([0.0, 0.1, 1, 10], 2))
         shift, base, rounds = rng.normal(size=2), 10 ** rng.uniform(-2, 1), rng.integers(2, 6)
-        released, errors = [np.zeros(2)], []
+        released, errors, first = [np.zeros(2)], [], 0.0
         for t in range(1, rounds + 1):
             weights = 4 * base * 2.0 ** np.arange(t)
             solved = np.linalg.solve(slope + weights.sum() * np.eye(2),
