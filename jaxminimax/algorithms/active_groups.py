@@ -167,7 +167,8 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     if iterations is None:
         planning.check_numbers(epsilon=target.epsilon)
         iterations = 4 * rounds(
-            sizes=sizes, epsilon=target.epsilon, delta=target.delta, bound=problem.bound,
+            sizes=sizes, epsilon=target.epsilon,  # type: ignore[arg-type]
+            delta=target.delta, bound=problem.bound,
             diameter=problem.diameter, lipschitz=problem.lipschitz)
     query = groups.GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes),
                                   sampling=sampling or Full())

@@ -28,6 +28,7 @@ Examples:
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -193,7 +194,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     spread = 1 - size / population
     variance = bounds.fresh_variance(bound=bound, batch=size, dim=dim, spread=spread,
                                      multiplier=concrete(hyper.query.noise_multiplier.w))
-    whole, among = bound + public_bound, {"diameter": diameter, "radius": radius}
+    whole, among = bound + public_bound, dict[str, Any](diameter=diameter, radius=radius)
 
     def gap(step: float) -> float:
         empirical = bounds.average_gap(step=step, rounds=rounds, second=whole**2 + variance,
@@ -224,8 +225,7 @@ def _one_pass(target: planning.Target, population: int, dim: int, bound: float, 
 
     def of(batch: int, multiplier: float) -> tuple[float, float, int, int]:
         rounds, noise = max(1, population // batch), dim * (bound * multiplier / batch) ** 2
-        among = {"rounds": rounds, "second": whole**2 + noise, "diameter": diameter,
-                 "radius": radius}
+        among: Any = dict(rounds=rounds, second=whole**2 + noise, diameter=diameter, radius=radius)
         step = bounds.best_step(**among)
         return bounds.average_gap(step=step, variance=bound**2 / batch + noise,
                                   **among), step, batch, rounds
