@@ -164,8 +164,7 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     Raises:
       ValueError: for numbers out of range.
     """
-    if iterations is None:
-        planning.check_numbers(epsilon=target.epsilon)
+    if iterations is None:  # `rounds` refuses a target without epsilon
         iterations = 4 * rounds(
             sizes=sizes, epsilon=target.epsilon,  # type: ignore[arg-type]
             delta=target.delta, bound=problem.bound,

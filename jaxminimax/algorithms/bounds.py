@@ -98,14 +98,14 @@ def with_redraws(gap: float, less: float, *, bound: float, diameter: float,
                  public_bound: float = 0.0) -> float:
     """The bound `gap` for Poisson samples, which are drawn again until they fit their slots.
 
-    A record is drawn with probability q (1 - p_0), so that E[g | past] = (1 - p_0) F_S + r, and
-    p_0 <= `less`, which `Poisson.drawn_less` gives. Without public terms this is (1 - p_0) times
+    A record is drawn with probability q (1 - p_0), so that E[g | past] = (1 - p_0) F_S + r, p_0 the
+    sampling's `shortfall`. Without public terms this is (1 - p_0) times
     the mean operator, and so are the gaps that a bound is on; with them it differs from the mean
     operator by p_0 F_S, of norm p_0 L at most. Second moments only fall.
 
     Args:
       gap: for samples that always fit.
-      less: bound on p_0.
+      less: p_0.
       bound: L.
       diameter: D.
       public_bound: P; 0 for no public terms.

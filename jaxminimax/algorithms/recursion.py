@@ -183,7 +183,7 @@ class Public:
     def distances(self, base: float, m: int, rounds: int) -> list[float]:
         """D_1, ..., D_T of the theorem, for lambda = `base` and m records a round."""
         far: list[float] = []
-        less = 0.0 if self.slack is not None else self.drawn(m).drawn_less(m)
+        less = 0.0 if self.slack is not None else self.drawn(m).shortfall(m)
         for t in range(1, rounds + 1):
             mu = 4 * base * (2.0**t - 1)
             sampled = self.bound / mu * (1 / math.sqrt(m) + less)

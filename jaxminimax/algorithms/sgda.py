@@ -185,8 +185,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     sampling = Poisson(rate=size / population)
     query = planning.joint_query(bound, population, sampling)
     hyper = target.noise(Hyper(query=query, step=step, iterations=rounds))
-    why = ("Samples are Poisson's, and the noise is calibrated to them.",
-           f"Theorem 2({'b' if smooth is None else 'a'}) of Yang et al. (2022) has this order.")
+    which = "b" if smooth is None else "a"
+    why = (f"Theorem 2({which}) of Yang et al. (2022) has this order, here on Poisson samples.",)
     if diameter is None:
         return planning.Plan(hyper, None, False, (
             "The weak gap, as a rate: for a bound, and for its step, give diameter.", *why),
@@ -204,7 +204,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
             spread=spread, smooth=steep, public_bound=public_bound)
         return bounds.weak_gap(
             empirical=bounds.with_redraws(
-                empirical, sampling.drawn_less(population), bound=bound, diameter=diameter,
+                empirical, sampling.shortfall(population), bound=bound, diameter=diameter,
                 public_bound=public_bound), stability=moved, bound=bound)
 
     chosen = step.w

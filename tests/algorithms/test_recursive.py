@@ -569,7 +569,7 @@ def test_the_bound_of_descent_has_the_noise_that_is_added():
     def gap(base):
         far = []
         for mu in (4 * base, 12 * base):
-            sampled = bound / mu * (1 / math.sqrt(m) + hyper.query.sampling.drawn_less(m))
+            sampled = bound / mu * (1 / math.sqrt(m) + hyper.query.sampling.shortfall(m))
             start = far[-1] + sampled if far else min(reach, bound / mu)
             far.append(sampled + math.sqrt(
                 ((k + math.log(k)) * second / mu**2 + 2 * start**2) / (k * (k + 1))))
