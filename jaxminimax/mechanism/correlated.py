@@ -300,7 +300,7 @@ class CyclicPoisson(Sampling):
         return self._of_part.charge(windows, z, self._largest(population))
 
     def shortfall(self, population: int) -> float:
-        """That of samples of a part."""
+        """Returns the shortfall of samples of a part."""
         return self._of_part.shortfall(self._largest(population))
 
     def correlation(self, population: int) -> InTurn:
