@@ -162,7 +162,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     if passes != "many":
         planning.check_numbers(epsilon=epsilon)
         numbers["multiplier"] = target.multiplier()
-    chosen = schedule(**numbers, **({"radius": radius} if passes == "one" else {}))
+    chosen = single_pass(**numbers, radius=radius) if passes == "one" else schedule(**numbers)
     query = planning.joint_query(bound, population, kind(batch=chosen.batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
                                iterations=chosen.iterations))
