@@ -269,8 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     result = {"n": ns, "by_n": by_n(ns), "rows": rows, "epsilon": EPSILON, "delta": DELTA}
     for header, lines in (table(result), runs_table(result)):
         print(report.table(header, lines))
-    if args.json is not None:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    report.save(args, result)
     if args.markdown is not None:
         args.markdown.write_text("# Guarantees\n\n" + "\n\n".join(
             report.markdown(*made) for made in (table(result), runs_table(result))) + "\n")
