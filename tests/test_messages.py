@@ -332,10 +332,10 @@ PRINTED = {
         ' | shapes[0] | shapes[1]'),
     "base": (
         "', '.join(('mechanism', *needed)) | ', '.join(choices) | 2 * size | _holder(path)"
-        ' | about.st_uid | dtype | each | error | fix | folder | generator | inside'
-        ' | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, wanted) | jnp.result_type(x)'
-        ' | kind | low | module | name | of | os.fspath(what) | path | signature | span'
-        ' | stats.st_uid | text | wanted | what | where'),
+        " | about.st_uid | dtype | each | error | first | fix | folder | generator | inside"
+        " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, wanted)"
+        " | jnp.result_type(x) | kind | low | module | name | of | os.fspath(what) | path"
+        " | signature | span | stats.st_uid | text | wanted | what | where"),
     "checkup": (
         'described | lengths | n'),
     "commands": (
@@ -379,30 +379,34 @@ PRINTED = {
         ' | mesh.axis_names | name | population | sent[1:] | shards | size | sorted(number)'
         " | spec | total | type(x).__module__.split('.')[0] | wanted | where"),
     "problems": (
-        "', or one number,' * (classes == 2) | base.convex | base.random"
-        ' | base.smooth | classes | clip!r | count | counts.size - 1 | high!r'
-        ' | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r | name'
-        ' | reach!r | rows | shape | shares!r | wanted'),
+        "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
+        " | classes | clip!r | count | counts.size - 1 | high!r | int(np.argmin(counts))"
+        " | jnp.shape(x) | kind!r | labels.size | lengths | low!r | name | reach!r | rows"
+        " | shape | shares!r | wanted"),
     "releases": (
-        '2 ** 32 // _KINDS | _KINDS - 1 | answers | axes | by | clip!r | count | described'
-        ' | described(mechanism)[0]!r | each.shape[2:] | error | instead | jnp.result_type(group)'
-        ' | jnp.result_type(spent) | jnp.result_type(v) | jnp.shape(v) | kind | limit'
-        ' | losses.shape[2:] | mechanism.kind!r | mechanism.place | n | name | named'
-        " | num_coordinates | number | opened.data.described | p | params['vmap_method']!r"
-        ' | place | place[1] | promised!r | query.clip!r | query.groups!r | query.smooth!r'
-        ' | release | rows | settings | shape | size | spent | true!r | what | which!r'),
+        "2 ** 32 // _KINDS | _AGAIN | _KINDS - 1 | _line(e) | _text(label)"
+        " | _text(value.label) | _text(where.under) | answers | axes | by | clip!r | count"
+        " | data_argument!r | described | described(mechanism)[0]!r | each.shape[2:]"
+        " | error | instead | jnp.result_type(group) | jnp.result_type(spent)"
+        " | jnp.result_type(v) | jnp.shape(v) | kind | leaf | limit | line"
+        " | losses.shape[2:] | mechanism.kind!r | mechanism.place | met[use][0] | n | name"
+        " | named | num_coordinates | number | one.line | opened.data.described"
+        " | other.line | p | params['vmap_method']!r | path | place | place[1] | promised!r"
+        " | query.clip!r | query.groups!r | query.smooth!r | release | rows | settings"
+        " | shape | size | spent | t | true!r | unwritten.pop() | what | which!r"
+        " | x.primitive.name"),
     "tables": (
         "' '.join(inline) | ' '.join(sorted(taken)) | ' '.join(unknown)"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
-        " | ', '.join(schema.charged) | ', '.join(schema.columns) | ', '.join(twice) | _GIVE_UP"
-        ' | _MANY | __name__!r | _more(kind.values) | _price(args, len(read()))'
-        ' | agreement.AXIS!r | args.name | columns.count(name) | count | count - 1 | devices'
-        ' | each | empty!r | end | error | few | folder | jax.process_count() | kind.width'
-        ' | length | lengths | list(self.columns) | mesh.axis_names | method!r | name | name!r'
-        ' | number | number * rows + long + 1 | path | people | population | role!r | rows'
-        ' | schema.positive!r | self._folder | self._path | self.by_label | self.high!r'
-        ' | self.low!r | self.most | self.schema.label | self.target.width | shown | text'
-        ' | unknown | what | word'),
+        " | ', '.join(schema.charged) | ', '.join(schema.columns) | ', '.join(twice)"
+        " | _GIVE_UP | _MANY | __name__!r | _more(kind.values) | _price(args, len(read()))"
+        " | agreement.AXIS!r | args.name | by | columns.count(name) | count | count - 1"
+        " | devices | each | empty!r | end | error | few | folder | jax.process_count()"
+        " | kind.width | length | lengths | list(self.columns) | mesh.axis_names | method!r"
+        " | name | name!r | number | number * rows + long + 1 | path | people | population"
+        " | role!r | rows | schema.positive!r | self._folder | self._path | self.by_label"
+        " | self.high!r | self.low!r | self.most | self.schema.label | self.target.width"
+        " | shown | text | unknown | what | word"),
 }
 
 

@@ -21,6 +21,8 @@ from jaxminimax.base.identity import LONGEST, absent, exact
 _NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
              "declare Number(low, high) to encode them here.")
 LARGEST = 1e150  # of a range's ends and of one over its width, whose squares are finite, too
+# text that says that a label of two values is missing; "-" and "None" may be values
+NO_LABEL = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "?", ".")
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
@@ -95,17 +97,22 @@ def word(cell: Any) -> str:
     return {"true": "1", "false": "0"}.get(text.lower(), match[1] if match else text)
 
 
-def listed(names: Sequence[Any], table: Sequence[Any], declared: Collection[Any]) -> str:
-    """Prints names of a table's columns for a message, or how many there are.
+def record_as_header(table: Sequence[Any], declared: Collection[Any]) -> str:
+    """Says why names of a table's columns may be a record, which no message may print; or "".
 
-    The first line of a file without a header line is a record, which no message may print. So a
-    declared name must be among all of the table's, and a number in text must not.
+    The first line of a file without a header line is a record. So a declared name must be among
+    those of the table, and a number in text must not.
     """
-    numbered = any(isinstance(name, str) and not math.isnan(_number(name)) for name in table)
-    if numbered or not any(name in declared for name in table):
-        return f"{len(names)} columns ({'numbers' if numbered else 'none declared'}: is a header " \
-               "line missing?)"
-    return ", ".join(map(str, names))
+    if any(isinstance(name, str) and not math.isnan(_number(name)) for name in table):
+        return "numbers"
+    return "" if any(name in declared for name in table) else "none declared"
+
+
+def listed(names: Sequence[Any], table: Sequence[Any], declared: Collection[Any]) -> str:
+    """Prints names of a table's columns for a message, or how many there are."""
+    doubt = record_as_header(table, declared)
+    return f"{len(names)} columns ({doubt}: is a header line missing?)" if doubt else ", ".join(
+        map(str, names))
 
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on

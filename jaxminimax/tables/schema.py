@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxminimax.base import checks, identity, saved_json
+from jaxminimax.base import checks, identity, row_names, saved_json
 from jaxminimax.tables import columns as kinds
 from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
 
@@ -43,8 +43,9 @@ class Schema:
         by_label = true           # each is cut by the label, so labels are public too
 
     In place of `positive`, a label of several classes has `values = ["low", "middle", "high"]`, and
-    a label that is a number has `range = [0, 120]`. A row whose label is none of the values counts
-    and teaches nothing, and so does one whose number is missing; numbers outside are clipped.
+    a label that is a number has `range = [0, 120]`. A row whose label is missing counts as a
+    record, with weight 0, and so does one with a label that is none of the classes, or no number.
+    Every value but the positive one is negative, and numbers outside are clipped.
 
     Columns of the table that are not declared are not read. Whatever is declared must be known
     without these data: from a codebook, a form, a law of nature.
@@ -301,14 +302,17 @@ class Schema:
     def labels(self, frame: Any) -> np.ndarray:
         """Returns the label of every row, float32.
 
-        With a positive value `[n]`, 1 for it and 0 for others. Of K classes `[n, K]`, a 1 in the
-        place of the class, and zeros for none of them. Of a number `[n]` in [-1, 1], by its range,
-        and NaN where it is missing.
+        With a positive value `[n]`, 1 for it, 0 for others, and NaN where it is missing (empty, or
+        a word for that, such as NA, which is not the positive value). Of K classes `[n, K]`, a 1 in
+        the place of the class, and zeros for none of them. Of a number `[n]` in [-1, 1], by its
+        range, and NaN where it is missing.
         """
         cells = self.cells(frame, self.label)
         if self.target is None:
             assert self.positive is not None
-            return (places(cells, (self.positive,)) == 0).astype(np.float32)
+            marks = [mark for mark in kinds.NO_LABEL if mark != self.positive]
+            place = places(cells, (self.positive, *marks))
+            return np.array([1.0, *[np.nan] * len(marks), 0.0], np.float32)[place]
         y = self.target.encode(cells).astype(np.float32)
         if isinstance(self.target, Category):
             return y
@@ -335,7 +339,8 @@ class Schema:
         """Returns one column of a table.
 
         Raises:
-          ValueError: for a table that has none of that name, or several, and for no table at all.
+          ValueError: for a table that has none of that name, or several, for no table at all, and
+            for a dictionary whose declared columns have several indexes.
         """
         columns = columns_of(frame)
         if name not in columns:
@@ -345,6 +350,9 @@ class Schema:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
         column = frame[name]
+        if isinstance(frame, Mapping):
+            first = next((one for one in self.names if row_names.has(frame.get(one))), name)
+            row_names.check({f"column {one!r}": frame[one] for one in (first, name)})
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")

@@ -42,23 +42,27 @@ class Moments(NamedTuple):
       second: of every feature's square, `[d]`.
       prior: share of positive labels; of K classes their shares, `[K]`; of a number in [-1, 1] its
         mean and that of its square.
+      labelled: share of rows that have a label; all means are those of such rows. 1 where so few
+        have none that it could be noise.
     """
 
     mean: np.ndarray
     second: np.ndarray
     prior: float | np.ndarray
+    labelled: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain Python values."""
         return {"mean": self.mean.tolist(), "second": self.second.tolist(),
-                "prior": np.asarray(self.prior).tolist()}
+                "prior": np.asarray(self.prior).tolist(), "labelled": self.labelled}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Reads the moments that `to_json` wrote as `record`."""
         prior = record["prior"]
         return cls(np.array(record["mean"], float), np.array(record["second"], float),
-                   np.array(prior, float) if isinstance(prior, list) else prior)
+                   np.array(prior, float) if isinstance(prior, list) else prior,
+                   record.get("labelled", 1.0))
 
 
 def spread(by: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:

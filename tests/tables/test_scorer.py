@@ -91,7 +91,9 @@ def test_no_cell_is_refused_as_that_would_tell_of_it(cell):
     for column in COLUMNS.values():
         made = column.encode(np.array([cell, "1"], object))
         assert np.all(np.abs(made) <= 1)
-    assert np.all(np.isfinite(SCHEMA.labels({"y": np.array([cell, ">50K"], object)})))
+    y = SCHEMA.labels({"y": np.array([cell, ">50K"], object)})
+    assert set(np.nan_to_num(y, nan=0.5)) <= {0, 0.5, 1}
+    assert all(np.all(np.isfinite(x)) for x in records(np.zeros((2, 1), np.float32), y))
 
 
 def test_frames_dictionaries_and_arrays_give_the_same_features():
