@@ -56,6 +56,8 @@ _LIBRARIES = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__)
 # operations that run the program in their parameters once, with their operands
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
           "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "call")
+# operations whose results are their operands, one by one
+_SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "sharding_constraint")
 _PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 ROUNDS = "rounds"  # the loop over rounds that a driver makes
 _ROUNDS = 16  # whose numbers are computed, and so many iterations of each loop inside
@@ -136,7 +138,7 @@ class _Release(NamedTuple):
 
 
 def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: PyTree,
-          rounds: int | None) -> None:
+          rounds: int | None, noted: bool = False) -> None:
     """Refuses a round that reads data past its releases, or releases twice with one noise.
 
     Args:
@@ -147,6 +149,7 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
       state: the state that the round gets.
       results: the state that it returns.
       rounds: how many follow each other; None if that is a traced number.
+      noted: whether each release is followed by a callback of the library's, which notes it.
 
     Raises:
       ValueError: naming the leaf of the state, the leaf of the data, the operation and the line.
@@ -155,7 +158,7 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
              jax.tree_util.tree_leaves_with_path(data)]
     leaves, before = jax.tree.leaves(data), len(jax.tree.leaves(state))
     flow = _Flow({id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
-                  for name, x in zip(names, leaves, strict=True)})
+                  for name, x in zip(names, leaves, strict=True)}, noted)
     jaxpr = program.jaxpr
     paths = [jax.tree_util.keystr(path) for path, _ in
              jax.tree_util.tree_leaves_with_path(results)]
@@ -205,8 +208,9 @@ class _Where(NamedTuple):
 class _Flow:
     """Follows values through a program."""
 
-    def __init__(self, rows: dict[int, Read]) -> None:
+    def __init__(self, rows: dict[int, Read], noted: bool = False) -> None:
         self.rows = rows  # labels of the data's own arrays, where something closes over them
+        self.noted = noted
         self.releases: list[_Release] = []
         self.origins: dict[Any, int] = {}
 
@@ -248,14 +252,21 @@ class _Flow:
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
         counted = _counted(e, values)
         if control is not None:
+            if name != "scan" and not self.noted:
+                _check_branches(e)
             return [x._replace(counted=x.counted or now) for x, now in zip(
                 control(e, values, where), counted, strict=True)]
         _check_hidden(e, _join([x.label for x in values], None) or where.under)
+        _check_fold(e, values, where)
         label, varies = self.label(e, values), frozenset().union(*(x.varies for x in values))
-        how = (name, *((x, _hashable(y)) for x, y in params.items()), *(x.origin for x in values))
+        # of two calls of the host, or reads of what is written to, results may differ
+        again = len(self.origins) if _calls_host(e) else None
+        how = (name, again, *((x, _hashable(y)) for x, y in params.items()),
+               *(x.origin for x in values))
         origin = self.origins.setdefault(how, len(self.origins))
-        return [Value(label, varies, ("computed", origin, k), now)
-                for k, now in enumerate(counted)]
+        labels = [x.label for x in values] if name in _SAME else [label] * len(e.outvars)
+        return [Value(x, varies, ("computed", origin, k), now)
+                for k, (x, now) in enumerate(zip(labels, counted, strict=True))]
 
     def label(self, e: Any, values: list[Value]) -> Label:
         """The label of the results of an operation without a program inside."""
@@ -424,7 +435,7 @@ def _check_hidden(e: Any, label: Label) -> None:
     if any(x.primitive.name == "private_release" for x in inside):
         raise ValueError(f"update makes a release inside {name} ({_line(e)}), of rows that are not "
                          "the data's own there: hand the data to a release outside of it.")
-    unwritten = {"pallas_call", "empty"} & {x.primitive.name for x in (e, *inside)}
+    unwritten = {"pallas_call", "empty", "empty_ref"} & {x.primitive.name for x in (e, *inside)}
     if unwritten:
         raise ValueError(f"update calls {unwritten.pop()} outside of a release ({_line(e)}), which "
                          "may read memory that nobody wrote: compute it by jax.numpy, or inside "
@@ -435,6 +446,31 @@ def _check_hidden(e: Any, label: Label) -> None:
             raise ValueError(f"update tells the host, or writes to, what is {_text(label)}: "
                              f"{x.primitive.name}, {_line(e)}. Only what a release function "
                              "returns is private.")
+
+
+def _check_branches(e: Any) -> None:
+    """Refuses effects beside releases in a branch or a loop that a `vmap` runs for all lanes.
+
+    Of a condition that differs from lane to lane all branches are run, and one is chosen. Their
+    releases may have one noise, which is safe while one of them is seen.
+    """
+    if _calls_host(e) and any(x.primitive.name == "private_release" for x in _all(e)):
+        raise ValueError(f"update tells the host of a release inside {e.primitive.name} "
+                         f"({_line(e)}). Under sweep or vmap every branch is run, and would tell: "
+                         "return what was released, and print it after that.")
+
+
+def _check_fold(e: Any, values: list[Value], where: _Where) -> None:
+    """Refuses keys that those of releases are derived by, `release_keys.Keys`, as far as is known.
+
+    Noise that is drawn under them again is not independent of what is released.
+    """
+    if e.primitive.name != "random_fold_in" or not isinstance(values[0].label, Key):
+        return
+    number = values[1].counted
+    if number is not None and np.any(np.asarray(number((0,) * (1 + len(where.loops)))) >= 2**31):
+        raise ValueError(f"update folds a number from 2^31 on into the run's key ({_line(e)}), as "
+                         "releases do, whose noise it may draw again: fold in a smaller one.")
 
 
 def _check_loops(releases: list[_Release], rounds: int | None, compared: bool) -> None:
@@ -537,7 +573,13 @@ def _slice(of: Counted | None, depth: int, last: int | None) -> Counted | None:
     """What the scan at this depth gets of an array, in reverse if `last` is its last iteration."""
     if of is None:
         return None
-    return lambda at: of(at)[at[depth] if last is None else last - at[depth]]
+
+
+    def slice_of(at: tuple[int, ...]) -> Any:
+        with jax.ensure_compile_time_eval():
+            return of(at)[at[depth] if last is None else last - at[depth]]
+
+    return slice_of
 
 
 def _iterated(start: Counted | None, made: list[Counted | None], k: int,
@@ -552,9 +594,7 @@ def _iterated(start: Counted | None, made: list[Counted | None], k: int,
 def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
     """The results of an operation whose operands are counted."""
     inputs = [x.counted for x in values]
-    if None in inputs or any(
-            x.effects or "callback" in x.primitive.name or x.primitive.name in _UNKNOWN
-            for x in (e, *programs.equations(list(e.params.values())))):
+    if None in inputs or _calls_host(e) or any(x.primitive.name in _UNKNOWN for x in _all(e)):
         return [None] * len(e.outvars)
 
     @functools.cache
@@ -564,6 +604,15 @@ def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
         return made if e.primitive.multiple_results else [made]
 
     return [lambda at, k=k: results(at)[k] for k in range(len(e.outvars))]
+
+
+def _all(e: Any) -> list[Any]:
+    """An operation, and those of the programs inside it."""
+    return [e, *programs.equations(list(e.params.values()))]
+
+
+def _calls_host(e: Any) -> bool:
+    return any(x.effects or "callback" in x.primitive.name for x in _all(e))
 
 
 def _hashable(x: Any) -> Any:
