@@ -327,19 +327,19 @@ class _Flow:
         for_cond, for_body, carry = values[:first], values[first:second], values[second:]
         body, mark = p["body_jaxpr"], len(self.releases)
         carry = _moving(token, carry, body.jaxpr.invars[second - first:], body.jaxpr.outvars)
-        where, goes_on = where.inside(e, loops=(*where.loops, token), occurs=None), Value()
+        where, goes_on = where.inside(e, loops=(*where.loops, token), occurs=None), None
         while True:
             del self.releases[mark:]  # of a pass with labels that were too low
-            here = where._replace(under=where.under or _read(goes_on.label, e))
+            here = where._replace(under=where.under or _read(goes_on, e))
             (new,) = self.inner(p["cond_jaxpr"], for_cond + carry, here)
             here = where._replace(under=where.under or _read(new.label, e))
             outs = self.inner(body, for_body + carry, here)
             after = [_carried(old, x, e) if new.label is None else
                      _joined([new, old, x], e, old.origin)
                      for old, x in zip(carry, outs, strict=True)]
-            if (after, new) == (carry, goes_on):
+            if (after, new.label) == (carry, goes_on):
                 return _left(token, carry)
-            carry, goes_on = after, new
+            carry, goes_on = after, new.label
 
     def scan(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
         p, token = e.params, (id(e), where.path, e.params["length"])

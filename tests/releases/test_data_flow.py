@@ -669,6 +669,8 @@ HONEST = {
     "rows that are the same behind a barrier": of(lambda d: jax.lax.optimization_barrier(d)),
     "rows without derivatives": of(jax.lax.stop_gradient),
     "rows on the device": of(jax.device_put),
+    "a loop that the number decides": scaled_by(lambda k, s, d: jax.lax.while_loop(
+        lambda c: s.spent < 0, lambda c: c + 1.0, 0.0)),
     "gamma draws": scaled_by(lambda k, s, d: jax.random.gamma(k, 2.0)),
     "Adam": lambda key, s, d, h, p: s._replace(spent=s.spent + 1, z=optax.apply_updates(
         s.z, (rule := optax.adam(0.1)).update(released(key, s, d, h, p), rule.init(s.z))[0])),
