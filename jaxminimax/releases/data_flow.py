@@ -32,8 +32,11 @@ programs inside operations too. QED.
 If `init`, `observe`, the starting point and what functions close over do not depend on the data,
 then by induction over rounds the transcript is the adaptive composition of the releases, and post-
 processing. That no two releases have one key and number is decided as far as a program shows it.
-Numbers that are computed of the releases made before are compared in the first 16 rounds; one that
-depends on a loop in another way may still repeat, which `check` counts while rounds run. What
+Numbers and keys that are computed of the releases made before, and of the iterations of scans, are
+compared in the first 16 rounds and iterations; others may still repeat, which `check` counts while
+rounds run. Draws under the key are independent of the noise, as releases fold in numbers from 2^31
+on, which a round may not; of a number that is not known here, that is assumed. Under a `vmap` all
+branches run, so none may hold a release and an effect. What
 Python reads before a round or between rounds, and the inside of a release, no program of a round
 shows.
 """
