@@ -161,7 +161,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     noise = all(query.noise_multiplier is not None for query in queries)
     if measure:
         # noise for a round whose result nobody sees
-        cost |= _measured(rows, z, hyper if noise else composed.with_noise_of_all(hyper, 1.0),
+        cost |= _measured(data, rows, z, hyper if noise else composed.with_noise_of_all(hyper, 1.0),
                           algorithm, problem)
     labels = getattr(problem, "labels", None)
     return Report(
@@ -258,7 +258,8 @@ def _lost(query: Any, each: int) -> float:
 # --- on synthetic data ---
 
 
-def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any) -> dict[str, Any]:
+def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
+              problem: Any) -> dict[str, Any]:
     """Bytes and seconds of a compiled round, on synthetic data of these shapes.
 
     A `ValueError` names two releases of one description with one number, in one round or in two.
@@ -270,7 +271,9 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
         return watch.update(algorithm, key, state, rows, hyper, problem)
 
     with watch.numbered() as numbers:
-        compiled = one.lower(key, state, rows).compile()
+        traced = one.trace(key, state, rows)
+        record_isolation.check_constants(traced.jaxpr, data, "update")
+        compiled = traced.lower().compile()
     memory = compiled.memory_analysis()
     record: dict[str, Any] = {"bytes": None if memory is None else int(
         memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}

@@ -34,7 +34,7 @@ from jaxminimax.drivers import fingerprint, runs, saved_runs
 from jaxminimax.placement import agreement, host_data, sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window
 from jaxminimax.placement.sent_rows import HostShards, on_mesh
-from jaxminimax.releases import reading
+from jaxminimax.releases import reading, record_isolation
 from jaxminimax.releases.watch import update
 
 _BYTES = 2**26  # of the rows that are sent together, by default
@@ -54,6 +54,15 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
         return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
     return jax.lax.fori_loop(0, rounds, step, state)
+
+
+def _piece(rows: PyTree, *args: Any) -> Any:
+    """Makes rounds, unless their program closes over one of the data's arrays."""
+    traced = _advance.trace(*args)
+    if traced is not None:
+        held = rows.data if isinstance(rows, HostShards) else rows
+        record_isolation.check_constants(traced.jaxpr, held, "update")
+    return _advance(*args)
 
 
 def _copied(x: jax.Array) -> jax.Array:
@@ -211,8 +220,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                 for rounds in pieces:
                     for share, count in supply.piece(rounds):
                         supply.wait(state)
-                        state = _advance(state, key, share, hyper, jnp.int32(count),
-                                         runs.Functions.of(algorithm), problem, places)
+                        state = _piece(placed, state, key, share, hyper, jnp.int32(count),
+                                       runs.Functions.of(algorithm), problem, places)
                     done += rounds
                     booking.begin(done)
                     folder.save(done, state)
