@@ -378,14 +378,13 @@ def test_commands_alone_keep_programs():
 
 
 def test_the_package_leaves_the_configuration_of_jax_alone():
-    """But for one inner solve in float64 and programs to store, in scopes, and for commands."""
+    """But for one inner solve in float64, in a scope, and for commands."""
     actual = {(path, name) for path, source in SOURCES.items()
               for node in ast.walk(ast.parse(source))
               for name in ([node.attr] if isinstance(node, ast.Attribute) else
                            node.name.split(".") if isinstance(node, ast.alias) else [])
               if name in ("config", "enable_x64")}
-    assert actual == {("base/tree.py", "enable_x64"), ("base/own_files.py", "config"),
-                      ("base/programs.py", "config")}
+    assert actual == {("base/tree.py", "enable_x64"), ("base/own_files.py", "config")}
 
 
 def test_names_of_our_own_modules_have_no_default():
