@@ -269,7 +269,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
     def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
         return watch.update(algorithm, key, state, rows, hyper, problem)
 
-    with made_releases.collected() as made:
+    with made_releases.collected() as releases:
         compiled = one.lower(key, state, rows).compile()
     memory = compiled.memory_analysis()
     record: dict[str, Any] = {"bytes": None if memory is None else int(
@@ -282,7 +282,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
         begun = time.perf_counter()
         state = jax.block_until_ready(compiled(key, state, ones))
         taken.append(time.perf_counter() - begun)
-        made_releases.check_charge(made, algorithm.mechanism(hyper), int(state.spent))
+        made_releases.check_charge(releases, algorithm.mechanism(hyper), int(state.spent))
     return record | {"seconds": min(taken)}
 
 

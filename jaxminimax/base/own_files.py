@@ -117,7 +117,12 @@ def check_parent(folder: pathlib.Path) -> None:
 
 
 def read(path: str | os.PathLike[str], *, secret: bool = False) -> str:
-    """Returns the text of a file that nobody else owns or may write; nor read, if secret.
+    """Returns the text of a file, which is refused as by `read_bytes`."""
+    return read_bytes(path, secret=secret).decode()
+
+
+def read_bytes(path: str | os.PathLike[str], *, secret: bool = False) -> bytes:
+    """Returns the content of a file that nobody else owns or may write; nor read, if secret.
 
     Raises:
       ValueError: for any other file.
@@ -128,7 +133,7 @@ def read(path: str | os.PathLike[str], *, secret: bool = False) -> str:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
     with open(handle, "rb") as file:
         check(path, os.fstat(handle), secret=secret)
-        return file.read().decode()
+        return file.read()
 
 
 def write(path: str | os.PathLike[str], content: str, *, mode: int = 0o666,

@@ -50,11 +50,11 @@ def collected() -> Iterator[list[Made]]:
 
     The list is whole after `jax.effects_barrier()`, which the checks below call.
     """
-    made: list[Made] = []
-    token = _MADE.set(made)
+    releases: list[Made] = []
+    token = _MADE.set(releases)
     try:
         with _TRACED_FOR(next(_CONTEXTS)):
-            yield made
+            yield releases
     finally:
         _MADE.reset(token)
 
@@ -63,8 +63,8 @@ def noted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Notes calls of a release function `(key, mechanism, spent, ...)`, but none inside it."""
     @functools.wraps(function)
     def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
-        made = _MADE.get()
-        if made is None:
+        releases = _MADE.get()
+        if releases is None:
             return function(key, mechanism, spent, *args, **how)
         token = _MADE.set(None)
         try:
@@ -73,29 +73,29 @@ def noted(function: Callable[..., Any]) -> Callable[..., Any]:
             _MADE.reset(token)
         # nothing of what is released, and one call for each lane of a vmap over points
         lanes = [jnp.ravel(x)[:0] for x in jax.tree.leaves(value)]
-        jax.debug.callback(
-            functools.partial(_append, made, mechanism.kind, mechanism.place, mechanism.releases()),
-            jax.random.key_data(key), spent, jax.tree.leaves(mechanism), lanes)
+        stream = mechanism.kind, mechanism.place, mechanism.releases()
+        jax.debug.callback(functools.partial(_append, releases, *stream), jax.random.key_data(key),
+                           spent, jax.tree.leaves(mechanism), lanes)
         return value
 
     return release
 
 
-def _append(made: list[Made], kind: int, place: int, limit: int, key: Any, number: Any,
+def _append(releases: list[Made], kind: int, place: int, limit: int, key: Any, number: Any,
             settings: list[Any], _: list[Any]) -> None:
     if 0 <= int(number) < limit:  # others release NaN
-        made.append(Made(tuple(np.ravel(key).tolist()), int(kind), place, int(number),
+        releases.append(Made(tuple(np.ravel(key).tolist()), int(kind), place, int(number),
                          tuple(map(float, settings))))
 
 
-def check_apart(made: Iterable[Made]) -> None:
+def check_apart(releases: Iterable[Made]) -> None:
     """Refuses two releases of one key, kind, place and number.
 
     Raises:
       ValueError: naming kind, place and number, and never the key.
     """
     jax.effects_barrier()  # callbacks of programs that still run are waited for
-    again = [one for one, count in Counter(one[:4] for one in made).items() if count > 1]
+    again = [one for one, count in Counter(one[:4] for one in releases).items() if count > 1]
     if again:
         _, kind, place, number = min(again)
         raise ValueError(f"two releases number {number} of one description (kind {kind}, place "
@@ -103,11 +103,11 @@ def check_apart(made: Iterable[Made]) -> None:
                          "them, and from round to round; or give each a key of its own.")
 
 
-def check_charge(made: list[Made], described: Any, spent: int) -> None:
+def check_charge(releases: list[Made], described: Any, spent: int) -> None:
     """Refuses what a run that stops after some rounds would not be charged for.
 
     Args:
-      made: the releases of these rounds.
+      releases: the releases of these rounds.
       described: the mechanism of the whole run.
       spent: of the state after them, by which a statement charges the run.
 
@@ -117,17 +117,17 @@ def check_charge(made: list[Made], described: Any, spent: int) -> None:
     """
     jax.effects_barrier()
     charged = {(one.kind, one.place): jax.tree.leaves(one) for one in described.answered()}
-    for _, kind, place, _, settings in made:
+    for _, kind, place, _, settings in releases:
         # but for rounding to float32
         if not np.allclose(settings, charged[kind, place], rtol=1e-6, atol=0.0):
             raise ValueError(f"update releases a description (kind {kind}, place {place}) with "
                              "other settings than the one of mechanism(hyper) that is charged for "
                              "it: release the parts of mechanism(hyper) as they are.")
-    check_apart(made)
+    check_apart(releases)
     begun = described.truncated(spent)
     charged_for = {} if begun is None else {
         (one.kind, one.place): one.releases() for one in begun.answered()}
-    for (kind, place), count in Counter(one[1:3] for one in made).items():
+    for (kind, place), count in Counter(one[1:3] for one in releases).items():
         if count > (number := charged_for.get((kind, place), 0)):
             raise ValueError(f"update made {count} releases of one description (kind {kind}, place "
                              f"{place}), and a run that stops here, with spent = {spent}, is "

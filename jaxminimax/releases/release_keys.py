@@ -208,7 +208,7 @@ def training_keys(root: jax.Array, charged: bool) -> TrainingKeys:
 def root_of_training(key: jax.Array, number: int) -> jax.Array:
     """The root of training `number` = 0, 1, ... of one key; that of the first is the key itself."""
     # f(key, 0) and f(key, 1) are of the first training
-    return jax.random.fold_in(key, number + 1) if number else key
+    return fold_in_on_host(key, number + 1) if number else key
 
 
 class SearchKeys(NamedTuple):
