@@ -175,7 +175,7 @@ class TrainingKeys(NamedTuple):
     new field here, and its number is one that was never used under m.
     """
 
-    ranges: jax.Array | None
+    ranges: Any  # None where no ranges are charged
     moments: jax.Array
     rounds: jax.Array
     group_losses: jax.Array

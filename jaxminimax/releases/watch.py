@@ -61,7 +61,7 @@ def watched(function: Function | None = None, *, data: str = "data",
         raise ValueError(f"{function.__name__} has no argument {data!r}: name the one that holds "
                          "the rows, watched(data='rows').")
 
-    function = made_releases.noted(function)
+    function = made_releases.noted(function)  # type: ignore[assignment]
 
     @functools.wraps(function)
     def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
