@@ -23,7 +23,7 @@ from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import clipping, summation
 from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement import host_data, sharding
-from jaxminimax.releases import record_isolation, release_keys, watch
+from jaxminimax.releases import made_releases, record_isolation, release_keys, watch
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates
@@ -270,7 +270,7 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
     def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
         return watch.update(algorithm, key, state, rows, hyper, problem)
 
-    with watch.numbered() as numbers:
+    with made_releases.collected() as releases:
         traced = one.trace(key, state, rows)
         record_isolation.check_constants(traced.jaxpr, data, "update")
         compiled = traced.lower().compile()
@@ -285,7 +285,7 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
         begun = time.perf_counter()
         state = jax.block_until_ready(compiled(key, state, ones))
         taken.append(time.perf_counter() - begun)
-        watch.check_numbers(numbers, algorithm.mechanism(hyper), int(state.spent))
+        made_releases.check_charge(releases, algorithm.mechanism(hyper), int(state.spent))
     return record | {"seconds": min(taken)}
 
 

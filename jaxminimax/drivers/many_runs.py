@@ -163,9 +163,9 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     with saved_runs.Booking(ledger, keys, _all_runs(algorithm, hypers, lengths, keys.shape[1]),
                             promise, name, checkpoint is not None, **stated) as booking:
         if checkpoint is not None:
-            marks = fingerprint.of_run(keys, arrays(z), arrays(data), hypers, problem) | {
-                "observe": fingerprint.mark(fingerprint.secret(keys),
-                                            fingerprint.in_words(observe).encode())}
+            marks = fingerprint.of_run(keys, arrays(z), arrays(data),
+                                       jax.tree.map(lambda x: x[0], hypers), algorithm, problem,
+                                       observe)
             booking.bind(z, marks, problem)
             promise |= marks
         with saved_runs.Folder(checkpoint, promise, keep=None) as folder:

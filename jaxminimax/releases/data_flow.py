@@ -141,7 +141,7 @@ class _Release(NamedTuple):
 
 
 def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: PyTree,
-          rounds: int | None, noted: bool = False) -> None:
+          rounds: int | None) -> None:
     """Refuses a round that reads data past its releases, or releases twice with one noise.
 
     Args:
@@ -152,7 +152,6 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
       state: the state that the round gets.
       results: the state that it returns.
       rounds: how many follow each other; None if that is a traced number.
-      noted: whether each release is followed by a callback of the library's, which notes it.
 
     Raises:
       ValueError: naming the leaf of the state, the leaf of the data, the operation and the line.
@@ -161,7 +160,7 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
              jax.tree_util.tree_leaves_with_path(data)]
     leaves, before = jax.tree.leaves(data), len(jax.tree.leaves(state))
     flow = _Flow({id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
-                  for name, x in zip(names, leaves, strict=True)}, noted)
+                  for name, x in zip(names, leaves, strict=True)})
     jaxpr = program.jaxpr
     paths = [jax.tree_util.keystr(path) for path, _ in
              jax.tree_util.tree_leaves_with_path(results)]
@@ -211,9 +210,8 @@ class _Where(NamedTuple):
 class _Flow:
     """Follows values through a program."""
 
-    def __init__(self, rows: dict[int, Read], noted: bool = False) -> None:
+    def __init__(self, rows: dict[int, Read]) -> None:
         self.rows = rows  # labels of the data's own arrays, where something closes over them
-        self.noted = noted
         self.releases: list[_Release] = []
         self.origins: dict[Any, int] = {}
 
@@ -255,7 +253,7 @@ class _Flow:
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
         counted = _counted(e, values)
         if control is not None:
-            if name != "scan" and not self.noted:
+            if name != "scan":
                 _check_branches(e)
             return [x._replace(counted=x.counted or now) for x, now in zip(
                 control(e, values, where), counted, strict=True)]
@@ -349,14 +347,14 @@ class _Flow:
         p, token = e.params, (id(e), where.path, e.params["length"])
         first, second = p["num_consts"], p["num_consts"] + p["num_carry"]
         constants, carry = values[:first], values[first:second]
-        depth, made = len(where.loops) + 1, list[Counted | None]()
+        depth, computed = len(where.loops) + 1, list[Counted | None]()
         slices = [Value(_sliced(x.label, e), x.varies | {token}, (token, "slice", k),
                         _slice(x.counted, depth, p["length"] - 1 if p["reverse"] else None))
                   for k, x in enumerate(values[second:])]
         body, mark = p["jaxpr"], len(self.releases)
         start = carry
         carry = [x if y.counted is not None and x is y else x._replace(
-            counted=_iterated(y.counted, made, k, depth)) for k, (x, y) in enumerate(zip(
+            counted=_iterated(y.counted, computed, k, depth)) for k, (x, y) in enumerate(zip(
                 _moving(token, start, body.jaxpr.invars[first:second], body.jaxpr.outvars),
                 start, strict=True))]
         here = where.inside(e, loops=(*where.loops, token))
@@ -365,7 +363,7 @@ class _Flow:
             outs = self.inner(body, constants + carry + slices, here)
             after = [_carried(old, x, e) for old, x in zip(carry, outs[:len(carry)], strict=True)]
             if after == carry:
-                made += [x.counted for x in outs]
+                computed += [x.counted for x in outs]
                 stacked = [Value(_sliced(x.label, e), x.varies | {token})
                            for x in outs[len(carry):]]
                 return _left(token, carry + stacked)
@@ -453,7 +451,7 @@ def _check_hidden(e: Any, label: Label) -> None:
 
 
 def _check_branches(e: Any) -> None:
-    """Refuses effects beside releases in a branch or a loop that a `vmap` runs for all lanes.
+    """Refuses effects next to releases in a branch or a loop that a `vmap` runs for all lanes.
 
     Of a condition that differs from lane to lane all branches are run, and one is chosen. Their
     releases may have one noise, which is safe while one of them is seen.
@@ -574,7 +572,7 @@ def _both(occurs: Counted | None, which: Counted | None, branch: int) -> Counted
 
 
 def _slice(of: Counted | None, depth: int, last: int | None) -> Counted | None:
-    """What the scan at this depth gets of an array, in reverse if `last` is its last iteration."""
+    """Slices of an array for the scan at this depth, in reverse if `last` is its last iteration."""
     if of is None:
         return None
 
@@ -586,12 +584,12 @@ def _slice(of: Counted | None, depth: int, last: int | None) -> Counted | None:
     return slice_of
 
 
-def _iterated(start: Counted | None, made: list[Counted | None], k: int,
+def _iterated(start: Counted | None, computed: list[Counted | None], k: int,
               depth: int) -> Counted | None:
-    """Carry k of the scan at this depth, whose body computes `made` in the iteration before."""
+    """Carry k of the scan at this depth, whose body computes `computed` in the iteration before."""
     if start is None:
         return None
-    return functools.cache(lambda at: made[k]((*at[:depth], at[depth] - 1)) if at[depth] else (
+    return functools.cache(lambda at: computed[k]((*at[:depth], at[depth] - 1)) if at[depth] else (
         start(at)))
 
 
@@ -604,19 +602,24 @@ def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
     @functools.cache
     def results(at: tuple[int, ...]) -> Any:
         with jax.ensure_compile_time_eval():
-            made = e.primitive.bind(*(x(at) for x in inputs), **e.params)
-        return made if e.primitive.multiple_results else [made]
+            value = e.primitive.bind(*(x(at) for x in inputs), **e.params)
+        return value if e.primitive.multiple_results else [value]
 
     return [lambda at, k=k: results(at)[k] for k in range(len(e.outvars))]
 
 
 def _all(e: Any) -> list[Any]:
-    """An operation, and those of the programs inside it."""
-    return [e, *programs.equations(list(e.params.values()))]
+    """An operation, and those of the programs inside it, but not inside a release."""
+    every = [e, *programs.equations(list(e.params.values()))]
+    hidden = {id(x) for release in every if release.primitive.name == "private_release"
+              for x in programs.equations(release.params["program"])}
+    return [x for x in every if id(x) not in hidden]
 
 
 def _calls_host(e: Any) -> bool:
-    return any(x.effects or "callback" in x.primitive.name for x in _all(e))
+    """True for a callback or a `Ref`, also in programs inside, which hand up their effects."""
+    return any("callback" in x.primitive.name or (
+        x.effects and not programs.equations(list(x.params.values()))) for x in _all(e))
 
 
 def _hashable(x: Any) -> Any:

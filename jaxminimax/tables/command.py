@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import check, columns, files, notes, processes, records, report, training
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
@@ -143,9 +144,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
     ledger = processes.in_first(lambda: None if args.ledger is None else Ledger(args.ledger))
     scorers, kept = [], None if folder is None or mesh is not None else folder / UNFINISHED
     for k, target in enumerate((args.epsilon, *args.curve)):
-        key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
-        if key is not None and k:
-            key = jax.random.fold_in(key, k + 1)
+        key = None if args.seed is None else release_keys.root_of_training(
+            jax.random.key(args.seed, impl="threefry2x32"), k)
         scorers.append(training.train(
             rows, schema, epsilon=target, delta=args.delta, key=key, ledger=ledger, name=args.name,
             progress=sys.stderr.isatty() and not (args.quiet or args.json), unit=args.unit,

@@ -232,7 +232,7 @@ def of_query(**values):
 
 
 REFUSED = {
-    "one part twice with one number": (one_part_twice, "with one number"),
+    "one part twice with one number": (one_part_twice, "one noise"),
     "one part for both": (one_part_alone, "never releases"),
     "no part of it": (with_second(lambda part: dataclasses.replace(part, place=7)), "place 7"),
     "another clip norm": (of_query(clip=Saddle(5.0, None)), "other settings"),
