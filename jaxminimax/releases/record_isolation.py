@@ -4,9 +4,14 @@ Sensitivities rest on it: clipping bounds what a record adds by its own operator
 to the operators of others. Found are mistakes, such as statistics of a batch or a loss that
 contrasts a record with the others. What a program cannot show stays assumed, and statements say so:
 numbers that were computed from the data beforehand, such as a mean, look like any others.
+
+A record leaves by its clipped operator alone, so a program that tells the host what it computes, by
+a print or a callback without a result, is refused too.
 """
 
 import math
+import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,17 +24,25 @@ from jaxminimax.base.types import PyTree
 from jaxminimax.placement import host_data, sharding
 
 _TELLING = 16  # an axis as long as the data means something from this length on
-_HOST = ("pure_callback", "io_callback", "ffi_call")
+_HOST = ("pure_callback", "buffer_callback", "ffi_call")  # that return what the operator needs
+_TELLS = ("callback", "print")  # in names of operations for something else that the host does
 _OF_ALL = ("rng_bit_generator", "rng_uniform")  # that draw for a batch from one key
-_ONE_BY_ONE = (None, "sequential", "sequential_unrolled")  # how a vmap may call the host
+_ONE_BY_ONE = ("sequential", "sequential_unrolled")  # how a vmap may call the host
+_LIBRARIES = tuple(str(pathlib.Path(x.__file__).parents[up]) + os.sep
+                   for x, up in ((jax, 0), (checks, 1)))
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
           sizes: tuple[int, ...] = (), drawn: bool = False) -> PyTree:
     """Refuses an operator or a loss that sees more of the data than the record it is given.
 
-    One trace on the shapes of one record. Refused are
+    One trace on the shapes of one record, with the programs inside its operations: those of control
+    flow, and those that are handed to an operation as a parameter. Refused are
 
+    * prints and callbacks for their effect, and calls of the host with side effects, whatever they
+      are handed, since a record may also decide whether they happen. A call of the host for its
+      result is let through if it gets one record at a time: the result is clipped like any number;
+      what else that code does with the record, no program shows;
     * functions with a batching rule of their own (`custom_vmap`), calls of the host that get a
       whole batch, keys of a device's own generator, and collectives over named axes: under the vmap
       over records they see all;
@@ -127,10 +140,14 @@ def _check_equations(equations: list[Any]) -> None:
             raise ValueError("The operator calls a function with a batching rule of its own "
                              "(custom_vmap), which is handed all records of a batch at once: write "
                              "it for one record, without custom_vmap or sequential_vmap.")
+        if params.get("has_side_effect") or (name not in _HOST and any(x in name for x in _TELLS)):
+            raise ValueError(f"The operator tells the host what it computes of a record ({name}, "
+                             f"{_line(equation)}): no noise covers that. Leave it out; what a "
+                             "round returns may be printed, by callback= of fit for example.")
         if name in _HOST and params.get("vmap_method") not in _ONE_BY_ONE:
-            raise ValueError(f"The operator calls the host ({name}) with vmap_method="
-                             f"{params['vmap_method']!r}, which hands it all records of a batch at "
-                             "once: use vmap_method='sequential'.")
+            raise ValueError(f"The operator calls the host ({name}, {_line(equation)}) with "
+                             f"vmap_method={params['vmap_method']!r}, which does not hand it one "
+                             "record at a time: use vmap_method='sequential'.")
         of_all = name in _OF_ALL
         for x in (*equation.invars, *equation.outvars):
             of_all = of_all or "rbg" in str(getattr(x.aval, "dtype", ""))
@@ -147,6 +164,15 @@ def _check_equations(equations: list[Any]) -> None:
             raise ValueError(f"The operator uses the collective {name} over {named}, so it reads "
                              "what other records or runs compute: write it for one record, without "
                              "axis names.")
+
+
+def _line(equation: Any) -> str:
+    """Names the innermost line outside of JAX and of this library that made an equation."""
+    traceback = equation.source_info.traceback
+    for frame in traceback.frames if traceback else ():
+        if not frame.file_name.startswith(_LIBRARIES):
+            return f"{pathlib.Path(frame.file_name).name}:{frame.line_num}"
+    return "of an unknown line"
 
 
 def _is_ours(rule: Any) -> bool:
