@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import time
+import warnings
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.gradients import clipping, summation
+from jaxminimax.gradients import clipping, summation, unmoved
 from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import record_isolation, release_keys, watch
@@ -142,7 +143,8 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     axes = 1 + grouped
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
-    record_isolation.check(release_keys.operator_of(problem), z, rows, axes, drawn=problem.random)
+    drawn, operator = problem.random, release_keys.operator_of(problem)
+    traced, _ = record_isolation.check(operator, z, rows, axes, drawn=drawn)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
     parts: list[Any] = leaves(described)
     main, queries = parts[0], [getattr(part, "query", part) for part in parts]
@@ -151,9 +153,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     sampling = getattr(queries[0], "sampling", Full())
     size = getattr(queries[0], "population", None) or max(getattr(queries[0], "sizes", (n,)))
     read = int(sampling.rows_read(size))
-    drawn = getattr(problem, "random", False)
-    summed = clipping.clipped_sum(
-        release_keys.operator_of(problem) if drawn else problem.operator, wanted)
+    summed = clipping.clipped_sum(operator, wanted)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
                             (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
     cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),
@@ -173,7 +173,9 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
                 "batch size": float(sampling.batch_size(size)), "rows read": read},
         strategy=summed.explain(z, batch_of), cost=cost,
-        warnings=_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
+        warnings=(*_warnings(problem, delta, n, noise, z, wanted, hyper, queries), *unmoved.notes(
+            lambda z, x: operator(z, (x, jnp.zeros(2, jnp.uint32)) if drawn else x), traced, z,
+            record, wanted, getattr(hyper, "optimiser", None))),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 
 
@@ -269,7 +271,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
     def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
         return watch.update(algorithm, key, state, rows, hyper, problem)
 
-    with watch.numbered() as numbers:
+    with watch.numbered() as numbers, warnings.catch_warnings(action="ignore"):
         compiled = one.lower(key, state, rows).compile()
     memory = compiled.memory_analysis()
     record: dict[str, Any] = {"bytes": None if memory is None else int(

@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxminimax.base import checks, programs, tree
 from jaxminimax.base.types import PyTree
+from jaxminimax.gradients import unmoved
 from jaxminimax.placement import host_data, sharding
 
 _TELLING = 16  # an axis as long as the data means something from this length on
@@ -33,7 +34,7 @@ _LIBRARIES = tuple(str(pathlib.Path(x.__file__).parents[up]) + os.sep
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
-          sizes: tuple[int, ...] = (), drawn: bool = False) -> PyTree:
+          sizes: tuple[int, ...] = (), drawn: bool = False) -> tuple[unmoved.Traced, PyTree]:
     """Refuses an operator or a loss that sees more of the data than the record it is given.
 
     One trace on the shapes of one record, with the programs inside its operations: those of control
@@ -59,8 +60,8 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
       drawn: whether the function draws, so that a record has the words of a key with it.
 
     Returns:
-      Shapes and dtypes of the function's value. What the function itself raises on a record gets a
-      note with the record's shapes.
+      The traced program with shapes and dtypes of the function's value, and those of a record. What
+      the function itself raises on a record gets a note with the record's shapes.
 
     Raises:
       ValueError: naming what reads other records and the way out; for arithmetic that is not sound.
@@ -93,7 +94,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     lengths = {n for n in (sum(sizes), *_lengths(data, rows, axes)) if n >= _TELLING} - own
     for x in programs.constants(traced):
         _check_closed_over(x, rows, lengths, axes, sizes)
-    return value
+    return (traced, value), record
 
 
 def check_constants(program: Any, data: PyTree) -> None:
