@@ -144,8 +144,8 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
     drawn, operator = problem.random, release_keys.operator_of(problem)
-    traced, _ = record_isolation.check(operator, z, rows, axes, drawn=drawn)
-    record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
+    program, value, record = record_isolation.check(operator, z, rows, axes, drawn=drawn)
+    traced = program, value, z, record
     parts: list[Any] = leaves(described)
     main, queries = parts[0], [getattr(part, "query", part) for part in parts]
     clips = main.clips()
@@ -173,9 +173,9 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
                 "batch size": float(sampling.batch_size(size)), "rows read": read},
         strategy=summed.explain(z, batch_of), cost=cost,
-        warnings=(*_warnings(problem, delta, n, noise, z, wanted, hyper, queries), *unmoved.notes(
-            lambda z, x: operator(z, (x, jnp.zeros(2, jnp.uint32)) if drawn else x), traced, z,
-            record, wanted, getattr(hyper, "optimiser", None))),
+        warnings=(*_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
+                  *unmoved.notes(*traced, wanted), *unmoved.by_numbers(*traced, wanted),
+                  *unmoved.by_optimiser(getattr(hyper, "optimiser", None), z, wanted)),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 
 

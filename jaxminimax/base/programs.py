@@ -60,6 +60,11 @@ _PACKAGES = ("jax", "jaxlib", "numpy", "optax")
 _NAMED = (*_PACKAGES, "jaxminimax", "builtins", "functools")  # modules of what has words
 # what functions and classes in modules of the library are of, unless somebody replaced them
 _OWN = {*_NAMED, "jaxlib", "sklearn", *sys.stdlib_module_names} - {"unittest"}
+_LIBRARIES = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__).parents[1]),
+              "<frozen")
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
+          "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "call")
+_PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # names of their programs
 _MOST = 64  # stored programs, of one or two megabytes
 # an upgrade later on writes files that this process does not run; ten seconds for clocks of file
 # servers, and for file systems that keep whole seconds
@@ -186,6 +191,26 @@ def walk(program: Any) -> list[tuple[Any, int]]:
 def equations(program: Any) -> list[Any]:
     """Yields every equation of a traced program, also of programs inside it."""
     return [x for x, _ in walk(program) if hasattr(x, "primitive")]
+
+
+def called(equation: Any) -> Any:
+    """The program that an operation such as a `jit` runs once, with its operands; else None."""
+    params = equation.params if equation.primitive.name in _CALLS else {}
+    program = next((params[x] for x in _PROGRAMS if x in params), None)
+    inputs = getattr(program, "jaxpr", program).invars if program else None
+    return program if inputs is not None and len(inputs) == len(equation.invars) else None
+
+
+def calls_host(equation: Any) -> bool:
+    """Returns whether an operation hands its operands to code of the host, for a result or not."""
+    return any(x in equation.primitive.name for x in ("callback", "print", "ffi_call"))
+
+
+def line(equation: Any) -> str:
+    """Names the innermost line outside of JAX and of the library that made an operation."""
+    frames = getattr(equation.source_info.traceback, "frames", ())
+    theirs = [x for x in frames if not x.file_name.startswith(_LIBRARIES)]
+    return f"{pathlib.Path(theirs[0].file_name).name}:{theirs[0].line_num}" if theirs else "?"
 
 
 def without_unread(program: Any) -> Any:

@@ -38,7 +38,6 @@ Python reads before a round or between rounds, and the inside of a release, no p
 shows.
 """
 
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -49,12 +48,6 @@ import numpy as np
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree
 
-_LIBRARIES = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__).parents[1]),
-              "<frozen")
-# operations that run the program in their parameters once, with their operands
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-          "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "call")
-_PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 ROUNDS = "rounds"  # the loop over rounds that a driver makes
 _ROUNDS = 16  # whose numbers are computed
 _AGAIN = ("so with one noise, and their difference has none: count on between them, derive a key "
@@ -229,11 +222,9 @@ class _Flow:
         name, params = e.primitive.name, e.params
         if name == "private_release":
             return self.release(e, values, where)
-        if name in _CALLS:
-            program = next((params[x] for x in _PROGRAMS if x in params), None)
-            inputs = getattr(program, "jaxpr", program).invars if program else ()
-            if len(inputs) == len(values):
-                return self.inner(program, values, where.inside(e))
+        program = programs.called(e)
+        if program is not None:
+            return self.inner(program, values, where.inside(e))
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
         if control is not None:
             return control(e, values, where)
@@ -255,7 +246,7 @@ class _Flow:
         return _read(label, e)
 
     def release(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
-        operands, line = e.params["operands"].split(values), _line(e)
+        operands, line = e.params["operands"].split(values), programs.line(e)
         if where.under is not None:
             raise ValueError(f"update decides by what is {_text(where.under)} whether it makes a "
                              f"release ({line}).")
@@ -376,7 +367,8 @@ def _join(labels: Sequence[Label], e: Any) -> Label:
 
 
 def _read(label: Label, e: Any) -> Label:
-    return Read(label.name, e.primitive.name, _line(e)) if isinstance(label, Rows | Key) else label
+    return (Read(label.name, e.primitive.name, programs.line(e))
+            if isinstance(label, Rows | Key) else label)
 
 
 def _sliced(label: Label, e: Any) -> Label:
@@ -390,30 +382,22 @@ def _text(label: Any) -> str:
     return f"{label.name} itself"
 
 
-def _line(e: Any) -> str:
-    """The innermost line outside of JAX and of the library that made an operation."""
-    frames = getattr(e.source_info.traceback, "frames", ())
-    theirs = [x for x in frames if not x.file_name.startswith(_LIBRARIES)]
-    return f"{pathlib.Path(theirs[0].file_name).name}:{theirs[0].line_num}" if theirs else "?"
-
-
 def _check_hidden(e: Any, label: Label) -> None:
     """Refuses an operation that hands out what is not clean, or hides a release; see the module."""
-    name = e.primitive.name
-    inside = programs.equations(list(e.params.values()))
+    line, inside = programs.line(e), programs.equations(list(e.params.values()))
     if any(x.primitive.name == "private_release" for x in inside):
-        raise ValueError(f"update makes a release inside {name} ({_line(e)}), of rows that are not "
-                         "the data's own there: hand the data to a release outside of it.")
+        raise ValueError(f"update makes a release inside {e.primitive.name} ({line}), of rows that "
+                         "are not the data's own there: hand the data to a release outside of it.")
     unwritten = {"pallas_call", "empty"} & {x.primitive.name for x in (e, *inside)}
     if unwritten:
-        raise ValueError(f"update calls {unwritten.pop()} outside of a release ({_line(e)}), which "
+        raise ValueError(f"update calls {unwritten.pop()} outside of a release ({line}), which "
                          "may read memory that nobody wrote: compute it by jax.numpy, or inside "
                          "the operator.")
     for x in (e, *inside):
-        if label is not None and (x.effects or "callback" in x.primitive.name
-                                  or x.primitive.name.startswith(("ffi", "custom_vmap"))):
+        if label is not None and (x.effects or programs.calls_host(x)
+                                  or x.primitive.name.startswith("custom_vmap")):
             raise ValueError(f"update tells the host, or writes to, what is {_text(label)}: "
-                             f"{x.primitive.name}, {_line(e)}. Only what a release function "
+                             f"{x.primitive.name}, {line}. Only what a release function "
                              "returns is private.")
 
 

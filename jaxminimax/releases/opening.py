@@ -156,17 +156,15 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
     axes = check_layout(data, mechanism, place)
     # before a record is read: sensitivity needs operators of one record each
     operator = release_keys.operator_of(problem)
-    traced, record = record_isolation.check(
+    program, value, record = record_isolation.check(
         operator, z, data, axes, facts.sizes, problem.random)
-    value = traced[1]
     arguments.players("The operator's value", value, "like z")
     for name, norm in facts.clip._asdict().items():
         if norm is not None:
             arguments.same_shapes(getattr(value, name), getattr(z, name),
                                   f"The operator's value for {name}", f"z.{name}")
-    for text in (*unmoved.by_names(z, facts.clip),
-                 *unmoved.by_structure(traced, record, facts.clip)):
-        warnings.warn(text, UserWarning, stacklevel=2)
+    for text in unmoved.notes(program, value, z, record, facts.clip):
+        warnings.warn(text, unmoved.UnmovedWarning, stacklevel=2)
     clipped = dataclasses.replace(clipped_sum(operator, facts.clip, joint=facts.joint),
                                   counted=facts.counts is not None, shared=shared)
     # what rounding to the grid costs grows with the number of coordinates

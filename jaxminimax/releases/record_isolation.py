@@ -10,8 +10,6 @@ a print or a callback without a result, is refused too.
 """
 
 import math
-import os
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,32 +19,26 @@ import numpy as np
 
 from jaxminimax.base import checks, programs, tree
 from jaxminimax.base.types import PyTree
-from jaxminimax.gradients import unmoved
 from jaxminimax.placement import host_data, sharding
 
 _TELLING = 16  # an axis as long as the data means something from this length on
-_HOST = ("pure_callback", "buffer_callback", "ffi_call")  # that return what the operator needs
-_TELLS = ("callback", "print")  # in names of operations for something else that the host does
 _OF_ALL = ("rng_bit_generator", "rng_uniform")  # that draw for a batch from one key
 _ONE_BY_ONE = ("sequential", "sequential_unrolled")  # how a vmap may call the host
-_LIBRARIES = tuple(str(pathlib.Path(x.__file__).parents[up]) + os.sep
-                   for x, up in ((jax, 0), (checks, 1)))
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
-          sizes: tuple[int, ...] = (), drawn: bool = False) -> tuple[unmoved.Traced, PyTree]:
+          sizes: tuple[int, ...] = (), drawn: bool = False) -> tuple[Any, PyTree, PyTree]:
     """Refuses an operator or a loss that sees more of the data than the record it is given.
 
     One trace on the shapes of one record, with the programs inside its operations: those of control
     flow, and those that are handed to an operation as a parameter. Refused are
 
-    * prints and callbacks for their effect, and calls of the host with side effects, whatever they
-      are handed, since a record may also decide whether they happen. A call of the host for its
-      result is let through if it gets one record at a time: the result is clipped like any number;
-      what else that code does with the record, no program shows;
-    * functions with a batching rule of their own (`custom_vmap`), calls of the host that get a
-      whole batch, keys of a device's own generator, and collectives over named axes: under the vmap
-      over records they see all;
+    * prints, callbacks and other calls of the host, whatever they are handed, since a record may
+      also decide whether they happen. A call without side effects that gets one record at a time is
+      let through: its result is clipped like any number; what else that code does with the record,
+      no program shows;
+    * functions with a batching rule of their own (`custom_vmap`), keys of a device's own generator,
+      and collectives over named axes: under the vmap over records they see all;
     * arrays that the function closes over and that are one of the data's, or have a leading axis as
       long as the data. Lengths below 16 are not compared, nor those of an axis of the point or of a
       record: matrices that act on these are the likelier explanation.
@@ -60,8 +52,8 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
       drawn: whether the function draws, so that a record has the words of a key with it.
 
     Returns:
-      The traced program with shapes and dtypes of the function's value, and those of a record. What
-      the function itself raises on a record gets a note with the record's shapes.
+      The traced program, and shapes and dtypes of the function's value and of a record. What the
+      function itself raises on a record gets a note with the record's shapes.
 
     Raises:
       ValueError: naming what reads other records and the way out; for arithmetic that is not sound.
@@ -94,7 +86,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     lengths = {n for n in (sum(sizes), *_lengths(data, rows, axes)) if n >= _TELLING} - own
     for x in programs.constants(traced):
         _check_closed_over(x, rows, lengths, axes, sizes)
-    return (traced, value), record
+    return traced, value, record
 
 
 def check_constants(program: Any, data: PyTree, name: str = "The operator") -> None:
@@ -142,39 +134,25 @@ def _check_equations(equations: list[Any]) -> None:
             raise ValueError("The operator calls a function with a batching rule of its own "
                              "(custom_vmap), which is handed all records of a batch at once: write "
                              "it for one record, without custom_vmap or sequential_vmap.")
-        if params.get("has_side_effect") or (name not in _HOST and any(x in name for x in _TELLS)):
-            raise ValueError(f"The operator tells the host what it computes of a record ({name}, "
-                             f"{_line(equation)}): no noise covers that. Leave it out; what a "
-                             "round returns may be printed, by callback= of fit for example.")
-        if name in _HOST and params.get("vmap_method") not in _ONE_BY_ONE:
-            raise ValueError(f"The operator calls the host ({name}, {_line(equation)}) with "
-                             f"vmap_method={params['vmap_method']!r}, which does not hand it one "
-                             "record at a time: use vmap_method='sequential'.")
-        of_all = name in _OF_ALL
-        for x in (*equation.invars, *equation.outvars):
-            of_all = of_all or "rbg" in str(getattr(x.aval, "dtype", ""))
+        if programs.calls_host(equation) and (params.get("has_side_effect") or
+                                              params.get("vmap_method") not in _ONE_BY_ONE):
+            raise ValueError(f"The operator calls the host ({name}, {programs.line(equation)}), "
+                             "which would see records that no noise covers. Leave prints and "
+                             "callbacks out. A number may be computed there without side effects, "
+                             "by vmap_method='sequential': one record at a time.")
+        of_all = name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", "")) for x in (
+            *equation.invars, *equation.outvars))
         if of_all:
             raise ValueError("The operator draws from a key of a device's own generator (rbg), "
                              "which draws for all records of a batch at once, from the first one's "
                              "key: use impl='threefry2x32', or a problem with random=True.")
-        named = []  # axes of a vmap or a mesh; those of the record's own arrays are numbers
-        for axes in (params.get("axes"), params.get("axis_name")):
-            for x in axes if isinstance(axes, tuple | list) else (axes,):
-                if x is not None and not isinstance(x, int | np.integer):
-                    named.append(x)
+        # axes of a vmap or a mesh; those of the record's own arrays are numbers
+        named = [x for x in jax.tree.leaves((params.get("axes"), params.get("axis_name")))
+                 if not isinstance(x, int | np.integer)]
         if named:
             raise ValueError(f"The operator uses the collective {name} over {named}, so it reads "
                              "what other records or runs compute: write it for one record, without "
                              "axis names.")
-
-
-def _line(equation: Any) -> str:
-    """Names the innermost line outside of JAX and of this library that made an equation."""
-    traceback = equation.source_info.traceback
-    for frame in traceback.frames if traceback else ():
-        if not frame.file_name.startswith(_LIBRARIES):
-            return f"{pathlib.Path(frame.file_name).name}:{frame.line_num}"
-    return "of an unknown line"
 
 
 def _is_ours(rule: Any) -> bool:

@@ -30,11 +30,24 @@ def cross_entropy(scores, label):
     return optax.softmax_cross_entropy_with_integer_labels(scores, label)
 
 
-def notes(loss, w, record=ROW, optimiser=None, v=()):
-    operator, z = jmm.saddle_operator(loss), Saddle(w, v)
-    clip = Saddle(1.0, None)
-    traced = jax.make_jaxpr(operator, return_shape=True)(z, record)
-    return unmoved.notes(operator, traced, z, record, clip, optimiser)
+CLIP = Saddle(1.0, None)
+
+
+def all_notes(operator, z, record, clip, optimiser=None):
+    """Of all looks, as `check` makes them."""
+    traced = *jax.make_jaxpr(operator, return_shape=True)(z, record), z, record, clip
+    return [*unmoved.notes(*traced), *unmoved.by_numbers(*traced),
+            *unmoved.by_optimiser(optimiser, z, clip)]
+
+
+def notes(loss, w, record=ROW, v=()):
+    return all_notes(jmm.saddle_operator(loss), Saddle(w, v), record, CLIP)
+
+
+def by_names(w):
+    """Of a loss that every leaf moves."""
+    return notes(lambda w, v, r: r * sum(jnp.sum(x**3) for x in jax.tree.leaves(w)), w,
+                 S((), jnp.float32))
 
 
 def checked(loss, w, record=ROW, **more):
@@ -65,9 +78,9 @@ def test_a_layer_that_is_not_used_is_named_with_its_share_and_the_way_out():
     for door in (lambda: jmm.run(jax.random.key(0), z, data, hyper, jmm.sgda, problem),
                  lambda: jmm.fit(jax.random.key(0), z, data, hyper, jmm.sgda, problem, delta=0.1,
                                  progress=False)):
-        with pytest.warns(UserWarning, match=r"No record moves z.w\['spare'\] \(15 of 33") as seen:
-            door()
-        assert len(seen) == 1  # once a run, however many its rounds
+        with pytest.warns(unmoved.UnmovedWarning, match=r"z.w\['spare'\] \(15 of 33") as seen:
+            door()  # once a run, however many its rounds
+        assert [x.category for x in seen].count(unmoved.UnmovedWarning) == 1
 
 
 def test_a_loss_that_is_constant_is_named():
@@ -138,13 +151,16 @@ class Nnx(nnx.Module):
         return self.last(nnx.relu(self.norm(self.first(x))))
 
 
-def of_nnx(norm, params_alone):
+def of_nnx(norm, params_alone, train=True):
     """As the cookbook splits, and with the statistics closed over."""
     model = Nnx(nnx.Rngs(0), norm)
+    if not train:
+        model.eval()
     graph, w, *rest = nnx.split(model, *([nnx.Param, ...] if params_alone else []))
 
     def loss(w, v, r):
-        return cross_entropy(nnx.merge(graph, w, *rest)(r[0][None])[0], r[1])
+        own = jax.tree.map(lambda x: x, rest)  # which the layer may write to
+        return cross_entropy(nnx.merge(graph, w, *own)(r[0][None])[0], r[1])
 
     return loss, w
 
@@ -163,6 +179,9 @@ def test_batch_normalisation_of_one_record_is_named_in_linen():
     assert moves(checked(*of_linen(Linen(image=True), IMAGE), IMAGE)[0]) == {"['first']['bias']"}
     for norm in ("layer", "group"):
         assert not checked(*of_linen(Linen(norm), ROW))[0]
+    (text,) = checked(*of_linen(Linen(), ROW, whole=True))[0]  # all variables, in evaluation
+    assert "z.w['batch_stats']['norm']['mean'], z.w['batch_stats']['norm']['var'] (32 of " in text
+    assert "looks like running statistics" in text
 
 
 @pytest.mark.slow
@@ -176,6 +195,9 @@ def test_batch_normalisation_of_one_record_is_named_in_nnx():
         if statistics:
             assert "z.w['norm']['mean'].value, z.w['norm']['var'].value (32 of " in statistics[0]
     assert not checked(*of_nnx(nnx.LayerNorm, False))[0]
+    assert not checked(*of_nnx(nnx.BatchNorm, True, train=False))[0]
+    (text,) = checked(*of_nnx(nnx.BatchNorm, False, train=False))[0]
+    assert "looks like running statistics" in text
 
 
 def of_equinox(inference):
@@ -193,8 +215,8 @@ def of_equinox(inference):
     w, static = eqx.partition(model, eqx.is_inexact_array)
 
     def loss(w, v, r):
-        m = eqx.combine(w, static)
-        return cross_entropy(m.last(jax.nn.relu(m.norm(m.first(r[0]), state)[0])), r[1])
+        m, own = eqx.combine(w, static), jax.tree.map(lambda x: x, state)  # that is read once
+        return cross_entropy(m.last(jax.nn.relu(m.norm(m.first(r[0]), own)[0])), r[1])
 
     return loss, w
 
@@ -216,28 +238,17 @@ def test_batch_normalisation_of_equinox_is_refused_in_training_and_named_over_an
 @pytest.mark.parametrize("name", ["batch_stats", "running_mean", "moving_var", "counter",
                                   "num_batches_tracked", "batch_state_index"])
 def test_names_of_running_statistics_are_pointed_out(name):
-    clip = Saddle(1.0, None)
-    (text,) = unmoved.by_names(Saddle({name: {"a": jnp.ones(2)}, "b": jnp.ones(2)}, ()), clip)
+    (text,) = by_names({name: {"a": jnp.ones(2)}, "b": jnp.ones(2)})
     assert text.startswith(f"z.w['{name}']['a'] (2 of 4 numbers) looks like running statistics")
 
 
 def test_a_mean_and_a_variance_beside_each_other_are_pointed_out_and_alone_they_are_not():
-    clip, a = Saddle(1.0, None), jnp.ones(2)
-    (text,) = unmoved.by_names(Saddle({"n": {"mean": a, "var": a}, "m": {"mean": a}}, ()), clip)
+    a = jnp.ones(2)
+    (text,) = by_names({"n": {"mean": a, "var": a}, "m": {"mean": a}})
     assert "z.w['n']['mean'], z.w['n']['var'] (4 of 6 numbers) looks" in text
     for w in ({"mean": a, "scale": a}, {"mean_head": a, "var_head": a}, {"a": {"mean": a},
-              "b": {"var": a}}, {"counts": a}):
-        assert not unmoved.by_names(Saddle(w, ()), clip)
-
-
-def test_variables_that_are_statistics_by_their_kind_are_pointed_out():
-    class Model(nnx.Module):
-        def __init__(self):
-            self.scale, self.seen = nnx.Param(jnp.ones(3)), nnx.BatchStat(jnp.ones(2))
-
-    _, w = nnx.split(Model())
-    (text,) = unmoved.by_names(Saddle(w, ()), Saddle(1.0, None))
-    assert text.startswith("z.w['seen'].value (2 of 5 numbers) looks")
+              "b": {"var": a}}, {"counts": a}, {"mean": {"kernel": a}, "var": {"kernel": a}}):
+        assert not by_names(w)
 
 
 # --- optimisers ---
@@ -338,12 +349,12 @@ LIBRARY = {
     "bilinear_game": [(problems.bilinear_game(coupling=1.0, radius=BOTH), PAIR,
                        (FEATURES, FEATURES))],
     "bounded_bilinear": [(problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=BOTH), PAIR,
-                          (FEATURES, FEATURES))],
+                          (S((3, 3), jnp.float32), FEATURES, FEATURES))],
     "bounded_glm": [(problems.bounded_glm(
         lambda t, y: jnp.tanh(t - y), slope=1.0, curvature=1.0, feature_bound=2.0, label_bound=1.0,
         radius=3.0), Saddle(THETA, ()), LABELLED)],
     "cournot": [(problems.cournot(cost=0.2 * np.ones(2), slope=np.ones(2), capacity=np.ones(2),
-                                  price=2.0, sensitivity=1.0), Saddle(jnp.zeros(2), ()), REAL)],
+                                  price=2.0, sensitivity=1.0), Saddle(jnp.zeros(2), ()), (REAL, REAL))],
     "dro": [(problems.dro(BASE, penalty=0.5, cap=cap), problems.reweighted_start(THETA, "cvar"),
              LABELLED) for cap in (10.0, np.inf)],
     "fermi": [(problems.fermi(LINEAR, shares=SHARES, weight=1.0),
@@ -384,14 +395,13 @@ LIBRARY = {
 def alarms(problem, z, record):
     problem = problem.problem if isinstance(problem, Bounded) else problem
     clip = Saddle(1.0, 1.0 if jax.tree.leaves(z.v) else None)
-    traced = jax.make_jaxpr(problem.operator, return_shape=True)(z, record)
-    return unmoved.notes(problem.operator, traced, z, record, clip, Saddle(optax.sgd, optax.adam))
+    return all_notes(problem.operator, z, record, clip, Saddle(optax.sgd, optax.adam))
 
 
 def test_every_problem_of_the_library_is_looked_at():
-    made = {"per_person"} | {name for name in dir(problems) if inspect.signature(
-        getattr(problems, name)).return_annotation in (
-            jmm.Problem, jmm.GroupProblem, Bounded) if inspect.isfunction(getattr(problems, name))}
+    made = {"per_person"} | {
+        name for name, make in vars(problems).items() if inspect.isfunction(make) and (
+            inspect.signature(make).return_annotation in (jmm.Problem, jmm.GroupProblem, Bounded))}
     assert made == set(LIBRARY)
 
 

@@ -202,8 +202,7 @@ def without_derivative(flat: Flat) -> set[int]:
     is dead and counted live adds a zero, and is kept for nothing.
     """
     live, dead = set(flat.outputs), set[int]()
-    for number in reversed(range(len(flat.steps))):
-        step = flat.steps[number]
+    for number, step in reversed(list(enumerate(flat.steps))):
         counts = step.read == [0] and not jnp.issubdtype(step.out.dtype, jnp.inexact)
         if live.isdisjoint(step.results) or counts or step.name in _CONSTANT:
             dead.add(number)
