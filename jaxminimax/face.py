@@ -1,8 +1,5 @@
 """The names of `jaxminimax`, loaded when the first one is asked for."""
 
-import warnings
-from typing import Any
-
 from jaxminimax import (
     accounting,
     algorithms,
@@ -47,30 +44,6 @@ __all__ = ["AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "G
            "problems", "profile", "release", "round", "run", "saddle_operator", "schedules",
            "solvers", "stack", "statement", "sweep", "tables", "tune", "types"]
 __all__ += algorithms.__all__
-
-# names that stood at the top level until 0.2, by the module that has them; they go in 0.3
-MOVED = {name: module for module, names in {
-    "accounting": "Ledger LedgerStatement Profile Statement TuningStatement calibrate_iterations "
-                  "calibrate_noise effective_noise_multiplier tuned_delta tuned_epsilon",
-    "averaging": "Averaging TAIL UNIFORM WEIGHTED",
-    "mechanism": "CorrelatedSums Difference GroupSolution RecordLosses Repetitions Resolvent "
-                 "Selection Solution TreeSums Windows budget_split planned_bands",
-    "noise": "secret_key",
-    "placement": "HostData shard",
-    "problems": "by_person",
-    "tables": "Schema defaults",
-    "types": "Algorithm ClippedSum OnlineOptimiser Report Run SaddleOperator Tuned "
-             "pytree_dataclass with_strategy",
-}.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    """Finds a name that has moved, and warns where to."""
-    if name not in MOVED:
-        raise AttributeError(f"module 'jaxminimax' has no attribute {name!r}")
-    warnings.warn(f"jaxminimax.{name} is jaxminimax.{MOVED[name]}.{name} since 0.2, and the old "
-                  "name goes in 0.3.", DeprecationWarning, stacklevel=3)
-    return getattr(globals()[MOVED[name]], name)
 
 
 def __dir__() -> list[str]:

@@ -228,7 +228,8 @@ class _Flow:
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
         if control is not None:
             return control(e, values, where)
-        _check_hidden(e, _join([x.label for x in values], None) or where.under)
+        if name != "public_key":
+            _check_hidden(e, _join([x.label for x in values], None) or where.under)
         label, varies = self.label(e, values), frozenset().union(*(x.varies for x in values))
         how = (name, *((x, _hashable(y)) for x, y in params.items()), *(x.origin for x in values))
         origin = self.origins.setdefault(how, len(self.origins))

@@ -94,6 +94,22 @@ def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spen
     return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
 
+def bind_public_key(function: Callable[..., jax.Array], *args: Any) -> jax.Array:
+    """Derives the key of a public term from the run's, as one operation where that is traced.
+
+    Keys are derived from words of the run's key, which a round may not read: as an operation, the
+    derivation is known for what it is.
+
+    Args:
+      function: of `args`, which are arrays and numbers; its result serves no release.
+      *args: its arguments.
+    """
+    if not programs.is_traced(args):
+        return function(*args)
+    program = jax.make_jaxpr(function)(*args)
+    return public_key.bind(*program.consts, *args, program=program.jaxpr)[0]
+
+
 def _evaluated(*operands: Any, program: Any, **_: Any) -> list[Any]:
     constants = len(program.constvars)
     return jax.core.eval_jaxpr(program, operands[:constants], *operands[constants:])
@@ -112,8 +128,7 @@ def _batched(values: Sequence[Any], axes: Sequence[Any], *, program: Any, operan
         raise ValueError("vmap makes releases at several points, or with several closures, with "
                          "one key and one number, so with one noise: their differences have none. "
                          "Map over the key, or over the number, as well.")
-    lane = functools.partial(_evaluated, program=program)
-    every = jax.make_jaxpr(jax.vmap(lane, in_axes=tuple(axes)))(*values)
+    every = _lanes(values, axes, program)
     results = private_release.bind(
         *every.consts, *values, program=every.jaxpr, stream=stream, number=number,
         operands=operands._replace(rest=len(every.consts) + operands.rest),
@@ -121,14 +136,26 @@ def _batched(values: Sequence[Any], axes: Sequence[Any], *, program: Any, operan
     return results, [0] * len(results)
 
 
+def _lanes(values: Sequence[Any], axes: Sequence[Any], program: Any) -> Any:
+    lane = functools.partial(_evaluated, program=program)
+    return jax.make_jaxpr(jax.vmap(lane, in_axes=tuple(axes)))(*values)
+
+
+def _keys_of_lanes(values: Sequence[Any], axes: Sequence[Any], *,
+                   program: Any) -> tuple[list[Any], list[int]]:
+    every = _lanes(values, axes, program)
+    return public_key.bind(*every.consts, *values, program=every.jaxpr), [0]
+
+
 def _no_derivative(*_: Any, **__: Any) -> Any:
     raise ValueError(_NO_DERIVATIVE)
 
 
-private_release = core.Primitive("private_release")
-private_release.multiple_results = True
-private_release.def_impl(_evaluated)
-private_release.def_effectful_abstract_eval(_shapes)
-batching.primitive_batchers[private_release] = _batched
+private_release, public_key = core.Primitive("private_release"), core.Primitive("public_key")
+for _primitive, _rule in ((private_release, _batched), (public_key, _keys_of_lanes)):
+    _primitive.multiple_results = True
+    _primitive.def_impl(_evaluated)
+    _primitive.def_effectful_abstract_eval(_shapes)
+    batching.primitive_batchers[_primitive] = _rule
+    mlir.register_lowering(_primitive, mlir.lower_fun(_evaluated, multiple_results=True))
 ad.primitive_jvps[private_release] = _no_derivative
-mlir.register_lowering(private_release, mlir.lower_fun(_evaluated, multiple_results=True))

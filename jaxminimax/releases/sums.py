@@ -18,7 +18,14 @@ from jaxminimax.mechanism import Query, Repeat, batch_size, costs, description, 
 from jaxminimax.mechanism.difference import Difference, Windows
 from jaxminimax.mechanism.query import REACH, count_grid
 from jaxminimax.noise import floored_normal
-from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
+from jaxminimax.releases import (
+    noisy_sums,
+    opening,
+    reading,
+    release_keys,
+    release_operation,
+    stream,
+)
 from jaxminimax.releases.watch import watched, watched_pair
 
 
@@ -198,8 +205,9 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: descript
     if not problem.random:
         return problem.public(z)
     # a key apart from those of sample, noise and operators
-    keys = release_keys.Keys(key, release_keys.stream(mechanism), number)
-    return problem.public(z, keys.public())
+    kind = release_keys.stream(mechanism)
+    return problem.public(z, release_operation.bind_public_key(
+        lambda key, number: release_keys.Keys(key, kind, number).public(), key, number))
 
 
 # --- clip norms that follow a quantile ---

@@ -57,23 +57,23 @@ _NUMBERS: ContextVar[list[Numbered] | None] = ContextVar("numbers", default=None
 _COUNTED = jax.make_user_context()
 
 
-def watched(function: Function | None = None, *, data: str = "data",
+def watched(function: Function | None = None, *, data_argument: str = "data",
             shown: Callable[[Any], PyTree] = lambda value: value) -> Any:
     """Records calls of a release function `(key, mechanism, spent, ...)`, but none inside it.
 
     Args:
       function: the release function; without it a decorator is returned.
-      data: the name of its argument that holds the rows.
+      data_argument: the name of its argument that holds the rows.
       shown: what of its value is the noisy sum.
 
     Raises:
       ValueError: for a function that has no argument of that name.
     """
     if function is None:
-        return functools.partial(watched, data=data, shown=shown)
-    if data not in inspect.signature(function).parameters:
-        raise ValueError(f"{function.__name__} has no argument {data!r}: name the one that holds "
-                         "the rows, watched(data='rows').")
+        return functools.partial(watched, data_argument=data_argument, shown=shown)
+    if data_argument not in inspect.signature(function).parameters:
+        raise ValueError(f"{function.__name__} has no argument {data_argument!r}: name the one "
+                         "that holds the rows, watched(data_argument='rows').")
 
     @functools.wraps(function)
     def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
@@ -81,7 +81,8 @@ def watched(function: Function | None = None, *, data: str = "data",
         # a release that calls others is charged as one
         token = _SEEN.set(None)
         try:
-            value = release_operation.bind(function, data, key, mechanism, spent, *args, **how)
+            value = release_operation.bind(function, data_argument, key, mechanism, spent, *args,
+                                           **how)
         finally:
             _SEEN.reset(token)
         if seen is None:
