@@ -145,7 +145,6 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
     drawn, operator = problem.random, release_keys.operator_of(problem)
     program, value, record = record_isolation.check(operator, z, rows, axes, drawn=drawn)
-    traced = program, value, z, record
     parts: list[Any] = leaves(described)
     main, queries = parts[0], [getattr(part, "query", part) for part in parts]
     clips = main.clips()
@@ -174,7 +173,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
                 "batch size": float(sampling.batch_size(size)), "rows read": read},
         strategy=summed.explain(z, batch_of), cost=cost,
         warnings=(*_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
-                  *unmoved.notes(*traced, wanted), *unmoved.by_numbers(*traced, wanted),
+                  *unmoved.notes(program, value, z, record, wanted, numbers=True),
                   *unmoved.by_optimiser(getattr(hyper, "optimiser", None), z, wanted)),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 

@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import programs
+from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree
 
 ROUNDS = "rounds"  # the loop over rounds that a driver makes
@@ -135,14 +135,12 @@ def check(program: Any, data: PyTree, state: PyTree, results: PyTree, rounds: in
     Raises:
       ValueError: naming the leaf of the state, the leaf of the data, the operation and the line.
     """
-    names = [f"data{jax.tree_util.keystr(path)}" for path, _ in
-             jax.tree_util.tree_leaves_with_path(data)]
+    names = tree.paths("data", data)
     leaves, before = jax.tree.leaves(data), len(jax.tree.leaves(state))
     flow = _Flow({id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
                   for name, x in zip(names, leaves, strict=True)})
     jaxpr = program.jaxpr
-    paths = [jax.tree_util.keystr(path) for path, _ in
-             jax.tree_util.tree_leaves_with_path(results)]
+    paths = tree.paths("", results)
     arguments = [Value(Key(), origin="key")]
     for k, (x, y) in enumerate(zip(jaxpr.invars[1: 1 + before], jaxpr.outvars, strict=False)):
         # a leaf of the state that every round hands on as it is says nothing about the round

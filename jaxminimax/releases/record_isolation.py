@@ -9,6 +9,7 @@ A record leaves by its clipped operator alone, so a program that tells the host 
 a print or a callback without a result, is refused too.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,6 @@ from jaxminimax.placement import host_data, sharding
 
 _TELLING = 16  # an axis as long as the data means something from this length on
 _OF_ALL = ("rng_bit_generator", "rng_uniform")  # that draw for a batch from one key
-_ONE_BY_ONE = ("sequential", "sequential_unrolled")  # how a vmap may call the host
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
@@ -130,19 +130,20 @@ def _check_equations(equations: list[Any]) -> None:
     """One pass over a traced program, since every round of a run is checked when it is traced."""
     for equation in equations:
         name, params = equation.primitive.name, equation.params
-        if name == "custom_vmap_call" and not _is_ours(params.get("rule")):
+        # the library's own rule looks at a mask and no more
+        if name == "custom_vmap_call" and inspect.unwrap(
+                params.get("rule"), stop=lambda x: x is tree.any_lane_rule) is not (
+                    tree.any_lane_rule):
             raise ValueError("The operator calls a function with a batching rule of its own "
                              "(custom_vmap), which is handed all records of a batch at once: write "
                              "it for one record, without custom_vmap or sequential_vmap.")
-        if programs.calls_host(equation) and (params.get("has_side_effect") or
-                                              params.get("vmap_method") not in _ONE_BY_ONE):
-            raise ValueError(f"The operator calls the host ({name}, {programs.line(equation)}), "
-                             "which would see records that no noise covers. Leave prints and "
-                             "callbacks out. A number may be computed there without side effects, "
-                             "by vmap_method='sequential': one record at a time.")
-        of_all = name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", "")) for x in (
-            *equation.invars, *equation.outvars))
-        if of_all:
+        if programs.calls_host(equation) and (params.get("has_side_effect") or not str(
+                params.get("vmap_method")).startswith("sequential")):
+            raise ValueError(f"The operator calls the host ({name}, {programs.line(equation)}): "
+                             "prints and callbacks see records without noise. Leave them out, or "
+                             "compute a number by jax.pure_callback, vmap_method='sequential'.")
+        if name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", ""))
+                                  for x in (*equation.invars, *equation.outvars)):
             raise ValueError("The operator draws from a key of a device's own generator (rbg), "
                              "which draws for all records of a batch at once, from the first one's "
                              "key: use impl='threefry2x32', or a problem with random=True.")
@@ -153,13 +154,6 @@ def _check_equations(equations: list[Any]) -> None:
             raise ValueError(f"The operator uses the collective {name} over {named}, so it reads "
                              "what other records or runs compute: write it for one record, without "
                              "axis names.")
-
-
-def _is_ours(rule: Any) -> bool:
-    """Returns whether a batching rule is the library's, which looks at a mask and no more."""
-    while rule is not None and rule is not tree.any_lane_rule:
-        rule = getattr(rule, "__wrapped__", None)
-    return rule is tree.any_lane_rule
 
 
 def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int,

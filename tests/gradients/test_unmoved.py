@@ -36,8 +36,7 @@ CLIP = Saddle(1.0, None)
 def all_notes(operator, z, record, clip, optimiser=None):
     """Of all looks, as `check` makes them."""
     traced = *jax.make_jaxpr(operator, return_shape=True)(z, record), z, record, clip
-    return [*unmoved.notes(*traced), *unmoved.by_numbers(*traced),
-            *unmoved.by_optimiser(optimiser, z, clip)]
+    return [*unmoved.notes(*traced, numbers=True), *unmoved.by_optimiser(optimiser, z, clip)]
 
 
 def notes(loss, w, record=ROW, v=()):
@@ -73,7 +72,7 @@ def test_a_layer_that_is_not_used_is_named_with_its_share_and_the_way_out():
     warnings, call = checked(loss, w)
     (text,) = [x for x in warnings if "moves" in x]
     assert text.startswith("No record moves z.w['spare'] (15 of 33 numbers)")
-    assert "Close over" in text
+    assert "close over" in text
     problem, z, data, hyper = call
     for door in (lambda: jmm.run(jax.random.key(0), z, data, hyper, jmm.sgda, problem),
                  lambda: jmm.fit(jax.random.key(0), z, data, hyper, jmm.sgda, problem, delta=0.1,
@@ -101,6 +100,15 @@ def test_features_that_no_gradient_reads_are_named():
         "loss is right."]
     # in the gradient of one player who is released, and of one who is not
     assert not notes(lambda w, v, r: jnp.sum(w * r[0]) + v * r[1], jnp.ones(WIDE), v=jnp.ones(()))
+
+
+def test_a_record_that_is_written_to_memory_first_is_read():
+    def loss(w, v, r):
+        memory = jax.new_ref(jnp.zeros(()))
+        memory[...] = jnp.sum(r)
+        return (jnp.sum(w) - jax.freeze(memory)) ** 2
+
+    assert notes(loss, jnp.ones(3), S((3,), jnp.float32)) == []
 
 
 def test_a_player_who_is_not_released_is_not_looked_at():
@@ -354,7 +362,8 @@ LIBRARY = {
         lambda t, y: jnp.tanh(t - y), slope=1.0, curvature=1.0, feature_bound=2.0, label_bound=1.0,
         radius=3.0), Saddle(THETA, ()), LABELLED)],
     "cournot": [(problems.cournot(cost=0.2 * np.ones(2), slope=np.ones(2), capacity=np.ones(2),
-                                  price=2.0, sensitivity=1.0), Saddle(jnp.zeros(2), ()), (REAL, REAL))],
+                                  price=2.0, sensitivity=1.0), Saddle(jnp.zeros(2), ()),
+                 (REAL, REAL))],
     "dro": [(problems.dro(BASE, penalty=0.5, cap=cap), problems.reweighted_start(THETA, "cvar"),
              LABELLED) for cap in (10.0, np.inf)],
     "fermi": [(problems.fermi(LINEAR, shares=SHARES, weight=1.0),

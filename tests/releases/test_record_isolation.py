@@ -191,7 +191,7 @@ def test_an_operator_that_tells_the_host_is_refused_by_every_door(tells):
 @INSIDE
 def test_prints_are_found_wherever_they_are(inside):
     for tells in (printed, decided):
-        with pytest.raises(ValueError, match="tells the host"):
+        with pytest.raises(ValueError, match="calls the host"):
             go(of(inside(tells)))
 
 
@@ -265,7 +265,7 @@ def reversed_by_a_linear_rule(tells):
     switched, as_long_as, reversed_by_a_rule, reversed_by_a_linear_rule], ids=lambda f: f.__name__)
 def test_prints_are_found_in_the_programs_that_operations_hold(hidden):
     """JAX hides them in parameters of an operation, and does not hand up their effects."""
-    refused = "custom_vmap" if hidden is mapped else "tells the host"
+    refused = "custom_vmap" if hidden is mapped else "calls the host"
     for tells in (printed, called_back):
         with pytest.raises(ValueError, match=refused):
             record_isolation.check(of(hidden(tells)), POINT, X)
@@ -286,7 +286,7 @@ def test_a_print_in_a_loss_that_a_release_differentiates_is_found():
     solution = jmm.phased_erm.certified(jmm.mechanism.GroupSolution(
         lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=1.0, reg_lam=1.0, slack=0.1,
         noise_multiplier=1.0, sizes=SIZES, phases=1))
-    with pytest.raises(ValueError, match="tells the host"):
+    with pytest.raises(ValueError, match="calls the host"):
         solutions.release_group_solution(KEY, solution, ZERO, task, jnp.zeros(2), GROUPS)
 
 
