@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.privacy.mutants import operators
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients.ghost import convolution as kernels
 from jaxminimax.gradients.ghost import factors, planning, search
@@ -649,6 +650,10 @@ def test_sums_are_those_of_whole_gradients_whatever_no_derivative_comes_back_fro
     x = rng.normal(size=(SIZE, 4))
     a, b = (summed(UNREAD[name], how, False, Saddle(0.5, 2.0), z, x) for how in ("ghost", "vmap"))
     assert_close(a, b, 1e-12)
+
+
+def test_uses_behind_a_sort_and_a_live_attack_have_the_sums_of_whole_gradients():
+    assert not operators.other_sums().fires
 
 
 @pytest.mark.slow

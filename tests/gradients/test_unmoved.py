@@ -104,7 +104,7 @@ def test_features_that_no_gradient_reads_are_named():
 
 def test_a_record_that_is_written_to_memory_first_is_read():
     def loss(w, v, r):
-        memory = jax.new_ref(jnp.zeros(()))
+        memory = jax.new_ref(jnp.zeros((), r.dtype))
         memory[...] = jnp.sum(r)
         return (jnp.sum(w) - jax.freeze(memory)) ** 2
 
