@@ -104,6 +104,10 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
           delta: float | None = None, look: bool = False, measure: bool = True) -> Report:
     """Checks a run before it starts, and reports what it will do.
 
+    Its warnings name, besides figures that are unusual, what the run cannot learn: parameters that
+    no record moves, or that the optimiser does not, and parts of a record that no gradient reads
+    (`gradients.unmoved`). For these it computes gradients of synthetic records.
+
     Args:
       problem: operator, public terms, projection.
       z: initial point; must not depend on the data.

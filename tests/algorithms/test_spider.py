@@ -96,6 +96,7 @@ def test_without_noise_estimates_are_the_operator_and_runs_those_of_descent_asce
     chex.assert_trees_all_close(one.estimate, mean, rtol=1e-11)
 
 
+@pytest.mark.filterwarnings("ignore::jaxminimax.gradients.unmoved.UnmovedWarning")
 def test_a_record_moves_it_by_twice_the_clip_and_the_noise_is_of_the_same_length():
     """Fails for a lifted clip, for halved noise, and for a length that depends on the data."""
     big, wide = 10.0 ** np.arange(-20, 20, 4), 400

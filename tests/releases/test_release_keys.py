@@ -96,6 +96,7 @@ def released(mechanism, problem, number=1, data=DATA):
     jmm.Full(), jmm.Poisson(rate=0.4),
     jmm.Disjoint(batch=8),
     jmm.FixedSize(batch=10, replacement=True)], ids=lambda s: type(s).__name__)
+@pytest.mark.filterwarnings("ignore::jaxminimax.gradients.unmoved.UnmovedWarning")
 def test_a_release_is_the_sum_over_rows_with_their_keys(sampling):
     """Against the definition, row by row, without noise."""
     mechanism = jmm.mechanism.Repeat(query=query(sampling, 0.0), times=2)

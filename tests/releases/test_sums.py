@@ -401,6 +401,7 @@ def test_both_players_read_one_sample_and_every_release_its_own():
         assert np.abs(both - rate**2).max() < SIGMAS * math.sqrt(rate**2 * (1 - rate**2) / count)
 
 
+@pytest.mark.filterwarnings("ignore::jaxminimax.gradients.unmoved.UnmovedWarning")
 def test_disjoint_releases_read_each_row_once_a_pass():
     q = query(Disjoint(batch=3), N, Saddle(1.0, None), Saddle(0.0, None))
     data = Saddle(np.eye(N), np.zeros(N))
