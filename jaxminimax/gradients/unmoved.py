@@ -88,11 +88,11 @@ def by_optimiser(optimiser: Any, z: Saddle, clip: Saddle) -> list[str]:
     both = optimiser if isinstance(optimiser, Saddle) else (optimiser, None)
     for make, x in zip(both, z, strict=True):
         count = len(jax.tree.leaves(x))
-        own, results = [frozenset({k}) for k in range(count)], []
+        own, results = [frozenset({k}) for k in range(count)], list[frozenset[int]]()
         if callable(make):
             change = make(jnp.float32(1.0))
             program = jax.make_jaxpr(change.update)(x, jax.eval_shape(change.init, x), x)
-            results, before = [_NONE] * (len(program.in_avals) - count), []
+            results, before = [_NONE] * (len(program.in_avals) - count), list[frozenset[int]]()
             while results != before:  # until no gradient reaches more of the state
                 before = results
                 results = _sources(program.jaxpr, [*own, *before[count:], *[_NONE] * count])
