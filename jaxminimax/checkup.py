@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax.algorithms import sgda
+from jaxminimax.algorithms import planning, sgda
 from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers import fingerprint
@@ -164,7 +164,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     noise = all(query.noise_multiplier is not None for query in queries)
     if measure:
         # noise for a round whose result nobody sees
-        cost |= _measured(rows, z, hyper if noise else composed.with_noise_of_all(hyper, 1.0),
+        cost |= _measured(data, rows, z, hyper if noise else composed.with_noise_of_all(hyper, 1.0),
                           algorithm, problem)
     labels = getattr(problem, "labels", None)
     return Report(
@@ -221,7 +221,7 @@ def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]
 
 def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
               hyper: Any, queries: list[Any]) -> tuple[str, ...]:
-    texts = list(warnings_of_signs(problem, z))
+    texts = [*warnings_of_signs(problem, z), *planning.warnings_of_public(hyper, problem)]
     if delta is not None and delta >= min(0.1, 1 / n):
         texts.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
                      "record, drawn at random, would meet it. Choose one well below 1/n.")
@@ -263,7 +263,8 @@ def _lost(query: Any, each: int) -> float:
 # --- on synthetic data ---
 
 
-def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any) -> dict[str, Any]:
+def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
+              problem: Any) -> dict[str, Any]:
     """Bytes and seconds of a compiled round, on synthetic data of these shapes.
 
     A `ValueError` names two releases of one description with one number, in one round or in two.
@@ -275,7 +276,9 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
         return watch.update(algorithm, key, state, rows, hyper, problem)
 
     with watch.numbered() as numbers, warnings.catch_warnings(action="ignore"):
-        compiled = one.lower(key, state, rows).compile()
+        traced = one.trace(key, state, rows)
+        record_isolation.check_constants(traced.jaxpr, data, "update")
+        compiled = traced.lower().compile()
     memory = compiled.memory_analysis()
     record: dict[str, Any] = {"bytes": None if memory is None else int(
         memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}

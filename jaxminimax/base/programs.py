@@ -134,6 +134,10 @@ class Compiled:
                 path, arguments, static, _options() if brief else None)
         return self._stored[path](*leaves)
 
+    def trace(self, *args: Any) -> Any:
+        """The traced program by JAX's own options; None where a table's is wanted."""
+        return self._usual.trace(*args) if _WANTED.get() is None else None
+
     def _compiled(self, path: pathlib.Path, arguments: dict[str, Any], static: dict[str, Any],
                   options: dict[str, Any] | None) -> Callable[..., Any]:
         """Compiles a program of the leaves of arguments, and stores it unless it calls the host."""

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -26,13 +27,14 @@ from jax.sharding import Mesh
 
 from jaxminimax import mechanism
 from jaxminimax.accounting import Ledger, statement
+from jaxminimax.algorithms import planning
 from jaxminimax.base import arguments, checks, identity, programs, types
 from jaxminimax.base.types import Algorithm, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
 from jaxminimax.placement import agreement, host_data, sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window
 from jaxminimax.placement.sent_rows import HostShards, on_mesh
-from jaxminimax.releases import reading
+from jaxminimax.releases import reading, record_isolation
 from jaxminimax.releases.watch import update
 
 _BYTES = 2**26  # of the rows that are sent together, by default
@@ -52,6 +54,15 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
         return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
     return jax.lax.fori_loop(0, rounds, step, state)
+
+
+def _piece(rows: PyTree, *args: Any) -> Any:
+    """Makes rounds, unless their program closes over one of the data's arrays."""
+    traced = _advance.trace(*args)
+    if traced is not None:
+        held = rows.data if isinstance(rows, HostShards) else rows
+        record_isolation.check_constants(traced.jaxpr, held, "update")
+    return _advance(*args)
 
 
 def _copied(x: jax.Array) -> jax.Array:
@@ -158,6 +169,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         saved_runs.check_folder(checkpoint, key)
     described = algorithm.mechanism(hyper)
     mechanism.composed.check(described)
+    for text in planning.warnings_of_public(hyper, problem):
+        warnings.warn(text, stacklevel=2)
     total = hyper.iterations
     every = max(1, total // 100) if every is None else every
     checks.count("every", every)
@@ -207,8 +220,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                 for rounds in pieces:
                     for share, count in supply.piece(rounds):
                         supply.wait(state)
-                        state = _advance(state, key, share, hyper, jnp.int32(count),
-                                         runs.Functions.of(algorithm), problem, places)
+                        state = _piece(placed, state, key, share, hyper, jnp.int32(count),
+                                       runs.Functions.of(algorithm), problem, places)
                     done += rounds
                     booking.begin(done)
                     folder.save(done, state)

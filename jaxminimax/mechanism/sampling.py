@@ -261,6 +261,13 @@ class Sampling(abc.ABC):
                          f"{self!r}: which group is read next is not known in advance, so groups "
                          "have no passes and no parts in turn.")
 
+    def shortfall(self, population: int) -> float:
+        """The part by which the mean of a release falls short of that of all records.
+
+        A matter of utility: 0, unless samples are drawn again until they fit.
+        """
+        return 0.0
+
     def spread(self) -> float | None:
         """Bounds the variance of a sample's mean, over C^2 / m.
 

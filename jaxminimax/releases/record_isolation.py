@@ -109,6 +109,8 @@ def check_constants(program: Any, data: PyTree, name: str = "The operator") -> N
 
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
     """The rows, and how many of their leading axes number them."""
+    if isinstance(data, host_data.HostData):  # readers have no numbers here
+        return [x for x in jax.tree.leaves(data.rows) if isinstance(x, np.ndarray)], axes
     if isinstance(data, host_data.Window):
         # [k, c, ...] of releases and slots; on a mesh [k, S, c, ...]
         return data.rows, 2 + (data.mesh is not None)

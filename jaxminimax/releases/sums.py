@@ -18,14 +18,7 @@ from jaxminimax.mechanism import Query, Repeat, batch_size, costs, description, 
 from jaxminimax.mechanism.difference import Difference, Windows
 from jaxminimax.mechanism.query import REACH, count_grid
 from jaxminimax.noise import floored_normal
-from jaxminimax.releases import (
-    noisy_sums,
-    opening,
-    reading,
-    release_keys,
-    release_operation,
-    stream,
-)
+from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
 from jaxminimax.releases.watch import watched, watched_pair
 
 
@@ -194,20 +187,8 @@ def noisy_operator_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array,
 def _with_public(g: Saddle, key: jax.Array, mechanism: Repeat, spent: jax.Array,
                  problem: Problem, z: Saddle) -> Saddle:
     if problem.public is not None:
-        g = tree.add(g, public_term(problem, z, key, mechanism, spent))
+        g = tree.add(g, release_keys.public_term(problem, z, key, mechanism, spent))
     return tree.cast_like(g, z)
-
-
-def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: description.Answered,
-                number: jax.typing.ArrayLike) -> Saddle:
-    """The public term at z; that of a problem that draws has a key of its own."""
-    assert problem.public is not None
-    if not problem.random:
-        return problem.public(z)
-    # a key apart from those of sample, noise and operators
-    kind = release_keys.stream(mechanism)
-    return problem.public(z, release_operation.bind_public_key(
-        lambda key, number: release_keys.Keys(key, kind, number).public(), key, number))
 
 
 # --- clip norms that follow a quantile ---

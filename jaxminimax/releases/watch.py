@@ -154,7 +154,7 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
 
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(key, state, data)
     rounds = None if isinstance(hyper.iterations, jax.core.Tracer) else int(hyper.iterations)
-    data_flow.check(program, data, state, shapes[0], rounds)
+    data_flow.check(program, key, data, state, shapes[0], rounds, _NUMBERS.get() is not None)
     new, values = jax.tree.unflatten(jax.tree.structure(shapes), jax.core.eval_jaxpr(
         program.jaxpr, program.consts, *jax.tree.leaves((key, state, data))))
     seen = [x._replace(value=values.pop(0)) if x.trace == here[0] else x for x in seen]

@@ -194,8 +194,10 @@ def test_a_plan_takes_up_to_twice_the_step_of_the_smallest_bound_and_says_what_i
         query = plan.hyper.query
         assert plan.hyper.step == pytest.approx(
             longer * ftrl.theorem_step(query, dim=4, diameter=2.0))
+        # and one fresh record a round, with rho_D = 2 / 2^(1/2)
         assert plan.guarantee == pytest.approx(
-            cost * ftrl.regret_bound(query, dim=4, diameter=2.0))
+            cost * ftrl.regret_bound(query, dim=4, diameter=2.0) + math.sqrt(2) / math.sqrt(400))
+        assert (plan.gap, plan.on) == ("strong", "population")
 
 
 # --- records ---
@@ -341,9 +343,9 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
     means, widths = np.array([[-0.25, 0.0], [0.25, 0.0]]), np.sqrt([0.05, 0.273])
     best, v, risk = demo_games.group_means_optimum(means, widths**2 / 2)
     assert v[1] == pytest.approx(0.946, abs=1e-9)
-    hyper = jmm.plan(group_oco, problem=POINTS, sizes=(2 * rounds,) * 2, dim=dim, epsilon=10.0,
-                     delta=1e-6, iterations=rounds).hyper
-    tree, losses = hyper.query.parts
+    made = jmm.plan(group_oco, problem=POINTS, sizes=(2 * rounds,) * 2, dim=dim, epsilon=10.0,
+                    delta=1e-6, iterations=rounds)
+    hyper = made.hyper
 
     def excess(key):
         x = jax.random.normal(jax.random.fold_in(key, 1), (2, 2 * rounds, dim))
@@ -356,13 +358,27 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
 
     actual, weight = jax.jit(lambda k: jax.lax.map(excess, k))(
         jax.random.split(jax.random.key(3), 4))
-    u = group_oco.offset(losses)
-    bound = (ftrl.regret_bound(tree, dim=dim, diameter=2.0)
-             + 3 * u * math.sqrt(2 * math.log(2) / rounds) + 2.0 / rounds)
     start = 0.75**2 / 2 + 0.273 / 2 - risk
-    assert float(jnp.mean(actual)) < min(bound, 0.4 * start)
+    assert float(jnp.mean(actual)) < min(made.guarantee, 0.4 * start)
     assert float(jnp.mean(weight)) > 0.6
     assert np.linalg.norm(best - [0.223, 0.0]) < 1e-3
+
+
+def test_an_estimate_never_raises_the_weight_of_the_group_that_was_drawn():
+    """Noisy losses are clipped at U: unclipped, about every second one here would be above it."""
+    query = group_oco.releases(clip=2.0, bound=2.0, iterations=40)
+    losses = dataclasses.replace(query.parts[1], noise_multiplier=50.0)
+    sums = dataclasses.replace(query.parts[0], noise_multiplier=1.0)
+    hyper = group_oco.Hyper(query=dataclasses.replace(query, parts=(sums, losses)), step=0.01,
+                            weight_step=1e-4, sizes=(80, 80))
+    path = jmm.run(jax.random.key(0), Saddle(jnp.zeros(2), ()), jnp.zeros((2, 80, 2)), hyper,
+                   group_oco, POINTS, lambda state: (state.log_weights, state.turns))[1]
+    logs, turns = map(np.asarray, path)
+    moved = np.diff(logs[:, 0] - logs[:, 1], prepend=0.0)
+    first = np.diff(turns[:, 0], prepend=0) == 1
+    away = np.where(first, -moved, moved)
+    assert np.all(away >= -1e-9)
+    assert 0.2 < np.mean(np.abs(away) < 1e-9) < 0.8
 
 
 # --- noise and accounting ---
