@@ -22,6 +22,7 @@ import contextvars
 import functools
 import itertools
 import math
+import pathlib
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,6 +38,11 @@ BRIEF_NUMBERS = 2**25  # that a brief program computes at most, in all its round
 EFFORT = "compiler's effort"
 _WANTED: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "whether programs are compiled briefly", default=False)
+_LIBRARIES = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__).parents[1]),
+              "<frozen")
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
+          "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "call")
+_PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # names of their programs
 
 
 def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
@@ -133,6 +139,26 @@ def walk(program: Any) -> list[tuple[Any, int]]:
 def equations(program: Any) -> list[Any]:
     """Yields every equation of a traced program, also of programs inside it."""
     return [x for x, _ in walk(program) if hasattr(x, "primitive")]
+
+
+def called(equation: Any) -> Any:
+    """The program that an operation such as a `jit` runs once, with its operands; else None."""
+    params = equation.params if equation.primitive.name in _CALLS else {}
+    program = next((params[x] for x in _PROGRAMS if x in params), None)
+    inputs = getattr(program, "jaxpr", program).invars if program else None
+    return program if inputs is not None and len(inputs) == len(equation.invars) else None
+
+
+def calls_host(equation: Any) -> bool:
+    """Returns whether an operation hands its operands to code of the host, for a result or not."""
+    return any(x in equation.primitive.name for x in ("callback", "print", "ffi_call"))
+
+
+def line(equation: Any) -> str:
+    """Names the innermost line outside of JAX and of the library that made an operation."""
+    frames = getattr(equation.source_info.traceback, "frames", ())
+    theirs = [x for x in frames if not x.file_name.startswith(_LIBRARIES)]
+    return f"{pathlib.Path(theirs[0].file_name).name}:{theirs[0].line_num}" if theirs else "?"
 
 
 def without_unread(program: Any) -> Any:

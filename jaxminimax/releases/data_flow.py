@@ -43,7 +43,6 @@ shows.
 
 import functools
 import itertools
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -51,17 +50,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import programs
+from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree
 
-_LIBRARIES = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__).parents[1]),
-              "<frozen")
-# operations that run the program in their parameters once, with their operands
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-          "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "call")
 # operations whose results are their operands, one by one
 _SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "sharding_constraint")
-_PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 ROUNDS = "rounds"  # the loop over rounds that a driver makes
 _ROUNDS = 16  # whose numbers are computed, and so many iterations of each loop inside
 _MOMENTS = 512  # of one release, at most
@@ -156,16 +149,14 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
     Raises:
       ValueError: naming the leaf of the state, the leaf of the data, the operation and the line.
     """
-    names = [f"data{jax.tree_util.keystr(path)}" for path, _ in
-             jax.tree_util.tree_leaves_with_path(data)]
-    leaves, before = jax.tree.leaves(data), len(jax.tree.leaves(state))
+    names = tree.paths("data", data)
+    leaves, count = jax.tree.leaves(data), len(jax.tree.leaves(state))
     flow = _Flow({id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
                   for name, x in zip(names, leaves, strict=True)})
     jaxpr = program.jaxpr
-    paths = [jax.tree_util.keystr(path) for path, _ in
-             jax.tree_util.tree_leaves_with_path(results)]
+    paths = tree.paths("", results)
     arguments = [Value(Key(), origin="key", counted=_another_key(str(jax.random.key_impl(key))))]
-    for k, (x, y) in enumerate(zip(jaxpr.invars[1: 1 + before], jaxpr.outvars, strict=False)):
+    for k, (x, y) in enumerate(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars, strict=False)):
         # a leaf of the state that every round hands on as it is says nothing about the round
         arguments.append(Value(None, frozenset() if x is y else frozenset([ROUNDS]), ("state", k),
                                _spent(x.aval.dtype) if paths[k] == ".spent" else None))
@@ -245,11 +236,9 @@ class _Flow:
         name, params = e.primitive.name, e.params
         if name == "private_release":
             return self.release(e, values, where)
-        if name in _CALLS:
-            program = next((params[x] for x in _PROGRAMS if x in params), None)
-            inputs = getattr(program, "jaxpr", program).invars if program else ()
-            if len(inputs) == len(values):
-                return self.inner(program, values, where.inside(e))
+        program = programs.called(e)
+        if program is not None:
+            return self.inner(program, values, where.inside(e))
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
         counted = _counted(e, values)
         if control is not None:
@@ -281,7 +270,7 @@ class _Flow:
         return _read(label, e)
 
     def release(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
-        operands, line = e.params["operands"].split(values), _line(e)
+        operands, line = e.params["operands"].split(values), programs.line(e)
         if where.under is not None:
             raise ValueError(f"update decides by what is {_text(where.under)} whether it makes a "
                              f"release ({line}).")
@@ -291,12 +280,12 @@ class _Flow:
                     f"A release ({line}) gets what is {_text(value.label)}, elsewhere than as its "
                     "data: its key, its point, its settings and what its problem closes over may "
                     "depend on what was released only.")
-        for leaf, value in enumerate(operands.data):
-            if not isinstance(value.label, Rows) or value.label.number != leaf or (
+        for place, value in enumerate(operands.data):
+            if not isinstance(value.label, Rows) or value.label.number != place or (
                     e.params["mapped"]):
                 what = ("mapped over by vmap" if e.params["mapped"] else
                         "not of the round's data" if value.label is None else _text(value.label))
-                raise ValueError(f"A release ({line}) gets rows that are {what}, as leaf {leaf}: "
+                raise ValueError(f"A release ({line}) gets rows that are {what}, as leaf {place}: "
                                  "hand it the data as update gets them, whole and in order, and "
                                  "change a record in the operator.")
         if not all(isinstance(x.label, Key) for x in operands.key) or not operands.key:
@@ -409,7 +398,8 @@ def _join(labels: Sequence[Label], e: Any) -> Label:
 
 
 def _read(label: Label, e: Any) -> Label:
-    return Read(label.name, e.primitive.name, _line(e)) if isinstance(label, Rows | Key) else label
+    return (Read(label.name, e.primitive.name, programs.line(e))
+            if isinstance(label, Rows | Key) else label)
 
 
 def _sliced(label: Label, e: Any) -> Label:
@@ -423,31 +413,24 @@ def _text(label: Any) -> str:
     return f"{label.name} itself"
 
 
-def _line(e: Any) -> str:
-    """The innermost line outside of JAX and of the library that made an operation."""
-    frames = getattr(e.source_info.traceback, "frames", ())
-    theirs = [x for x in frames if not x.file_name.startswith(_LIBRARIES)]
-    return f"{pathlib.Path(theirs[0].file_name).name}:{theirs[0].line_num}" if theirs else "?"
-
-
 def _check_hidden(e: Any, label: Label) -> None:
     """Refuses an operation that hands out what is not clean, or hides a release; see the module."""
-    name = e.primitive.name
     inside = programs.equations(list(e.params.values()))
     if any(x.primitive.name == "private_release" for x in inside):
-        raise ValueError(f"update makes a release inside {name} ({_line(e)}), of rows that are not "
-                         "the data's own there: hand the data to a release outside of it.")
+        raise ValueError(f"update makes a release inside {e.primitive.name} ({programs.line(e)}), "
+                         "of rows that are not the data's own there: hand the data to a release "
+                         "outside of it.")
     unwritten = {"pallas_call", "empty", "empty_ref"} & {x.primitive.name for x in (e, *inside)}
     if unwritten:
-        raise ValueError(f"update calls {unwritten.pop()} outside of a release ({_line(e)}), which "
-                         "may read memory that nobody wrote: compute it by jax.numpy, or inside "
-                         "the operator.")
+        raise ValueError(f"update calls {unwritten.pop()} outside of a release "
+                         f"({programs.line(e)}), which may read memory that nobody wrote: compute "
+                         "it by jax.numpy, or inside the operator.")
     for x in (e, *inside):
-        if label is not None and (x.effects or "callback" in x.primitive.name
-                                  or x.primitive.name.startswith(("ffi", "custom_vmap"))):
+        if label is not None and (x.effects or programs.calls_host(x)
+                                  or x.primitive.name.startswith("custom_vmap")):
             raise ValueError(f"update tells the host, or writes to, what is {_text(label)}: "
-                             f"{x.primitive.name}, {_line(e)}. Only what a release function "
-                             "returns is private.")
+                             f"{x.primitive.name}, {programs.line(e)}. Only what a release "
+                             "function returns is private.")
 
 
 def _check_branches(e: Any) -> None:
@@ -458,8 +441,8 @@ def _check_branches(e: Any) -> None:
     """
     if _calls_host(e) and any(x.primitive.name == "private_release" for x in _all(e)):
         raise ValueError(f"update tells the host of a release inside {e.primitive.name} "
-                         f"({_line(e)}). Under sweep or vmap every branch is run, and would tell: "
-                         "return what was released, and print it after that.")
+                         f"({programs.line(e)}). Under sweep or vmap every branch is run, and "
+                         "would tell: return what was released, and print it after that.")
 
 
 def _check_fold(e: Any, values: list[Value], where: _Where) -> None:
@@ -471,8 +454,9 @@ def _check_fold(e: Any, values: list[Value], where: _Where) -> None:
         return
     number = values[1].counted
     if number is not None and np.any(np.asarray(number((0,) * (1 + len(where.loops)))) >= 2**31):
-        raise ValueError(f"update folds a number from 2^31 on into the run's key ({_line(e)}), as "
-                         "releases do, whose noise it may draw again: fold in a smaller one.")
+        raise ValueError("update folds a number from 2^31 on into the run's key "
+                         f"({programs.line(e)}), as releases do, whose noise it may draw again: "
+                         "fold in a smaller one.")
 
 
 def _check_loops(releases: list[_Release], rounds: int | None, compared: bool) -> None:
@@ -522,14 +506,14 @@ def _check_counted(releases: list[_Release], before: list[int]) -> None:
     """
     met = dict[Any, Any]()
     for one in releases:
-        if None in (one.occurs, one.number.counted) or (
-                one.key.counted is None and one.key.varies):
+        number, occurs = one.number.counted, one.occurs
+        if number is None or occurs is None or (one.key.counted is None and one.key.varies):
             continue
-        moments = itertools.product(*(range(min(loop[-1], _ROUNDS)) for loop in one.loops),
-                                    enumerate(before))
+        moments: Any = itertools.product(*(range(min(loop[-1], _ROUNDS)) for loop in one.loops),
+                                         enumerate(before))
         for *iterations, (t, x) in itertools.islice(moments, _MOMENTS):
             at = (x, *iterations)
-            for lane, use in enumerate(_uses(one, at) if one.occurs(at) else []):
+            for lane, use in enumerate(_uses(one, number(at), at) if occurs(at) else []):
                 here = (t, *iterations, lane, one.operands)
                 if (other := met.setdefault((one.stream, *use), here)) != here:
                     raise ValueError(f"update makes two releases number {use[1]} of one "
@@ -537,9 +521,9 @@ def _check_counted(releases: list[_Release], before: list[int]) -> None:
                                      f"({one.line}), {_AGAIN}")
 
 
-def _uses(one: _Release, at: tuple[int, ...]) -> list[tuple[Any, int]]:
+def _uses(one: _Release, number: Any, at: tuple[int, ...]) -> list[tuple[Any, int]]:
     """Key and number of a release, of every lane of a vmap."""
-    numbers, keys = np.ravel(one.number.counted(at)), [one.key.origin]
+    numbers, keys = np.ravel(number), [one.key.origin]
     if one.key.counted is not None:
         with jax.ensure_compile_time_eval():
             words = np.asarray(jax.random.key_data(one.key.counted(at)))
@@ -576,7 +560,6 @@ def _slice(of: Counted | None, depth: int, last: int | None) -> Counted | None:
     if of is None:
         return None
 
-
     def slice_of(at: tuple[int, ...]) -> Any:
         with jax.ensure_compile_time_eval():
             return of(at)[at[depth] if last is None else last - at[depth]]
@@ -589,14 +572,20 @@ def _iterated(start: Counted | None, computed: list[Counted | None], k: int,
     """Carry k of the scan at this depth, whose body computes `computed` in the iteration before."""
     if start is None:
         return None
-    return functools.cache(lambda at: computed[k]((*at[:depth], at[depth] - 1)) if at[depth] else (
-        start(at)))
+
+    @functools.cache
+    def carry(at: tuple[int, ...]) -> Any:
+        last: Any = computed[k]
+        return last((*at[:depth], at[depth] - 1)) if at[depth] else start(at)
+
+    return carry
 
 
 def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
     """The results of an operation whose operands are counted."""
-    inputs = [x.counted for x in values]
-    if None in inputs or _calls_host(e) or any(x.primitive.name in _UNKNOWN for x in _all(e)):
+    inputs = [x.counted for x in values if x.counted is not None]
+    if len(inputs) < len(values) or _calls_host(e) or any(
+            x.primitive.name in _UNKNOWN for x in _all(e)):
         return [None] * len(e.outvars)
 
     @functools.cache
@@ -605,7 +594,10 @@ def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
             value = e.primitive.bind(*(x(at) for x in inputs), **e.params)
         return value if e.primitive.multiple_results else [value]
 
-    return [lambda at, k=k: results(at)[k] for k in range(len(e.outvars))]
+    def result(k: int) -> Counted:
+        return lambda at: results(at)[k]
+
+    return [result(k) for k in range(len(e.outvars))]
 
 
 def _all(e: Any) -> list[Any]:
@@ -617,8 +609,8 @@ def _all(e: Any) -> list[Any]:
 
 
 def _calls_host(e: Any) -> bool:
-    """True for a callback or a `Ref`, also in programs inside, which hand up their effects."""
-    return any("callback" in x.primitive.name or (
+    """True for a call of the host or a `Ref`, also inside; programs hand up their effects."""
+    return any(programs.calls_host(x) or (
         x.effects and not programs.equations(list(x.params.values()))) for x in _all(e))
 
 

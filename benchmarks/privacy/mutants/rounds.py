@@ -19,9 +19,8 @@ import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax.algorithms import descent
-from jaxminimax.drivers import long_runs
 from jaxminimax.mechanism import Query, Repeat
-from jaxminimax.releases import data_flow, release_operation
+from jaxminimax.releases import data_flow, record_isolation, release_operation
 from jaxminimax.releases.data_flow import Key, Read, Rows, Value
 
 AIMS: dict[str, tuple[Any, str]] = {
@@ -40,7 +39,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "results of the host": (data_flow, "_calls_host"),
     # the module that looks rules up
     "rules of derivatives": (sys.modules[ad.JVPTrace.__module__], "primitive_jvps"),
-    "a piece of a run": (long_runs.record_isolation, "check_constants"),
+    "a piece of a run": (record_isolation, "check_constants"),
 }
 
 N = 20
@@ -148,7 +147,7 @@ def _printed(release: Any, key: Any, state: Any, data: Any) -> Any:
 
 def _each_record(release: Any, key: Any, state: Any, data: Any) -> Any:
     """A release for each column of the data, as if each were all of them."""
-    columns = jax.vmap(lambda *rows: release(rows=rows), in_axes=-1, out_axes=-1)
+    columns: Any = jax.vmap(lambda *rows: release(rows=rows), in_axes=-1, out_axes=-1)
     return jax.tree.map(lambda x: x[..., 0], columns(*data)), 0.0
 
 
