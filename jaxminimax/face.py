@@ -44,7 +44,3 @@ __all__ = ["AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "G
            "problems", "profile", "release", "round", "run", "saddle_operator", "schedules",
            "solvers", "stack", "statement", "sweep", "tables", "tune", "types"]
 __all__ += algorithms.__all__
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -43,7 +43,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxminimax.accounting import curve, gaussian
+from jaxminimax.accounting import curve, roots
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, Repeat, composed, repeat
 from jaxminimax.mechanism.costs import Charge, concrete, silent
@@ -355,7 +355,7 @@ def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
     high = min(_ceiling(cost, delta) for cost in costs)
     if people == 1 or not proven(0.0):
         return high if people == 1 else 0.0
-    return gaussian.last(proven, 0.0, min(high, 1e3))[1]
+    return roots.bisect(proven, 0.0, min(high, 1e3))[1]
 
 
 STEPS = 13  # milestones, T included

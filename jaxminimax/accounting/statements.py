@@ -61,8 +61,7 @@ class Stated(abc.ABC):
             raise ValueError("A statement's record must be a dictionary from Statement.to_json, "
                              f"got {type(record).__name__}.")
         kinds = typing.get_type_hints(cls)
-        needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
-        if wrong := sorted(needed - set(record) | set(record) - set(kinds)):
+        if wrong := sorted({field.name for field in dataclasses.fields(cls)} ^ set(record)):
             raise ValueError(f"The record does not fit the statements of this version: {wrong} are "
                              "missing or unknown.")
         return cls(**{name: _read(name, value, kinds[name]) for name, value in record.items()})
@@ -259,10 +258,10 @@ class Statement(Stated):
     event: str
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
-    people: int = 1
-    answers: dict[str, Any] | None = None
-    proven_up_to: float | None = None
-    records: int = 0
+    people: int
+    answers: dict[str, Any] | None
+    proven_up_to: float | None
+    records: int
 
     def no_guarantee(self) -> str:
         """Says that there is no guarantee, or up to which epsilon one could be proven."""

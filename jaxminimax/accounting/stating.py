@@ -272,7 +272,7 @@ class TuningStatement(statements.Stated):
     accountant: str
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
-    records: int = 0
+    records: int
 
     def scope(self) -> str:
         """Returns the choice that epsilon covers, and the method."""

@@ -6,7 +6,3 @@ from jaxminimax.drivers.runs import Run, plan, round, run
 from jaxminimax.drivers.tuning import Tuned, tune
 
 __all__ = ["Run", "Tuned", "fit", "plan", "round", "run", "stack", "sweep", "tune"]
-
-
-def __dir__() -> list[str]:
-    return __all__
