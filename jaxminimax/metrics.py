@@ -7,14 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax.base import public_names as _public_names
 from jaxminimax.base import row_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.releases import release_keys
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
 
 
 def _needs(problem: Problem, *players: str) -> Callable[[Saddle, PyTree], jax.Array]:
