@@ -1,5 +1,8 @@
 """The names of `jaxminimax`, loaded when the first one is asked for."""
 
+import functools
+from typing import Any
+
 from jaxminimax import (
     accounting,
     algorithms,
@@ -17,6 +20,7 @@ from jaxminimax.accounting import calibrate, delta, epsilon, profile, statement
 from jaxminimax.algorithms import *  # noqa: F403
 from jaxminimax.algorithms import descent as averaging
 from jaxminimax.algorithms import planning as schedules
+from jaxminimax.base import public_names
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check
 from jaxminimax.drivers import fit, plan, round, run, stack, sweep, tune
@@ -44,3 +48,10 @@ __all__ = ["AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "G
            "problems", "profile", "release", "round", "run", "saddle_operator", "schedules",
            "solvers", "stack", "statement", "sweep", "tables", "tune", "types"]
 __all__ += algorithms.__all__
+
+# tab completion shows public names alone
+_listed: list[Any] = [accounting, audit, mechanism, metrics, noise, placement, problems, solvers,
+                      solvers.groups, types]
+for _module in _listed:
+    _module.__dir__ = functools.partial(
+        public_names, vars(_module), modules=["groups"] if _module is solvers else [])

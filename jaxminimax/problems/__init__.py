@@ -1,6 +1,5 @@
 """Saddle problems: a loss, a projection and, where it exists, the exact solution."""
 
-from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.identity import People as People
 from jaxminimax.problems._auc import *
 from jaxminimax.problems._fair import *
@@ -9,7 +8,3 @@ from jaxminimax.problems._groups import *
 from jaxminimax.problems._ranking import *
 from jaxminimax.problems._robust import *
 from jaxminimax.problems._vi import *
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
