@@ -24,6 +24,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.releases import release_keys
+from tests import golden
 
 N, D = 24, 3
 KEY, OWN = jax.random.key(3), b"a secret"
@@ -261,6 +262,20 @@ def test_the_same_things_made_anew_go_on_wherever_the_rows_are(folder, tmp_path)
     shutil.copytree(folder, tmp_path / "a")
     resumed = gone_on(tmp_path / "a", jax.device_put(ROWS), task=problem())
     chex.assert_trees_all_equal(resumed.state, gone_on(tmp_path / "whole").state)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # of certificates
+@pytest.mark.parametrize("name", list(golden.CASES))
+def test_a_round_of_every_algorithm_has_one_fingerprint_wherever_the_rows_are(name):
+    algorithm, settings, task, start, data = golden.CASES[name]
+    in_groups, mesh = isinstance(task, jmm.GroupProblem), jax.make_mesh((1,), ("data",))
+    placed = [data, jax.device_get(data), jmm.placement.shard(data, mesh, grouped=in_groups)]
+    if not in_groups:
+        placed.append(jmm.placement.HostData(jax.device_get(data)))
+    made = [fingerprint.of_run(KEY, start, rows, settings, algorithm, task) for rows in placed]
+    assert len(made[0]) == 2
+    assert all(one == made[0] for one in made)
 
 
 @pytest.mark.slow
