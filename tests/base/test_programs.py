@@ -61,7 +61,7 @@ def test_a_program_is_compiled_briefly_where_that_is_wanted_and_it_is_one_of_its
 
 def test_a_callback_of_a_table_compiles_its_own_programs_as_usual(monkeypatch):
     wanted = []
-    monkeypatch.setattr(long_runs, "_advance", lambda state, *_: state._replace(
+    monkeypatch.setattr(long_runs, "_piece", lambda rows, state, *_: state._replace(
         spent=state.spent + 1))
     game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
     query = jmm.Query(clip=Saddle(3.0, 3.0), noise_multiplier=Saddle(5.0, 5.0), population=9)

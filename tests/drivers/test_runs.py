@@ -280,7 +280,7 @@ def test_fit_is_run_in_pieces(every):
                                    times=3),))])
 def test_a_statement_of_fit_is_of_what_was_asked_for(monkeypatch, people, neighbours, other):
     """Of all releases, others next to them, so many records of a person and the relation."""
-    monkeypatch.setattr(long_runs, "_advance", lambda state, *rest: state._replace(
+    monkeypatch.setattr(long_runs, "_piece", lambda rows, state, *rest: state._replace(
         spent=state.spent + rest[3]))  # nothing is computed
     settings = hyper(iterations=4, sampling=jmm.Full())
     done = jmm.fit(jax.random.key(3), START, dataset(), settings, jmm.sgda, PROBLEM, delta=1e-5,
