@@ -199,7 +199,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
             places = tuple(x.sharding for x in jax.tree.leaves(state))
         if checkpoint is not None:
             marks = fingerprint.of_run(key, sharding.arrays(z), placed, hyper, algorithm,
-                                        problem)
+                                       problem)
             booking.bind(z, marks, problem, mesh)
             promise |= marks
             if mesh is not None:
