@@ -8,11 +8,11 @@ from jaxminimax.base.types import (
     with_strategy,
 )
 from jaxminimax.checkup import Report
-from jaxminimax.drivers import Run, Tuned
+from jaxminimax.drivers import Certificate, Run, Tuned
 from jaxminimax.gradients.clipping import ClippedSum
 
-__all__ = ["Algorithm", "ClippedSum", "OnlineOptimiser", "Report", "Run", "SaddleOperator",
-           "Tuned", "pytree_dataclass", "with_strategy"]
+__all__ = ["Algorithm", "Certificate", "ClippedSum", "OnlineOptimiser", "Report", "Run",
+           "SaddleOperator", "Tuned", "pytree_dataclass", "with_strategy"]
 
 
 def __dir__() -> list[str]:

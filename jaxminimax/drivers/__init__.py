@@ -1,11 +1,13 @@
-"""Drivers of whole runs: plans, single runs, many, long ones with checkpoints, private searches."""
+"""Drivers of whole runs: plans, runs, checkpoints, private searches, certificates."""
 
+from jaxminimax.drivers.certificates import Certificate, certify
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.drivers.many_runs import stack, sweep
 from jaxminimax.drivers.runs import Run, plan, run
 from jaxminimax.drivers.tuning import Tuned, tune
 
-__all__ = ["Run", "Tuned", "fit", "plan", "run", "stack", "sweep", "tune"]
+__all__ = ["Certificate", "Run", "Tuned", "certify", "fit", "plan", "run", "stack", "sweep",
+           "tune"]
 
 
 def __dir__() -> list[str]:

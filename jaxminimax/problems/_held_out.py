@@ -1,0 +1,102 @@
+"""Records held out of a training, at places drawn from public coins."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+
+from jaxminimax.base import checks
+from jaxminimax.base.types import PyTree
+
+__all__ = ["HeldOut", "hold_out"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Records held out of a table, see `hold_out`.
+
+    Rows of a table may be sorted, and its last ones are then no independent draws, fixed though
+    their places are. So nobody gives the places: they are drawn here, and follow from the seed.
+
+    Attributes:
+      population: n, the records of the table.
+      share: of them, or of each group, that is held out.
+      seed: of the public coins.
+      labels: the group of every record, integers from 0, `[n]`; None without groups.
+
+    Examples:
+        >>> held = jmm.problems.hold_out(1000, 0.1)
+        >>> held.population, held.taken(np.arange(1000)).tolist() == held.rows.tolist()
+        (1000, True)
+    """
+
+    population: int
+    share: float
+    seed: int
+    labels: np.ndarray | None
+
+    @functools.cached_property
+    def rows(self) -> np.ndarray:
+        """The numbers of the rows held out, in their order."""
+        labels = np.zeros(self.population, int) if self.labels is None else self.labels
+        order = np.random.default_rng(self.seed).permutation(self.population)
+        held = []
+        for group in range(int(labels.max()) + 1):
+            own = order[labels[order] == group]
+            held.append(own[: int(self.share * len(own))])
+        return np.sort(np.concatenate(held))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many records of each group are held out, for `GroupLosses`."""
+        labels = np.zeros(self.population, int) if self.labels is None else self.labels
+        return tuple(map(int, np.bincount(labels[self.rows], minlength=int(labels.max()) + 1)))
+
+    def taken(self, data: PyTree) -> PyTree:
+        """Returns the records held out of leaves `[n, ...]`."""
+        return self._part(data, self.rows)
+
+    def rest(self, data: PyTree) -> PyTree:
+        """Returns the other records, for the training."""
+        return self._part(data, np.setdiff1d(np.arange(self.population), self.rows))
+
+    def _part(self, data: PyTree, rows: np.ndarray) -> PyTree:
+        lengths = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
+        if lengths != {(self.population,)}:
+            raise ValueError(f"data has leading axes {lengths}, and records were held out of "
+                             f"{self.population}: give all of them, held_out takes its own.")
+        return jax.tree.map(lambda x: x[rows], data)
+
+
+def hold_out(records: int | np.ndarray, share: float, *, seed: int = 0) -> HeldOut:
+    """Draws the places of records to hold out of a training, from public coins.
+
+    Args:
+      records: n, or the public group of each record, integers from 0, `[n]`.
+      share: of the records, or of each group's, in (0, 1).
+      seed: of the draw; public, chosen without a look at the records.
+
+    Raises:
+      ValueError: for a share that leaves no record on a side, or labels that are no groups.
+
+    Examples:
+        >>> held = jmm.problems.hold_out(1000, 0.1)
+        >>> len(held.rows), len(held.rest(np.zeros(1000)))
+        (100, 900)
+        >>> jmm.problems.hold_out(np.arange(1000) % 2, 0.1).sizes  # of two groups
+        (50, 50)
+    """
+    checks.number("share", share, low=0.0, high=1.0)
+    checks.count("seed", seed, low=0)
+    labels = None if np.ndim(records) == 0 else np.array(records)
+    if labels is None:
+        checks.count("records", records)
+    elif labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
+        raise ValueError("records must be n, or a vector of group numbers 0, 1, ..., got shape "
+                         f"{labels.shape} and dtype {labels.dtype}.")
+    counts = np.array([records]) if labels is None else np.bincount(labels)
+    if not all(1 <= int(share * n) < n for n in counts):
+        raise ValueError(f"share={share:g} leaves no record on a side of a group of "
+                         f"{int(counts.min())}: each needs one at least.")
+    return HeldOut(int(counts.sum()), float(share), int(seed), labels)

@@ -1,0 +1,189 @@
+"""One number from records held out: its sensitivity, its noise, and what it refuses."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxminimax as jmm
+from benchmarks.privacy.attacks import certificate
+from jaxminimax import Saddle
+from jaxminimax.gradients.clipping import ClippedOperator
+from jaxminimax.mechanism import HeldOutBound, held_out
+from jaxminimax.releases.held_out import largest_distance, release_held_out_bound
+
+KEY = jax.random.key(1)
+SET = jmm.problems.product(jmm.problems.ball(1.0), jmm.problems.simplex())
+
+
+def loss(w, v, x):
+    """Bilinear, and not small: <w, A v> + <a, w> + b."""
+    return w @ x["a"] @ v + x["b"] @ w + x["c"]
+
+
+GAME = jmm.Problem(jmm.saddle_operator(loss), project=SET.project, support=SET.support)
+H = 6
+
+
+def records(rng, shape, scale):
+    return {"a": scale * rng.normal(size=(*shape, 2, 3)), "b": scale * rng.normal(size=(*shape, 2)),
+            "c": scale * rng.normal(size=shape)}
+
+
+def query(**how):
+    return HeldOutBound(**{"bound": 0.7, "population": H, "parameters": 5, "noise_multiplier": 0.0,
+                           **how})
+
+
+def released(described, z, data, radius, key=KEY, spent=0, problem=GAME):
+    return release_held_out_bound(key, described, jnp.int32(spent), problem, z, data, radius)
+
+
+def reference(z, data, bound, loss_range=None):
+    """c(z) in NumPy."""
+    w, v = (np.asarray(x, float) for x in z)
+    g_w, g_v = data["a"] @ v + data["b"], -np.einsum("iab,a->ib", data["a"], w)
+    norm = np.sqrt((g_w**2).sum(1) + (g_v**2).sum(1))
+    factor = np.minimum(1, bound / norm)[:, None]
+    g_w, g_v = (factor * g_w).mean(0), (factor * g_v).mean(0)
+    if loss_range is None:
+        return g_w @ w + np.linalg.norm(g_w) + g_v @ v - g_v.min()
+    each = np.einsum("a,iab,b->i", w, data["a"], v) + data["b"] @ w + data["c"]
+    return np.clip(each, *loss_range).mean() + g_v @ v - g_v.min()
+
+
+@pytest.mark.parametrize("loss_range", [None, (-0.5, 1.0)])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
+@pytest.mark.slow
+def test_without_noise_it_is_the_largest_mean(loss_range, scale):
+    rng = np.random.default_rng(0)
+    z = Saddle(np.array([0.3, -0.6]), np.array([0.2, 0.5, 0.3]))
+    data = jax.tree.map(lambda x: x.astype(np.float32), records(rng, (H,), scale))
+    actual = released(query(loss_range=loss_range), jax.tree.map(jnp.asarray, z), data, 3.0)
+    assert float(actual) == pytest.approx(reference(z, data, 0.7, loss_range), rel=2e-6, abs=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss_range", [None, (0.0, 1.0)])
+def test_a_replaced_record_moves_it_by_at_most_what_is_charged(loss_range):
+    """4,000 pairs: records of all sizes, infinite ones and NaN, at points all over the set."""
+    rng, pairs = np.random.default_rng(2), 4000
+    z = jax.vmap(SET.project)(Saddle(*(jnp.asarray(2 * rng.normal(size=(pairs, d)), jnp.float32)
+                                       for d in (2, 3))))
+    data = records(rng, (pairs, H), 10.0 ** rng.uniform(-2, 3))
+    other = records(rng, (pairs, H), 1.0)
+    size = 10.0 ** rng.uniform(-3, 4, pairs)
+    data = jax.tree.map(lambda x: x * size.reshape(-1, *(1,) * (x.ndim - 1)), data)
+    replaced = jax.tree.map(lambda x, y: np.concatenate([y[:, :1] * 10.0 ** rng.integers(
+        -3, 5), x[:, 1:]], 1), data, other)
+    # a tenth in the opposite direction, and some that are no numbers
+    replaced = jax.tree.map(lambda x, y: np.where((np.arange(pairs) % 10 == 0).reshape(
+        -1, *(1,) * (x.ndim - 1)), np.concatenate([-y[:, :1], y[:, 1:]], 1), x), replaced, data)
+    replaced["b"][::37, 0] = np.nan
+    replaced["a"][::41, 0] = np.inf
+    described = query(loss_range=loss_range)
+    each = jax.jit(jax.vmap(lambda z, x, r: released(described, z, x, r)))
+    radius = np.full(pairs, SET.diameter, np.float32)
+    one, two = (np.asarray(each(z, jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float32), rows), radius)) for rows in (data, replaced))
+    assert np.isfinite(one).all()
+    assert np.isfinite(two).all()
+    moved = np.abs(one.astype(float) - two)
+    limit = held_out.sensitivity(described, SET.diameter)
+    assert moved.max() <= limit * (1 + 1e-3)
+    assert moved.max() > 0.3 * limit  # the pairs are not tame
+
+
+@pytest.mark.slow
+def test_the_distance_covers_every_point_of_the_set():
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        z = SET.project(Saddle(*(jnp.asarray(rng.normal(size=d)) for d in (2, 3))))
+        u = jax.vmap(SET.project)(Saddle(*(jnp.asarray(5 * rng.normal(size=(500, d)))
+                                           for d in (2, 3))))
+        here, there = (jax.tree.map(np.asarray, x) for x in (z, u))
+        away = np.sqrt(sum(((a - b) ** 2).sum(1) for a, b in zip(here, there, strict=True)))
+        both = largest_distance(GAME, z, math.sqrt(2), SET.diameter)
+        assert away.max() <= both <= SET.diameter
+        assert away.max() > 0.9 * both
+        one = largest_distance(GAME, z, 1.0, SET.diameter, True)
+        assert np.linalg.norm(here.v - there.v, axis=1).max() <= one + 1e-6
+    assert largest_distance(GAME, z, None, SET.diameter) == SET.diameter
+
+
+@pytest.mark.parametrize("of", ["strong_gap", "primal_risk", "worst_group"])
+def test_its_noise_is_what_is_charged(of):
+    found = certificate.signal(of)
+    assert not found.fires
+    assert found.value > 0.85 * found.limit  # the pair attains the sensitivity
+
+
+def test_more_numbers_than_allowed_are_nan_and_keys_differ():
+    described = query(noise_multiplier=1.0, times=2)
+    z = Saddle(jnp.zeros(2), jnp.full(3, 1 / 3))
+    data = jax.tree.map(jnp.asarray, records(np.random.default_rng(0), (H,), 1.0))
+    y = [float(released(described, z, data, 3.0, spent=k)) for k in (0, 1, 2, -1)]
+    assert y[0] != y[1]
+    assert np.isfinite(y).tolist() == [True, True, False, False]
+    placed = jmm.Sequence(parts=(described, described)).parts[1]
+    assert float(released(placed, z, data, 3.0)) != y[0]
+
+
+def test_a_linear_minimiser_outside_of_the_set_releases_nothing():
+    z, data = Saddle(jnp.zeros(2), jnp.full(3, 1 / 3)), records(np.random.default_rng(0), (H,), 1.0)
+    far = GAME._replace(support=lambda g: jax.tree.map(lambda x: 100 * x + 100, g))
+    assert np.isnan(released(query(), z, jax.tree.map(jnp.asarray, data), 3.0, problem=far))
+
+
+@pytest.mark.parametrize(("problem", "how", "words"), [
+    (GAME._replace(support=None), {}, "linear minimiser"),
+    (GAME._replace(operator=ClippedOperator(GAME.operator, Saddle(1.0, 1.0))), {}, "clipped"),
+    (GAME._replace(random=True), {}, "draws"),
+    (GAME._replace(operator=lambda z, x: GAME.operator(z, x)), {"loss_range": (0.0, 1.0)},
+     "saddle_operator"),
+    (GAME._replace(public=lambda z: z), {"loss_range": (0.0, 1.0)}, "public terms"),
+    (GAME, {"population": H + 1}, "leading axes"),
+    (GAME, {"parameters": 4}, "parameters"),
+    (GAME, {"noise_multiplier": None}, "not set"),
+    (GAME._replace(operator=lambda z, x: jax.tree.map(
+        lambda a: a.astype(jnp.float32), GAME.operator(z, x))), {}, "float64"),
+])
+def test_what_has_no_bound_is_refused(problem, how, words):
+    z = Saddle(jnp.zeros(2), jnp.full(3, 1 / 3))
+    data = jax.tree.map(jnp.asarray, records(np.random.default_rng(0), (H,), 1.0))
+    with pytest.raises(ValueError, match=words):
+        released(query(**how), z, data, 3.0, problem=problem)
+
+
+def test_an_operator_that_reads_other_records_is_refused():
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(40, 2)), jnp.float32)
+    problem = jmm.Problem(lambda z, x: Saddle(x - rows.mean(0), ()), support=lambda g: g)
+    described = query(population=40, parameters=2)
+    with pytest.raises(ValueError, match=r"closes over|captures|reads|rows"):
+        released(described, Saddle(jnp.zeros(2), ()), rows, 3.0, problem=problem)
+
+
+@pytest.mark.parametrize(("how", "words"), [
+    ({"bound": 0.0}, "bound"), ({"bound": math.nan}, "bound"), ({"population": 0}, "population"),
+    ({"slack": 0.0}, "slack"), ({"slack": 2.0}, "slack"), ({"times": 0}, "times"),
+    ({"loss_range": (1.0, 1.0)}, "loss_range"), ({"loss_range": (0.0, math.inf)}, "loss_range"),
+    ({"noise_multiplier": -1.0}, "noise_multiplier"), ({"exact": None}, "exact"),
+    ({"population": 10**8}, "slack must be at least"),
+])
+def test_descriptions_out_of_range_are_refused(how, words):
+    with pytest.raises(ValueError, match=words):
+        query(**how).check()
+
+
+def test_it_costs_what_one_gaussian_release_does():
+    one = query(noise_multiplier=2.0)
+    solution = jmm.mechanism.Solution(sensitivity=1.0, noise_multiplier=2.0, because="-")
+    assert jmm.epsilon(one, 1e-6) == pytest.approx(jmm.epsilon(solution, 1e-6), rel=1e-4)
+    assert jmm.epsilon(one, 1e-6) >= jmm.epsilon(solution, 1e-6)  # rounding is charged
+    four = dataclasses.replace(one, times=4, noise_multiplier=4.0)
+    assert jmm.epsilon(four, 1e-6) == pytest.approx(jmm.epsilon(one, 1e-6), rel=1e-3)
+    with pytest.raises(ValueError, match="replace"):
+        jmm.epsilon(one, 1e-6, neighbours="add_or_remove_one")
