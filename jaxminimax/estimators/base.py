@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state, multiclass, validation
 
 from jaxminimax.base import checks, identity, random_bits
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import notes, records, rule, scorer, statistics, training
+from jaxminimax.tables import certified, notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
 
@@ -91,27 +91,35 @@ class PrivateEstimator(BaseEstimator):
         kept = self._groups(groups, table, target, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
-        notes.check_delta(self.delta, len(index), self.allow_large_delta)
-        paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta, self.people)
-        chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
+        of, kept, rest = self._apart(kept, owners, index)
+        population = len(index[rest])
+        notes.check_delta(self.delta, population, self.allow_large_delta)
+        paid = statistics.ranges_query(population, schema, self.epsilon, self.delta, self.people)
+        chosen = self._chosen(population, schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid, people=self.people)
         noted = (*notes.before(schema, len(index), columns_of(table)), *chosen.notes())
         notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
             same = identity.unit_of(self.people, None if owners is None else most)
-            self.ledger.reserve(chosen.mechanism(), unit=same if (
+            everything = chosen.mechanism()
+            self.ledger.reserve(everything if of is None else of.beside(everything), unit=same if (
                 self.unit is None and self.ledger.unit == same) else unit)
         for described in paid:
             cells = records.records(schema.charged_cells(table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
-                random_bits.fold_in_on_host(key, 1), described, cells.x, cells.weight))
+                random_bits.fold_in_on_host(key, 1), described, cells.x[rest], cells.weight[rest]))
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
-            random_bits.fold_in_on_host(key, 0), rows, kept, schema, chosen,
+            random_bits.fold_in_on_host(key, 0), records.Records(*(x[rest] for x in rows)), kept,
+            schema, chosen,
             unit=unit, noted=noted, assumed=(
                 how, self._public, *(() if owners is None else (identity.NAMES,)),
                 *(() if self.random_state is None else (_SEEDED,))))
+        if of is not None:
+            self.scorer_ = certified.certified(
+                random_bits.fold_in_on_host(key, 2), self.scorer_, rows.x[of.rows, 0],
+                rows.y[of.rows, 0], of, unit=unit)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -230,6 +238,10 @@ class PrivateEstimator(BaseEstimator):
                              "of fit, and of the schema: dataclasses.replace(schema, groups=None, "
                              "group_values=(), by_label=False).")
         return None
+
+    def _apart(self, kept: Any, owners: Any, index: np.ndarray) -> tuple[Any, Any, Any]:
+        """Returns what is held out if anything, and groups and rows of the rest."""
+        return None, kept, slice(None)
 
     def _chosen(self, population: int, schema: Schema, kept: Any, **numbers: Any) -> Any:
         """Chooses the settings from public numbers."""

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base import checks, identity
 from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer
-from jaxminimax.tables import columns, fair, records, scorer
+from jaxminimax.tables import certified, columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
 
 
@@ -253,6 +253,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
       groups: name or number of the column of X with the group, where `fit` gets no groups; without
         either, those of `schema` are used, and its `by_label`.
       by_label: whether groups are cut by the label.
+      held_out: share of each group's rows to hold out for a certificate of the worst group's share
+        of wrong predictions, at no further epsilon; None for none.
       schema: `Schema`, or columns by name; public. None if X are numbers.
       bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
         `PrivateAUCClassifier`.
@@ -263,6 +265,7 @@ class PrivateWorstGroupClassifier(PrivateScorer):
       scorer_: the `Scorer`.
       classes_: the two classes.
       group_losses_: noisy mean losses of the groups by name, without `by_label`; else None.
+      certificate_: of the worst group, with `held_out`; else None.
 
     Examples:
         >>> from jaxminimax.estimators import PrivateWorstGroupClassifier
@@ -277,12 +280,26 @@ class PrivateWorstGroupClassifier(PrivateScorer):
     _: dataclasses.KW_ONLY
     groups: Any = None
     by_label: bool = False
+    held_out: float | None = None
+
+    @property
+    def certificate_(self) -> Any:
+        """Returns the `Certificate` of `fit`; None without `held_out`."""
+        check_is_fitted(self)
+        return self.scorer_.certificate
 
     @property
     def group_losses_(self) -> dict[str, float] | None:
         """Returns the groups' losses that `fit` released."""
         check_is_fitted(self)
         return self.scorer_.group_losses
+
+    def _apart(self, kept: Any, owners: Any, index: np.ndarray) -> tuple[Any, Any, Any]:
+        if self.held_out is None:
+            return super()._apart(kept, owners, index)
+        of = certified.apart(kept, self.held_out, epsilon=self.epsilon, delta=self.delta,
+                             persons=owners is not None or self.people > 1)
+        return of, kept.part(of.rest), of.rest
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray,
                 index: np.ndarray) -> records.Groups:

@@ -15,7 +15,16 @@ from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
-from jaxminimax.tables import labels, notes, processes, records, rule, statistics, unfinished
+from jaxminimax.tables import (
+    certified,
+    labels,
+    notes,
+    processes,
+    records,
+    rule,
+    statistics,
+    unfinished,
+)
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import MEMORY, Store, in_blocks, scaled
 from jaxminimax.tables.schema import Schema, columns_of
@@ -136,7 +145,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
           allow_large_delta: bool = False, people: int = 1, folder: Any = None,
           ledger: Ledger | None = None, name: str | None = None, unit: str | None = None,
-          mesh: Mesh | None = None, shards: int | None = None, **driver: Any) -> Scorer:
+          mesh: Mesh | None = None, shards: int | None = None, certify: float | None = None,
+          **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -179,14 +189,16 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       shards: number of parts that rows are cut into, a multiple of the devices: on any number of
         devices that divides it training ends with the same scorer, bit for bit. Not for owners,
         groups or ranges that are charged.
+      certify: share of each group's rows to hold out for a certificate of the worst group's share
+        of wrong predictions, `Scorer.certificate`, at no further epsilon; None for none.
       **driver: for `fit`, such as `callback`.
 
     Raises:
       ValueError: for numbers out of range, a delta at or above 1/n that is not allowed, a table
         without a declared column, a group without rows, a method that is unknown or needs groups, a
         folder of another run, one that another user owns or may write to or that another process
-        has, for owners and `people`, or a ledger that refuses the run or is for another number of
-        people.
+        has, for owners and `people`, a certificate without groups or with owners, or a ledger that
+        refuses the run or is for another number of people.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -219,6 +231,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         if index is not None:
             groups = dataclasses.replace(
                 groups, number=records.group_of_persons(groups.number, index))
+    held, of = table, None  # rows of the certificate, if there is one
+    if certify is not None:
+        of = certified.apart(groups, certify, epsilon=epsilon, delta=delta,
+                             persons=index is not None or people > 1)
+        table, held = table.part(of.rest), table.part(of.rows)
+        groups, population = groups.part(of.rest), int(np.sum(of.rest))  # type: ignore[union-attr]
     notes.check_delta(delta, population, allow_large_delta)
     paid = statistics.ranges_query(population, schema, epsilon, delta, people)
     chosen = rule.defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
@@ -229,7 +247,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     values: PyTree = None
     if table.charged is not None:
         values = records.records(table.charged, table.labels, table.owners, schema.most)
-    settings = _settings(chosen, mesh, share)
+    settings = _settings(chosen, mesh, share) + ("" if of is None else f", {of.losses} apart")
     if share is not None:
         key = share.agreed(key, schema, frame, f"{settings} for {epsilon!r}, {delta!r}, {method!r}")
     with unfinished.Unfinished(folder, key) as job:
@@ -243,8 +261,10 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             if ledger is None:
                 return None
             ledger.check_same("The training", people=people)
+            everything = chosen.mechanism()
+            everything = everything if of is None else of.beside(everything)
             return job.reserve(
-                ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit, people),
+                ledger, everything, name=name, unit=in_ledger(ledger, schema, unit, people),
                 delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
 
         entry = reserved() if share is None else processes.in_first(reserved)
@@ -256,6 +276,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
                 fold_in_on_host(job.key, 1), paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
+            held = held if of is None else records.with_charged(held, schema, released)
             table, schema = records.with_charged(table, schema, released), released
         room = table.x[:, None] if index is None else table.store.zeros(
             *index.shape, schema.width + 1)
@@ -270,6 +291,10 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
         if share is not None:  # processors of several kinds may round differently
             agreement.agree(share.mesh, scorer=scorer.weights)
+        if of is not None:  # by a key of its own, again the same if the run goes on
+            scorer = certified.certified(
+                fold_in_on_host(job.key, 2), scorer, held.x[:, :-1], held.labels, of,
+                unit=unit or unit_of(schema, people))
         if entry is not None:
             entry.close()
         return scorer
