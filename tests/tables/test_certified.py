@@ -125,8 +125,8 @@ def test_the_command_prints_and_stores_it(tmp_path, capsys):
     rows.write_text("age,group,ill\n" + "\n".join(
         f"{a},{g},{y}" for a, g, y in zip(*columns.values(), strict=True)))
     toml = tmp_path / "schema.toml"
-    toml.write_text('label = "ill"\npositive = "1"\ngroups = "group"\ngroup_values = ["a", "b"]\n'
-                    "[columns.age]\nrange = [18, 90]\n")
+    toml.write_text('[label]\nname = "ill"\npositive = "1"\n[groups]\nname = "group"\n'
+                    'values = ["a", "b"]\n[columns.age]\nrange = [18, 90]\n')
     asked = ["train", str(rows), "--schema", str(toml), "--epsilon", "4", "--delta", "1e-4",
              "--certify", "0.2", "--quiet"]
     main.main([*asked, "--out", str(tmp_path / "model")])
