@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax.algorithms import sgda
+from jaxminimax.algorithms import planning, sgda
 from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers import fingerprint
@@ -216,7 +216,7 @@ def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]
 
 def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
               hyper: Any, queries: list[Any]) -> tuple[str, ...]:
-    texts = list(warnings_of_signs(problem, z))
+    texts = [*warnings_of_signs(problem, z), *planning.warnings_of_public(hyper, problem)]
     if delta is not None and delta >= min(0.1, 1 / n):
         texts.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
                      "record, drawn at random, would meet it. Choose one well below 1/n.")

@@ -298,6 +298,7 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "delta": args.delta, "neighbours": args.neighbours,
             "sampling": " ".join(leaf.summary() for leaf in mechanism.leaves(described)),
             "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
+            "gap": planned.gap, "on": planned.on,
             "why": list(planned.why), "hyper": _plain(planned.hyper)}
     lines = [f"{name:28} {answers.up(value, 6) if isinstance(value, float) else value}"
              for name, value in line.items() if name not in ("why", "hyper") and value is not None]

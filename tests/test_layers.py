@@ -33,7 +33,7 @@ TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "plac
 
 # what algorithms share: no algorithms of their own
 SHARED = {f"algorithms/{name}.py" for name in (
-    "planning", "recursion")}
+    "planning", "recursion", "bounds")}
 FEED = {"observe_record"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run", "call_kept",

@@ -11,28 +11,40 @@ upper bounds for every problem with these constants, and often far from what one
 Sources: [K] Kang, Liu, Li and Wang, "Stability and generalization of differentially private minimax
 problems", arXiv:2204.04858; [B] Boob and Guzman, arXiv:2104.02988; [Y] Yang, Hu, Lei, Varshney, Lyu
 and Ying, "Differentially private SGDA for minimax problems", UAI 2022; [Z] Zhou and Bassily,
-"Differentially private worst-group risk minimization", ICML 2024. Where a formula here differs from
-the printed one, its function says how.
+"Differentially private worst-group risk minimization", ICML 2024; [R] Bassily, Guzman and Menart,
+arXiv:2302.12909. Where a formula here differs from the printed one, its function says how.
+
+The formulas that plans take their guarantees from are those of `jaxminimax.algorithms.bounds`,
+which this module hands on. What stands here alone completes a paper and sets nothing.
 """
 
 import math
 
+import numpy as np
+
+from jaxminimax.algorithms.bounds import (
+    WeightedDescent,
+    average_gap,
+    bandit_regret,
+    bilinear_sampling,
+    check_nonnegative,
+    contraction_stability,
+    descent_stability,
+    selection_regret,
+    strong_gap,
+    weak_gap,
+    weights_regret,
+)
+from jaxminimax.algorithms.planning import check_numbers as check_positive
 from jaxminimax.base import checks
 
-
-def _positive(**numbers: float) -> None:
-    """Refuses what is not above 0, and counts that are none."""
-    for name, value in numbers.items():
-        if name in ("population", "rounds", "dim", "batch", "groups"):
-            checks.count(name, value)
-        else:
-            checks.number(name, value, low=0.0)
-
-
-def _nonnegative(**numbers: float) -> None:
-    """Refuses what is below 0."""
-    for name, value in numbers.items():
-        checks.number(name, value, low=0.0, closed=True)
+__all__ = ["WeightedDescent", "average_gap", "bandit_regret", "bilinear_sampling",
+           "contraction_stability", "descent_stability", "extragradient_expansion",
+           "extragradient_gap", "extragradient_noise", "extragradient_stability",
+           "extragradient_weak_gap", "gda_empirical_gap", "gda_stability", "group_lower_bound",
+           "low_variance_gap", "lower_bound", "maximum_generalisation", "pl_generalisation",
+           "proximal_failure", "proximal_gap", "proximal_stability", "selection_regret",
+           "strong_gap", "weak_gap", "weights_regret"]
 
 
 def _short(step: float, smooth: float, most: float = 1.0) -> None:
@@ -73,20 +85,16 @@ def gda_stability(*, population: int, modulus: float, bound: float, rounds: int,
     Raises:
       ValueError: for numbers out of range.
     """
-    _positive(population=population, modulus=modulus, bound=bound, rounds=rounds)
-    _nonnegative(offset=offset)
+    check_positive(population=population, modulus=modulus, bound=bound, rounds=rounds)
+    check_nonnegative(offset=offset)
     apart = 2 * bound / population
     if smooth is None:
         return apart / modulus + 4 * bound / modulus * math.sqrt(
             math.log(math.e * rounds) / rounds)
-    _positive(smooth=smooth)
-    distance, total = 0.0, 0.0
-    for t in range(1, int(rounds) + 1):
-        total += distance
-        s = t + offset
-        factor = 1 - 2 / s + (smooth / (modulus * s)) ** 2
-        distance = math.sqrt(max(factor, 0.0)) * distance + apart / (modulus * s)
-    return total / rounds
+    check_positive(smooth=smooth)
+    steps = 1 / (modulus * (np.arange(1.0, rounds + 1) + offset))
+    return contraction_stability(steps, np.ones(rounds), modulus=modulus, smooth=smooth,
+                                 apart=apart)
 
 
 def extragradient_expansion(*, distance: float, step: float, smooth: float, diameter: float,
@@ -103,8 +111,8 @@ def extragradient_expansion(*, distance: float, step: float, smooth: float, diam
       diameter: D.
       apart: a, on the norm of the difference of the operators of the round's two halves.
     """
-    _nonnegative(distance=distance, apart=apart, smooth=smooth)
-    _positive(step=step, diameter=diameter)
+    check_nonnegative(distance=distance, apart=apart, smooth=smooth)
+    check_positive(step=step, diameter=diameter)
     _short(step, smooth)
     return distance + (2 * apart + 2 * smooth * diameter) * smooth * step**2
 
@@ -129,9 +137,9 @@ def extragradient_stability(*, population: int, dim: int, bound: float, smooth: 
       rounds: T.
       deviation: sigma, of the noise on one coordinate of the mean operator.
     """
-    _positive(population=population, dim=dim, bound=bound, diameter=diameter, step=step,
+    check_positive(population=population, dim=dim, bound=bound, diameter=diameter, step=step,
              rounds=rounds)
-    _nonnegative(smooth=smooth, deviation=deviation)
+    check_nonnegative(smooth=smooth, deviation=deviation)
     _short(step, smooth)
     n, m, long = population, bound, rounds * step
     turned = 4 * m + 2 * smooth * diameter + 4 * math.sqrt(dim) * deviation + 2 * m / n
@@ -158,8 +166,8 @@ def proximal_stability(*, population: int, bound: float, prox: float, rounds: in
       slack: rho, of certificates.
       modulus: mu_0, of strong monotonicity of the operator itself.
     """
-    _positive(population=population, bound=bound, prox=prox, rounds=rounds, batch=batch)
-    _nonnegative(slack=slack, modulus=modulus)
+    check_positive(population=population, bound=bound, prox=prox, rounds=rounds, batch=batch)
+    check_nonnegative(slack=slack, modulus=modulus)
     mu = prox + modulus
     each = 2 * bound / (population * mu) + 2 * slack * bound / (batch * mu)
     keeps = prox / mu
@@ -168,45 +176,57 @@ def proximal_stability(*, population: int, bound: float, prox: float, rounds: in
     return each / (1 - keeps) * (1 - keeps * (1 - keeps**rounds) / (rounds * (1 - keeps)))
 
 
+def proximal_failure(*, population: int, rounds: int, batch: int) -> float:
+    """With what probability some record is in more than 2 K B / n rounds of `proximal`; [B], Th. 6.
+
+    n e^(-K B / (3 n)), by Chernoff and a union over records: with the other probability the
+    stability of one run is that of 2 K B / n rounds that read the record.
+
+    Args:
+      population: n.
+      rounds: K.
+      batch: B, records of a round.
+    """
+    check_positive(population=population, rounds=rounds, batch=batch)
+    return min(1.0, population * math.exp(-rounds * batch / (3 * population)))
+
+
 # --- from stability to gaps ---
 
 
-def weak_gap(*, empirical: float, stability: float, bound: float, saddle: bool = True) -> float:
-    """Weak gap on the population; [B], Proposition 2, and [K], Theorem 3 (a), in expectation.
+def low_variance_gap(*, weak: float, bound: float, deviation: float) -> float:
+    """Strong gap from a weak one and the output's variance; [R], Proposition 14.
 
-    empirical + 2^(1/2) G gamma for saddle points, whose players' gradients are compared at two
-    points, and empirical + G gamma for variational inequalities.
-
-    Args:
-      empirical: strong gap on the records that were used.
-      stability: gamma.
-      bound: G, on the norm of a record's operator, players together.
-      saddle: whether gaps are of saddle points.
-    """
-    _nonnegative(empirical=empirical, stability=stability)
-    _positive(bound=bound)
-    return empirical + (math.sqrt(2) if saddle else 1.0) * bound * stability
-
-
-def strong_gap(*, empirical: float, stability: float, bound: float, smooth: float,
-               modulus: float) -> float:
-    """Strong gap on the population; [K], Theorem 3 (b) to (d), in expectation.
-
-    empirical + 2^(1/2) (1 + l / rho) G gamma: best responses of a rho-strongly concave player are
-    (l / rho)-Lipschitz, so the risk of (w, best response to w) generalises too, and that of the
-    other player. The printed bounds hold with high probability, at the price of log n and of
-    comparing with a multiple of the risk.
+    weak + 2^(1/2) L_all tau, tau^2 = E Var(output | coins), with the weak gap for given coins of
+    sampling and noise, its mean over these: f = w v with w = 1 or -1 by a coin, v = 0 has the usual
+    weak gap 0, the strong gap 1, and no variance given the coin. Printed is L tau: both players
+    have a slope of L. Stability gives tau <= (n / 2)^(1/2) gamma (Efron and Stein), which says
+    nothing at the stability D n^(-1/2) of the best weak gaps.
 
     Args:
-      empirical: strong gap on the records that were used.
-      stability: gamma.
-      bound: G, on the norm of a player's gradient.
-      smooth: l, the operator's Lipschitz constant.
-      modulus: rho, of strong convexity and strong concavity.
+      weak: mean over the coins of the weak gap given them; stability bounds that one.
+      bound: L_all.
+      deviation: tau.
     """
-    _nonnegative(empirical=empirical, stability=stability)
-    _positive(bound=bound, smooth=smooth, modulus=modulus)
-    return empirical + math.sqrt(2) * (1 + smooth / modulus) * bound * stability
+    check_nonnegative(weak=weak, deviation=deviation)
+    check_positive(bound=bound)
+    return weak + math.sqrt(2) * bound * deviation
+
+
+def maximum_generalisation(*, population: int, bound_v: float, modulus: float) -> float:
+    """E max_v F_S(w, v) - max_v F(w, v) for a fixed w; [Y], Theorem 4, second line.
+
+    G_v^2 / (2 rho n), an eighth of what is printed. *Proof.* With v* the maximiser of F, F_S(v) <=
+    F_S(v*) + <grad F_S(v*) - grad F(v*), v - v*> - (rho / 2) ||v - v*||^2, at most F_S(v*) +
+    ||..||^2 / (2 rho), whose mean is G_v^2 / n at most. QED. It is attained.
+
+    Args:
+      population: n.
+      bound_v: G_v, on the norm of a record's gradient in v.
+      modulus: rho, of strong concavity of every F_S in v.
+    """
+    check_positive(population=population, bound_v=bound_v, modulus=modulus)
+    return bound_v**2 / (2 * modulus * population)
 
 
 def pl_generalisation(*, population: int, optimisation: float, bound_w: float, bound_v: float,
@@ -229,9 +249,9 @@ def pl_generalisation(*, population: int, optimisation: float, bound_w: float, b
       pl: mu, the Polyak-Lojasiewicz constant in w.
       modulus: rho, of strong concavity in v.
     """
-    _positive(population=population, bound_w=bound_w, bound_v=bound_v, smooth=smooth, pl=pl,
+    check_positive(population=population, bound_w=bound_w, bound_v=bound_v, smooth=smooth, pl=pl,
              modulus=modulus)
-    _nonnegative(optimisation=optimisation)
+    check_nonnegative(optimisation=optimisation)
     kappa = smooth / modulus
     away = 2 * math.sqrt(2 * optimisation / pl)
     return (1 + kappa) * bound_w * (away + 2 * (bound_w + kappa * bound_v) / (pl * population))
@@ -263,11 +283,11 @@ def gda_empirical_gap(*, modulus: float, bound_w: float, bound_v: float, dim_w: 
       rounds: T.
       offset: phi, of the steps 1 / (rho (t + phi)).
     """
-    _positive(modulus=modulus, bound_w=bound_w, bound_v=bound_v, radius_w=radius_w,
+    check_positive(modulus=modulus, bound_w=bound_w, bound_v=bound_v, radius_w=radius_w,
              radius_v=radius_v, rounds=rounds)
     checks.count("dim_w", dim_w)
     checks.count("dim_v", dim_v)
-    _nonnegative(deviation=deviation, offset=offset)
+    check_nonnegative(deviation=deviation, offset=offset)
     linear = (radius_w * math.sqrt(dim_w) + radius_v * math.sqrt(dim_v)) * deviation
     square = bound_w**2 + bound_v**2 + (dim_w + dim_v) * deviation**2
     return (linear / math.sqrt(rounds)
@@ -295,12 +315,56 @@ def extragradient_gap(*, dim: int, bound: float, diameter: float, step: float, r
     Raises:
       ValueError: for numbers out of range, or a step that the bound is not for.
     """
-    _positive(dim=dim, bound=bound, diameter=diameter, step=step, rounds=rounds)
-    _nonnegative(deviation=deviation)
+    check_positive(dim=dim, bound=bound, diameter=diameter, step=step, rounds=rounds)
+    check_nonnegative(deviation=deviation)
     if smooth is not None:
         _short(step, smooth, 1 / math.sqrt(3))
     second = bound**2 + dim * deviation**2
     return (diameter**2 + 7 * rounds * step**2 * second) / (rounds * step)
+
+
+def extragradient_noise(*, dim: int, deviation: float, rounds: int, failure: float) -> float:
+    """What the noise of T rounds adds up to with probability 1 - theta; [B], (4.11).
+
+    2 T d^(1/2) sigma + 2 sigma (T ln(1 / theta))^(1/2): the sum of norms is (2 T)^(1/2) sigma-
+    Lipschitz in the noise. The printed deviation lacks T^(1/2).
+
+    Args:
+      dim: d.
+      deviation: sigma, on one coordinate.
+      rounds: T.
+      failure: theta.
+    """
+    check_positive(dim=dim, rounds=rounds)
+    check_nonnegative(deviation=deviation)
+    checks.number("failure", failure, low=0.0, high=1.0)
+    return (2 * rounds * math.sqrt(dim) * deviation
+            + 2 * deviation * math.sqrt(rounds * math.log(1 / failure)))
+
+
+def extragradient_weak_gap(*, population: int, dim: int, bound: float, smooth: float,
+                           diameter: float, step: float, rounds: int, deviation: float) -> float:
+    """Weak gap of `extragradient` on single draws, T = n^2; [B], Theorem 4, as a number.
+
+    `extragradient_gap`, of draws with replacement from the records, and `extragradient_stability`.
+    `sgda` with many passes has a smaller number wherever both apply.
+
+    Args:
+      population: n.
+      dim: d, of both players together.
+      bound: M.
+      smooth: L.
+      diameter: D.
+      step: gamma.
+      rounds: T.
+      deviation: sigma, of the noise on one coordinate of a release.
+    """
+    return weak_gap(
+        empirical=extragradient_gap(dim=dim, bound=bound, diameter=diameter, step=step,
+                                    rounds=rounds, deviation=deviation, smooth=smooth),
+        stability=extragradient_stability(population=population, dim=dim, bound=bound,
+                                          smooth=smooth, diameter=diameter, step=step,
+                                          rounds=rounds, deviation=deviation), bound=bound)
 
 
 def proximal_gap(*, dim: int, bound: float, smooth: float, diameter: float, prox: float,
@@ -322,8 +386,8 @@ def proximal_gap(*, dim: int, bound: float, smooth: float, diameter: float, prox
       deviation: sigma, of the noise on one coordinate of a solution.
       inexact: nu, of the inner solutions: at most their residual times D.
     """
-    _positive(dim=dim, bound=bound, diameter=diameter, prox=prox, rounds=rounds)
-    _nonnegative(smooth=smooth, deviation=deviation, inexact=inexact)
+    check_positive(dim=dim, bound=bound, diameter=diameter, prox=prox, rounds=rounds)
+    check_nonnegative(smooth=smooth, deviation=deviation, inexact=inexact)
     return (inexact + 1.5 * prox * diameter**2 / rounds
             + (4 * bound**2 + 3 * smooth**2 * diameter**2) / prox
             + 3 * prox * dim * deviation**2 + bound * deviation * math.sqrt(dim / rounds))
@@ -348,10 +412,10 @@ def lower_bound(*, population: int, dim: int, bound: float, diameter: float,
       diameter: D.
       epsilon: None without privacy.
     """
-    _positive(population=population, dim=dim, bound=bound, diameter=diameter)
+    check_positive(population=population, dim=dim, bound=bound, diameter=diameter)
     privacy = 0.0
     if epsilon is not None:
-        _positive(epsilon=epsilon)
+        check_positive(epsilon=epsilon)
         privacy = min(1.0, math.sqrt(dim) / (epsilon * population))
     return bound * diameter * (population**-0.5 + privacy)
 
@@ -371,6 +435,6 @@ def group_lower_bound(*, population: int, groups: int, dim: int, lipschitz: floa
       diameter: D, of the set of w.
       epsilon: None without privacy.
     """
-    _positive(population=population, groups=groups)
+    check_positive(population=population, groups=groups)
     return lower_bound(population=max(1, population // groups), dim=dim, bound=lipschitz,
                        diameter=diameter, epsilon=epsilon)

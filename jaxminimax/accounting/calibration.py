@@ -303,8 +303,10 @@ def check_met(epsilon: float, target: float, name: str = "epsilon") -> None:
     if epsilon < target * (1 - _MISSED):
         raise ValueError(
             f"{name} = {target:g} cannot be met closely. The least noise that reaches it has "
-            f"{name} = {epsilon:.6g}, because delta must also cover how far samplers and noise "
-            "are from their laws. Choose a smaller epsilon or a larger delta.")
+            f"{name} = {epsilon:.6g}, because the charge jumps there: for rounding to the grid, "
+            "which is finer for less noise, or for how far samplers are from their laws. State "
+            "`parameters`, the numbers of a release, if they are fewer than the accountant "
+            "assumes, or choose a smaller epsilon or a larger delta.")
 
 
 def _bracket(value: Falling, target: float, start: float, factor: float, name: str,

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, group_sgd, planning
+from jaxminimax.algorithms import bounds, descent, group_sgd, planning
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, GroupLosses, Repeat, Sampling, Selection, Sequence, groups
@@ -147,8 +147,11 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
          iterations: int | None = None, sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans four times the rounds of Theorem 14, and its step for the calibrated noise.
 
-    By four times the rounds the error of optimisation is halved and that of noisy losses is at most
-    doubled. The theorem balances them up to a constant, so the rate stays the same.
+    The guarantee is on E max_i L_i(w) - min_w max_i L_i(w) of the records' own losses, w the
+    average of T + 1 models: `group_sgd.model_regret` and, for every round, `bounds.
+    selection_regret`. By four times the rounds the error of optimisation is halved and that of
+    noisy losses is at most doubled. The theorem balances them up to a constant, so the rate stays
+    the same.
 
     Args:
       target: the privacy target.
@@ -161,17 +164,19 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     Raises:
       ValueError: for numbers out of range.
     """
-    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `rounds`
     if iterations is None:
+        planning.check_numbers(epsilon=target.epsilon)
         iterations = 4 * rounds(
-            sizes=sizes, epsilon=epsilon, delta=target.delta, bound=problem.bound,
+            sizes=sizes, epsilon=target.epsilon, delta=target.delta, bound=problem.bound,
             diameter=problem.diameter, lipschitz=problem.lipschitz)
     query = groups.GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes),
                                   sampling=sampling or Full())
     losses = Selection(bound=problem.bound, sizes=tuple(sizes))
     hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, iterations=iterations))
-    return planning.Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
-        "The excess worst-group risk by Theorem 14 of Zhou and Bassily (2024), a rate.",
+    hyper = scheduled(hyper, dim=dim, diameter=problem.diameter)
+    chosen = bounds.selection_regret(groups=len(sizes), scale=group_sgd.noise_scale(hyper.losses))
+    return group_sgd.risk_plan(hyper, problem, dim, chosen, (
+        "The excess worst-group risk on the records by Theorem 14 of Zhou and Bassily (2024).",
         "By default the rounds are four times the theorem's, which at most doubles its bound.",
         "The step is for the calibrated noise."))
 

@@ -27,16 +27,18 @@ Examples:
     100
 """
 
+import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning
+from jaxminimax.algorithms import bounds, descent, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat
+from jaxminimax.mechanism.costs import concrete
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -123,7 +125,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
-         diameter: float, passes: str = "one") -> planning.Plan[Hyper]:
+         diameter: float, passes: str = "one", public_bound: float = 0.0,
+         public_smooth: float = 0.0, radius: float | None = None) -> planning.Plan[Hyper]:
     """Plans one pass by its smallest bound, single records by Theorem 4, or full batches.
 
     See `single_pass`, `sampled` for "many" and `full_batch` for "full".
@@ -132,11 +135,13 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       target: the privacy target.
       population: n, the number of records.
       dim: d, the number of coordinates of both players together.
-      bound: M, the largest norm of a record's operator, players together: the joint clip. The
-        guarantee of one pass is for an M that includes the public terms.
-      smooth: L, the operator's Lipschitz constant.
+      bound: M, the largest norm of a record's operator, players together: the joint clip.
+      smooth: the Lipschitz constant of a record's operator.
       diameter: D, the diameter of W.
       passes: "one", "many" or "full".
+      public_bound: the largest norm of the public terms' operator; 0 for none.
+      public_smooth: its Lipschitz constant.
+      radius: R, the largest distance of a point of W from the start; None for D.
 
     Raises:
       ValueError: for numbers out of range.
@@ -152,16 +157,25 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
         "full": (full_batch, None,
                  "Boob and Guzman (2023) analyse the stability of full batches only; the step "
                  "balances it with the errors of optimisation and noise.")}[passes]
-    chosen = schedule(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
-                      epsilon=epsilon, delta=target.delta)
+    numbers: Any = dict(population=population, dim=dim, bound=bound, smooth=smooth + public_smooth,
+                        diameter=diameter, epsilon=epsilon, delta=target.delta)
+    if passes != "many":
+        planning.check_numbers(epsilon=epsilon)
+        numbers["multiplier"] = target.multiplier()
+    if passes == "one":
+        numbers["radius"] = radius
+    chosen = schedule(**numbers)
     query = planning.joint_query(bound, population, kind(batch=chosen.batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
                                iterations=chosen.iterations))
     reasons = (why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) "
                     "L).")
-    if math.isinf(chosen.gap_bound):
-        return planning.Plan(hyper, None, False, reasons)
-    return planning.guaranteed(hyper, chosen.gap_bound, bound * diameter, *reasons)
+    if passes != "one":
+        return planning.Plan(hyper, None, False, reasons, gap="weak")
+    numbers["multiplier"] = concrete(hyper.query.noise_multiplier.w)
+    chosen = single_pass(**numbers, batch=chosen.batch)
+    hyper = dataclasses.replace(hyper, step=Saddle(chosen.step, chosen.step))
+    return planning.guaranteed(hyper, chosen.gap_bound, (bound + public_bound) * diameter, *reasons)
 
 
 class Schedule(NamedTuple):
@@ -181,15 +195,18 @@ class Schedule(NamedTuple):
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
-                epsilon: float, delta: float) -> Schedule:
+                epsilon: float, delta: float, multiplier: float | None = None,
+                radius: float | None = None, batch: int | None = None) -> Schedule:
     """Sets one pass over disjoint batches, with the step and the batch of the smallest bound.
 
-    Let records be independent, and V = (M^2 / B) (1 + 4 d r^2 / B), r the Gaussian's ratio of noise
-    to sensitivity. For step <= 1 / (sqrt(3) L) the expected strong gap is at most
+    Let records be independent, and V = (M^2 / B) (1 + d z^2 / B), z the noise multiplier. For step
+    <= 1 / (sqrt(3) L) the expected strong gap is at most
 
-        D^2 / (2 step T) + (5/4) step V + D (V / T)^(1/2),           T = n / (2 B),
+        R^2 / (2 step T) + (5/4) step V + rho_D (V / T)^(1/2),           T = n / (2 B),
 
-    so step = min{1 / (sqrt(3) L), D / (5 T V / 2)^(1/2)}. B is the best of a geometric grid.
+    with R and rho_D of Lemma (J) in `bounds`, so step = min{1 / (sqrt(3) L), R / (5 T V /
+    2)^(1/2)}. B is the best of a geometric grid. Public terms count in L alone: M is that of the
+    records.
 
     *Proof.* Write g = F(z) + x and h = F(w) + y for the releases of a round: x and y have mean 0
     given what came before them, and E||x||^2, E||y||^2 <= V. The inequalities of the two
@@ -198,9 +215,9 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
         2 step <h, w - u> <= ||z - u||^2 - ||z' - u||^2 - ||w - z||^2 + step^2 ||h - g||^2,
 
     and E||h - g||^2 <= 3 L^2 E||w - z||^2 + (3/2) V + V, of which the first term cancels. Summed,
-    2 step E sup_u sum_t <F(w_t), w_t - u> <= D^2 + (5/2) step^2 T V + 2 step E sup_u sum_t <y_t,
-    u - z_1>, whose last term is at most 2 step D (T V)^(1/2). As F is monotone, dividing by
-    2 step T bounds the gap of the average. QED.
+    2 step E sup_u sum_t <F(w_t), w_t - u> <= R^2 + (5/2) step^2 T V + 2 step E sup_u sum_t <y_t,
+    u - w_t>, whose last term is at most 2 step rho_D (T V)^(1/2) by (J). As F is monotone, dividing
+    by 2 step T bounds the gap of the average. QED.
 
     Corollary 1 has B = sqrt(d ln(1/delta)) / epsilon and a bound by M^2 + d sigma^2 in place of V,
     which has larger constants: this B is larger, and the rate is the same.
@@ -209,25 +226,28 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       population: n, the number of records.
       dim: d, the number of coordinates of both players together.
       bound: M, the largest norm of a record's operator, players together.
-      smooth: L, the operator's Lipschitz constant.
+      smooth: L, the operator's Lipschitz constant, public terms included.
       diameter: D, the diameter of W.
       epsilon: epsilon of the privacy target.
       delta: delta of the privacy target.
+      multiplier: z; None for that of one Gaussian release of a sum in which a record is replaced.
+      radius: R; None for D.
+      batch: B; None for the best.
     """
     planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter)
-    ratio = planning.gaussian_multiplier(epsilon, delta)
+    z = 2 * planning.gaussian_multiplier(epsilon, delta) if multiplier is None else multiplier
 
     def of(batch: int) -> Schedule:
         rounds = max(1, population // (2 * batch))
-        variance = bound**2 / batch * (1 + 4 * dim * ratio**2 / batch)
-        step = min(1 / (math.sqrt(3) * smooth), diameter / math.sqrt(2.5 * rounds * variance))
-        gap = diameter**2 / (2 * step * rounds) + 1.25 * step * variance + diameter * math.sqrt(
-            variance / rounds)
+        variance = bounds.fresh_variance(bound=bound, batch=batch, dim=dim, multiplier=z)
+        among: Any = dict(rounds=rounds, second=2.5 * variance, diameter=diameter, radius=radius)
+        step = min(1 / (math.sqrt(3) * smooth), bounds.best_step(**among))
+        gap = bounds.average_gap(step=step, variance=variance, **among)
         return Schedule(batch, rounds, step, gap)
 
-    return min(map(of, planning.batches(max(1, population // 2))),
-               key=lambda chosen: chosen.gap_bound)
+    possible = planning.batches(max(1, population // 2)) if batch is None else [batch]
+    return min(map(of, possible), key=lambda chosen: chosen.gap_bound)
 
 
 def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
@@ -252,22 +272,22 @@ def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter:
 
 
 def full_batch(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
-               epsilon: float, delta: float) -> Schedule:
+               epsilon: float, delta: float, multiplier: float | None = None) -> Schedule:
     """Sets the rounds on all records; the paper analyses only their stability.
 
-        step T = S = min{min{D / M, 1 / L} sqrt n, D n / (M r (20 d)^(1/2))},
+        step T = S = min{min{D / M, 1 / L} sqrt n, D n / (M z (5 d)^(1/2))},
 
     which balances D^2 / (2 S), the optimisation error, with the stability term of Theorem 4 and
-    with that of noise: (5/4) step V of `single_pass`, V = 8 T d (M r / n)^2 for 2T releases. None
+    with that of noise: (5/4) step V of `single_pass`, V = 2 T d (M z / n)^2 for 2T releases. None
     of the three depends on T. It is (L S)^2 rounds, from which on L^2 step^2 T <= 1, so that a run
     stretches the distance of two points by a constant at most; no fewer than sqrt(3) L S, and no
     more than 100,000. The arguments are those of `single_pass`.
     """
     planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter)
-    ratio = planning.gaussian_multiplier(epsilon, delta)
+    z = 2 * planning.gaussian_multiplier(epsilon, delta) if multiplier is None else multiplier
     length = min(min(diameter / bound, 1 / smooth) * math.sqrt(population),
-                 diameter * population / (bound * ratio * math.sqrt(20 * dim)))
+                 diameter * population / (bound * z * math.sqrt(5 * dim)))
     steep = smooth * length
     rounds = min(planning.MOST_ROUNDS, math.ceil(max(steep**2, math.sqrt(3) * steep)))
     return Schedule(population, rounds, min(length / rounds, 1 / (math.sqrt(3) * smooth)))

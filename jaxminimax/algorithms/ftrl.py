@@ -8,7 +8,8 @@ far,
 the minimiser of <G_t, z> + ||z - z_1||^2 / (2 step). The sums' noise is that of a binary tree
 (`TreeSums`: O(log t) nodes instead of t) or of a matrix factorisation (`CorrelatedSums`: less by
 half); there is no sampling, and so no assumption on the order of the records. The output is the
-average of z_1 ... z_T.
+average of z_1 ... z_T. Public terms of the problem are linearised: their operator at z_t, which
+reads no record, is added to the leaf of a round that has a record.
 
 It is an `OnlineOptimiser`: `update` reads the records of a data set in their order, and
 `observe_record` any record that its caller has not used before. It holds two vectors; a round draws
@@ -34,7 +35,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning
+from jaxminimax.algorithms import bounds, descent, planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import TreeSums, costs, factorisation, sums_for
@@ -149,80 +150,112 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float,
-         diameter: float) -> planning.Plan[Hyper]:
-    """Plans one pass over n records, with `planned_step`, and the bound on its regret.
+         diameter: float, public_bound: float = 0.0,
+         radius: float | None = None) -> planning.Plan[Hyper]:
+    """Plans one pass over n records, with `planned_step`, and its bound on the strong gap.
 
-    With c times its best step the bound is (c + 1/c) / 2 times as large, here at most 5/4.
+    With N_t the noise of a prefix, of norm at most sigma (d h)^(1/2) in the mean, see
+    `theorem_step`, for every u of the set
+
+        (1/T) sum <g_t, z_t - u>
+            <=  R^2 / (2 step T) + (step / 2) L_all (L_all + 2 sigma (d h)^(1/2)),
+
+    the average regret, since g_t = G_{x_t}(z_t) + r(z_t) moves no point without noise further than
+    step L_all, and noise moves a point by step ||N_t|| at most. This holds for each run and every u
+    at once, public terms linearised. As x_t is fresh, g_t - F(z_t) meets Lemma (J) of `bounds` with
+    V = L^2: the strong gap on the population is at most rho_D L T^(-1/2) more. T counts the rounds
+    that have a record. (The proximal form, argmin <G_t, z> + t r(z) + ..., needs r to be a gradient
+    in both players at once.)
 
     Args:
       target: the privacy target; without epsilon there is no noise.
       population: n, the number of rounds.
-      dim: d, the number of coordinates of both players together.
-      bound: C, the largest norm of a record's operator, players together: the clip norm.
-      diameter: M, the diameter of the feasible set.
+      dim: d, the number of coordinates of both players together; larger points are refused.
+      bound: L, the largest norm of a record's operator, players together: the clip norm.
+      diameter: D, the diameter of the feasible set.
+      public_bound: P, the largest norm of the public terms' operator; 0 for none.
+      radius: R, the largest distance of a point of the set from the start; None for D.
 
     Raises:
       ValueError: for numbers out of range.
     """
-    planning.check_numbers(population=population)
-    query = sums_for(bound, population, dim)
-    hyper = target.noise(Hyper(query=query, step=1.0))
-    step = planned_step(hyper.query, dim=dim, diameter=diameter)
-    longer = step / theorem_step(hyper.query, dim=dim, diameter=diameter)
-    regret, trivial = regret_bound(hyper.query, dim=dim, diameter=diameter), bound * diameter
-    regret *= (longer + 1 / longer) / 2
+    hyper = target.noise(Hyper(query=sums_for(bound, population, dim), step=1.0))
+    numbers: Any = dict(dim=dim, diameter=diameter, public_bound=public_bound, radius=radius)
+    step = planned_step(hyper.query, **numbers)
+    regret = regret_bound(hyper.query, **numbers, step=step)
+    gap = regret + bounds.reaches(diameter, radius)[1] * bound / math.sqrt(population)
+    longer = step / theorem_step(hyper.query, **numbers)
     return planning.guaranteed(
-        dataclasses.replace(hyper, step=step), regret, trivial,
-        "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
-        "Kairouz et al. (2021), with the deviation of their noise.",
+        dataclasses.replace(hyper, step=step), gap, (bound + public_bound) * diameter,
+        "The strong gap, for independent records of which nothing is clipped: the average regret, "
+        f"{regret:.3g}, of follow-the-regularised-leader on noisy sums, Kairouz et al. (2021), "
+        "with the deviation of their noise, and the sampling error of one record a round.",
         f"The step is {longer:.3g} times the one of the smallest bound.",
         "The noise is that of a replaced record, twice the published sensitivity.")
 
 
-def theorem_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
-                 noise_multiplier: Any = None) -> float:
-    """The step that minimises the bound on the regret; see `regret_bound`.
+def _second(query: factorisation.PrefixSums, dim: int, public_bound: float,
+            noise_multiplier: Any) -> float:
+    """L_all^2 + 2 L_all sigma (d h)^(1/2)."""
+    z = query.noise_multiplier if noise_multiplier is None else noise_multiplier
+    checks.number("noise_multiplier", z, low=0.0, closed=True)
+    clip = costs.concrete(query.clip)
+    noise = clip * costs.concrete(z) * math.sqrt(dim) * query.spread()
+    return (clip + public_bound) * (clip + public_bound + 2 * noise)
 
-    It is M / (2 T (C^2 / 2 + C sigma (d h)^(1/2)))^(1/2), sigma = C noise_multiplier and sigma
+
+def theorem_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
+                 noise_multiplier: Any = None, public_bound: float = 0.0,
+                 radius: float | None = None) -> float:
+    """The step that minimises the bound on the regret; see `plan`.
+
+    It is R / (T (L_all^2 + 2 L_all sigma (d h)^(1/2)))^(1/2), sigma = L noise_multiplier and sigma
     h^(1/2) above the deviation of every prefix sum's noise: h = ceil(log2(T + 1)) for a tree's
     nodes.
 
     Args:
-      query: clip norm C and leaves T.
+      query: clip norm L and leaves T.
       dim: d, the number of coordinates of z.
-      diameter: M, the diameter of the feasible set.
+      diameter: D, the diameter of the feasible set.
       noise_multiplier: the noise multiplier; None for that of the query.
+      public_bound: P, L_all = L + P.
+      radius: R; None for D.
 
     Raises:
       ValueError: for numbers out of range, or a noise multiplier that was not set.
     """
     planning.check_numbers(dim=dim, diameter=diameter)
-    z = query.noise_multiplier if noise_multiplier is None else noise_multiplier
-    checks.number("noise_multiplier", z, low=0.0, closed=True)
-    noise = costs.concrete(z) * math.sqrt(dim) * query.spread()
-    return diameter / (costs.concrete(query.clip) * math.sqrt(query.leaves * (1 + 2 * noise)))
+    return bounds.best_step(rounds=query.leaves, diameter=diameter, radius=radius,
+                            second=_second(query, dim, public_bound, noise_multiplier))
 
 
 def planned_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
-                 noise_multiplier: Any = None) -> float:
-    """The step min{2 `theorem_step`, M / (C T^(1/2))}, the second as without noise.
+                 noise_multiplier: Any = None, public_bound: float = 0.0,
+                 radius: float | None = None) -> float:
+    """The step min{2 `theorem_step`, R / (L_all T^(1/2))}, the second as without noise.
 
     The bound has noise move every point against the gradient. On the average it moves points in no
     direction, so a longer step costs less than the bound says. On the two bilinear games of
     `benchmarks.utility.rates`, n of 1,000 and 10,000, twice the step had 0.5 to 0.95 of the gap,
     and longer ones had no less. The arguments are those of `theorem_step`.
     """
-    step = theorem_step(query, dim=dim, diameter=diameter, noise_multiplier=noise_multiplier)
-    return min(2 * step, diameter / (costs.concrete(query.clip) * math.sqrt(query.leaves)))
+    step = theorem_step(query, dim=dim, diameter=diameter, noise_multiplier=noise_multiplier,
+                        public_bound=public_bound, radius=radius)
+    return min(2 * step, bounds.best_step(
+        rounds=query.leaves, second=(costs.concrete(query.clip) + public_bound) ** 2,
+        diameter=diameter, radius=radius))
 
 
-def regret_bound(query: factorisation.PrefixSums, *, dim: int, diameter: float) -> float:
-    """The bound on the average regret of `theorem_step`, for convex losses with gradients up to C.
+def regret_bound(query: factorisation.PrefixSums, *, dim: int, diameter: float,
+                 public_bound: float = 0.0, radius: float | None = None,
+                 step: float | None = None) -> float:
+    """The bound of `plan` on the average regret, for convex losses.
 
-    It is M C ((1 + 2 z (d h)^(1/2)) / T)^(1/2), z the noise multiplier: follow-the-leader without
-    noise pays M^2 / (2 step) + step T C^2 / 2, and the noise of a prefix, of expected norm at most
-    sigma (d h)^(1/2), moves a point by step times it and the regret by C times that.
+    With the best step it is R ((L_all^2 + 2 L_all L z (d h)^(1/2)) / T)^(1/2), z the noise
+    multiplier, and c times that step has (c + 1/c) / 2 of it. The arguments are those of
+    `theorem_step`, and `step`; None for the best.
     """
-    z = costs.concrete(query.noise_multiplier)
-    noise = z * math.sqrt(dim) * query.spread()
-    return diameter * costs.concrete(query.clip) * math.sqrt((1 + 2 * noise) / query.leaves)
+    among: Any = dict(rounds=query.leaves, diameter=diameter, radius=radius,
+                      second=_second(query, dim, public_bound, None))
+    return bounds.average_gap(step=bounds.best_step(**among) if step is None else step,
+                              variance=0.0, **among)

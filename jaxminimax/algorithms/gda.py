@@ -25,10 +25,11 @@ import math
 
 import jax
 
-from jaxminimax.algorithms import descent, planning
+from jaxminimax.algorithms import bounds, descent, planning
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, Query, Repeat
+from jaxminimax.mechanism.costs import concrete
 
 State = descent.State
 
@@ -39,7 +40,7 @@ class Hyper:
 
     Attributes:
       query: clip norms, noise multipliers, population; the sampling must be `Full()`.
-      modulus: rho, of strong convexity and concavity.
+      modulus: rho, of strong convexity and concavity; half of it with `plan`'s steps.
       offset: phi; max{0, l^2 / (2 rho^2) - 1} for an l-Lipschitz operator keeps every round from
         amplifying errors, see `safe_offset`.
       iterations: T, the number of rounds and of releases.
@@ -104,29 +105,52 @@ def safe_offset(lipschitz: float, modulus: float) -> float:
 
 
 def plan(target: planning.Target, *, population: int, bound: float, smooth: float, modulus: float,
-         iterations: int | None = None) -> planning.Plan[Hyper]:
+         iterations: int | None = None, dim: int | None = None, diameter: float | None = None,
+         public_bound: float = 0.0, public_smooth: float = 0.0,
+         radius: float | None = None) -> planning.Plan[Hyper]:
     """Plans T = n^(2/3) rounds, as the paper's Remarks prescribe, with safe steps from round 1 on.
 
-    The average has weights t. z_t is near the mean of t noises, so that of equal weights has 2 / T
-    times the variance of a release, and that of weights t has 4 / (3 T).
+    Steps are 2 / (rho (t + phi + 1)), a `Hyper` of modulus rho / 2 and offset phi + 1, with phi =
+    max{0, (l / rho)^2 - 2}: the first is at most 2 rho / l^2. The average has weights t. z_t is
+    near the mean of t noises, so that of equal weights has 2 / T times the variance of a release,
+    and that of weights t has 4 / (3 T). With `dim` and `diameter` the plan has the bound of
+    `bounds.WeightedDescent` on the strong gap on the population, and says what holds with
+    probability 0.95.
 
     Args:
       target: the privacy target.
       population: n, the number of records.
-      bound: the largest norm of a record's operator, players together: the joint clip.
-      smooth: l, the operator's Lipschitz constant.
-      modulus: rho, of strong convexity and concavity.
+      bound: L, the largest norm of a record's operator, players together: the joint clip.
+      smooth: l, the Lipschitz constant of a record's operator.
+      modulus: rho, of strong convexity and concavity, public terms included.
       iterations: T; None for n^(2/3), rounded up.
+      dim: d, the number of coordinates of both players together, for a guarantee.
+      diameter: D, the diameter of W x V, for a guarantee.
+      public_bound: P, the largest norm of the public terms' operator; 0 for none.
+      public_smooth: its Lipschitz constant.
+      radius: R, the largest distance of a point of the set from the start; None for D.
 
     Raises:
       ValueError: for numbers out of range.
     """
-    planning.check_numbers(population=population)
+    checks.number("modulus", modulus, low=0.0)
+    steep = smooth + public_smooth
     rounds = math.ceil(population ** (2 / 3)) if iterations is None else iterations
+    offset = max(0.0, (steep / modulus) ** 2 - 2)
     query = planning.joint_query(bound, population, Full())
-    hyper = target.noise(Hyper(query=query, modulus=modulus, averaging=descent.WEIGHTED,
-                               offset=safe_offset(smooth, modulus), iterations=rounds))
-    return planning.Plan(hyper, None, False, (
-        "The strong gap by Kang, Liu, Li and Wang (2022), a rate.",
-        "The average has weights t; theirs has equal ones.",
-        "Steps are delayed, 1 / (rho (t + phi)), so that no round amplifies errors."))
+    hyper = target.noise(Hyper(query=query, modulus=modulus / 2, averaging=descent.WEIGHTED,
+                               offset=offset + 1, iterations=rounds))
+    why = ("The average has weights t, and steps are 2 / (rho (t + phi + 1)), so that no round "
+           "amplifies errors; Kang, Liu, Li and Wang (2022) have 1 / (rho t) and equal weights.",)
+    if dim is None or diameter is None:
+        return planning.Plan(hyper, None, False, (
+            "The strong gap, as a rate: for a bound give dim and diameter.", *why))
+    theorem = bounds.WeightedDescent(
+        rounds=rounds, dim=dim, bound=bound, public_bound=public_bound, smooth=steep,
+        modulus=modulus, diameter=diameter, offset=offset, radius=radius,
+        deviation=bound * concrete(hyper.query.noise_multiplier.w) / population)
+    return planning.guaranteed(
+        hyper, theorem.expected(population), (bound + public_bound) * diameter,
+        "The strong gap, for independent records of which nothing is clipped, by the bounds of "
+        "`bounds.WeightedDescent`; with probability 0.95 it is at most "
+        f"{theorem.likely(population, 0.05):.3g}.", *why)

@@ -6,13 +6,13 @@ A round draws one group by the weights v_t, and reads the group's next two recor
 step in w, the second for the weights:
 
     i ~ v_t;     w_{t+1} = one round of a private online optimiser on (i's next record)
-    l = U - (loss(w_t, i's record after that) + Laplace),       U = B + 2 b ln T,
+    l = max{U - (loss(w_t, i's record after that) + Laplace), 0},      U = B + b u,
     ln v_{t+1, i} = ln v_{t, i} - eta l / v_{t, i},  renormalised;  t = 1, ..., T,
 
-b the scale of the Laplace noise. Output the averages of w_1 ... w_T and v_1 ... v_T. A record is
-read once, in one of two roles that its place in its group fixes, so the run costs as much as the
-larger of the optimiser's cost and that of one noisy loss. The choice of the next records depends on
-earlier records only through releases.
+b the scale of the Laplace noise, u = ln(T / (8 p ln p)) / 2. Output the averages of w_1 ... w_T and
+v_1 ... v_T. A record is read once, in one of two roles that its place in its group fixes, so the
+run costs as much as the larger of the optimiser's cost and that of one noisy loss. The choice of
+the next records depends on earlier records only through releases.
 
 A group whose records are used up ends the run, because other records would not follow the weights.
 Rounds from then on change nothing. Released numbers decide when that happens.
@@ -21,7 +21,9 @@ Source: Zhou and Bassily, "Differentially private worst-group risk minimization"
 Algorithm 2, with `ftrl` for the optimiser that it leaves open. Departures: records of finite groups
 in a fixed order for a sampling oracle; the sums' sensitivity to a replaced record, which is twice
 the published one; noise that is private against records chosen by looking at earlier answers, which
-their Definition 5 does not ask for and the proof needs; losses are clipped to [0, B].
+their Definition 5 does not ask for and the proof needs; losses are clipped to [0, B]; noisy losses
+are clipped at U, which is post-processing, so that U need not be above nearly all of them, 2 b ln T
+above B, and eta is longer; the number of a plan is proved for max_i E, see `bounds.bandit_regret`.
 
 Examples:
     >>> problem = jmm.problems.group_glm("logistic", feature_bound=2.0, radius=1.0)
@@ -38,10 +40,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, ftrl, planning
+from jaxminimax.algorithms import bounds, descent, ftrl, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, factorisation, grid, sums_for
+from jaxminimax.mechanism.costs import concrete
 from jaxminimax.releases.groups import release_loss
 from jaxminimax.releases.stream import next_pair
 
@@ -182,7 +185,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     loss = release_loss(key, losses, t, problem, w, data, second)
     online = hyper.optimiser.observe_record(key, state.online, data, first, present,  # w_{t+1}
                                             _online(hyper), _alone(problem))
-    estimate = (offset(losses) - loss).astype(weight.dtype) / weight  # l / v_{t, i}
+    least = jnp.maximum(offset(losses, len(hyper.sizes)) - loss, 0)  # l
+    estimate = least.astype(weight.dtype) / weight
     log_weights = jax.nn.log_softmax(  # ln v_{t+1}
         state.log_weights.at[group].add(-hyper.weight_step * estimate))
     point = Saddle(w, jnp.exp(state.log_weights))
@@ -203,25 +207,42 @@ def _alone(problem: GroupProblem) -> Problem:
                    project=lambda z: Saddle(problem.project(z.w), z.v))
 
 
-def offset(losses: RecordLosses) -> Any:
-    """U = B + 2 b ln T, above all noisy losses except with probability of order 1 / T."""
-    return losses.bound * (1 + 2 * grid.check_noise(losses) * math.log(losses.times))
+def room(losses: RecordLosses, groups: int) -> float:
+    """The room u = max{0, ln(T / (8 p ln p)) / 2}, nearly the best of `bounds.bandit_regret`.
+
+    By the best eta that is (2 p ln p (U^2 + 2 b^2) / T)^(1/2) + (b / 2) e^(-u), whose derivative is
+    about b (2 p ln p / T)^(1/2) - (b / 2) e^(-u). One group counts as two.
+    """
+    many = max(groups, 2)
+    return max(0.0, math.log(losses.times / (8 * many * math.log(many))) / 2)
+
+
+def offset(losses: RecordLosses, groups: int) -> Any:
+    """U = B + b u, with the u of `room`."""
+    return losses.bound * (1 + grid.check_noise(losses) * room(losses, groups))
 
 
 def weight_step(losses: RecordLosses, groups: int) -> float:
-    """The paper's eta, (ln p / (p T))^(1/2) / U."""
+    """The eta that minimises `bounds.bandit_regret`, (2 ln p / (p T (U^2 + 2 b^2)))^(1/2)."""
     checks.count("groups", groups)
-    return math.sqrt(math.log(groups) / (groups * losses.times)) / offset(losses)
+    scale = losses.bound * grid.check_noise(losses)
+    return math.sqrt(2 * math.log(groups) / (groups * losses.times)) / math.hypot(
+        offset(losses, groups), math.sqrt(2) * scale)
 
 
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None, loss_bound: float | None = None,
          tree: bool = False) -> planning.Plan[Hyper]:
-    """Plans one pass with the paper's step of the weights, and `ftrl.planned_step` for the model.
+    """Plans one pass with the weights' step of the smallest bound, and `ftrl.planned_step` for w.
 
     That is up to twice the step of the smallest bound, so that the model's part of the excess risk
     is bounded by 5/4 of the smallest bound. A step longer still has a bound that grows in
     proportion, and does not pay on losses that are linear in w.
+
+    The guarantee is on max_i E L_i(w) - min_w max_i L_i(w) on the population, w the average: the
+    regret of the model against a fixed one (`ftrl.plan`), and that of the weights against a fixed
+    group. It is for convex losses of which none is clipped, and for runs in which no group that is
+    drawn runs out of records.
 
     Args:
       target: the privacy target.
@@ -239,20 +260,25 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
       ValueError: for numbers out of range.
     """
     rounds = max(1, sum(sizes) // 2) if iterations is None else iterations
-    checks.count("iterations", rounds)
-    checks.number("epsilon", target.epsilon, low=0.0)
-    epsilon: float = target.epsilon  # type: ignore[assignment]  # just checked
+    planning.check_numbers(epsilon=target.epsilon)
     loss_bound = problem.bound if loss_bound is None else loss_bound
-    checks.number("loss_bound", loss_bound, low=0.0)
     sums = (TreeSums(clip=problem.lipschitz, leaves=rounds) if tree
             else sums_for(problem.lipschitz, rounds, dim))
     query = releases(clip=problem.lipschitz, bound=loss_bound, iterations=rounds, sums=sums)
-    z = 2 * sums.moves() * planning.gaussian_multiplier(epsilon, target.delta)
-    losses = RecordLosses(bound=loss_bound, noise_multiplier=1 / epsilon, times=rounds)
-    hyper = Hyper(query=query, step=ftrl.planned_step(sums, dim=dim, diameter=problem.diameter,
-                                                      noise_multiplier=z),
-                  weight_step=weight_step(losses, len(sizes)), sizes=tuple(sizes))
-    return planning.Plan(target.noise(hyper), None, False, (
-        "The excess worst-group risk by Zhou and Bassily (2024), Algorithm 2, a rate.",
-        "The optimiser is follow-the-leader on noisy sums, whose step is up to twice that of the "
-        "smallest bound for its own noise."))
+    hyper = target.noise(Hyper(query=query, step=1.0, weight_step=1.0, sizes=tuple(sizes)))
+    noisy, losses = hyper.query.parts
+    numbers: Any = dict(dim=dim, diameter=problem.diameter)
+    hyper = dataclasses.replace(hyper, step=ftrl.planned_step(noisy, **numbers),
+                                weight_step=weight_step(losses, len(sizes)))
+    why = ("The excess worst-group risk of Zhou and Bassily (2024), Algorithm 2, of max_i E L_i.",
+           "The optimiser is follow-the-leader on noisy sums, whose step is up to twice that of "
+           "the smallest bound for its own noise.")
+    if not problem.convex or loss_bound < problem.bound:
+        return planning.Plan(hyper, None, False, (
+            *why, "A bound is for convex losses that none of the clipping touches."), gap="risk")
+    weights = bounds.bandit_regret(
+        groups=len(sizes), rounds=rounds, bound=loss_bound, room=room(losses, len(sizes)),
+        scale=loss_bound * concrete(losses.noise_multiplier), step=hyper.weight_step)
+    return planning.guaranteed(
+        hyper, ftrl.regret_bound(noisy, step=hyper.step, **numbers) + weights, problem.bound, *why,
+        "It is for runs in which no drawn group runs out of records: state.over says.", gap="risk")

@@ -32,7 +32,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning
+from jaxminimax.algorithms import bounds, descent, planning
 from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, GroupGradients, GroupLosses, Repeat, Sampling, Sequence, grid
@@ -179,6 +179,11 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
          iterations: int | None = None, sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans enough rounds for the privacy term, and Theorem 10's steps for the calibrated noise.
 
+    The guarantee is on E max_i L_i(w) - min_w max_i L_i(w) of the records' own losses, w the
+    average of T + 1 models: `model_regret` and `bounds.weights_regret`. With a further round whose
+    releases are only thought of, both regrets are of T + 1 rounds. For the minimiser w* of the
+    largest loss, sum_i v_i L_i(w*) <= max_i L_i(w*) for all weights v, so a fixed w* is enough.
+
     Args:
       target: the privacy target.
       problem: a problem, of which only the constants are used.
@@ -190,16 +195,54 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     Raises:
       ValueError: for numbers out of range.
     """
-    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `rounds`
     if iterations is None:
-        iterations = rounds(sizes=sizes, dim=dim, epsilon=epsilon, delta=target.delta)
+        planning.check_numbers(epsilon=target.epsilon)
+        iterations = rounds(sizes=sizes, dim=dim, epsilon=target.epsilon,  # type: ignore[arg-type]
+                            delta=target.delta)
     query = GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes), sampling=sampling or Full())
     losses = GroupLosses(bound=problem.bound, sizes=tuple(sizes))
     hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, weight_step=1.0,
                                iterations=iterations))
-    return planning.Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
-        "The excess worst-group risk by Theorem 10 of Zhou and Bassily (2024), a rate.",
+    hyper = scheduled(hyper, dim=dim, diameter=problem.diameter)
+    weights = bounds.weights_regret(
+        groups=len(sizes), rounds=iterations + 1, bound=problem.bound, step=hyper.weight_step,
+        scale=noise_scale(hyper.losses), gaussian=hyper.losses.gaussian)
+    return risk_plan(hyper, problem, dim, weights, (
+        "The excess worst-group risk on the records by Theorem 10 of Zhou and Bassily (2024).",
         "Steps are for the calibrated noise, with the square root that the theorem lacks."))
+
+
+def noise_scale(losses: Any) -> float:
+    """The scale of the noise on the smallest group's mean loss."""
+    return concrete(losses.bound) * concrete(grid.check_noise(losses)) / min(losses.sizes)
+
+
+def model_regret(hyper: Any, *, dim: int, diameter: float) -> float:
+    """Bounds E of the model's average regret, over T + 1 rounds, on the drawn groups' losses.
+
+        M^2 / (2 step (T + 1)) + (step / 2) (C^2 (1 + s / m) + d sigma^2) + p_0 C M
+
+    with sigma the noise of the smallest group, s the sampling's `spread`, and p_0 of Poisson
+    samples (`bounds.with_redraws`).
+    """
+    query, clip = hyper.query, concrete(hyper.query.clip)
+    # the second moment of a mean of m records is C^2 at most, but for sums of a random number
+    spread = query.sampling.spread() / min(group_batch_sizes(query))
+    less = query.sampling.drawn_less(max(query.sizes))  # samples are drawn among so many rows
+    return bounds.average_gap(
+        step=hyper.step, rounds=hyper.iterations + 1, variance=0.0, diameter=diameter,
+        second=clip**2 * (1 + spread) + dim * _gradient_noise(query) ** 2) + less * clip * diameter
+
+
+def risk_plan(hyper: Any, problem: GroupProblem, dim: int, weights: float,
+              why: tuple[str, ...]) -> planning.Plan[Any]:
+    """Returns the plan whose guarantee is `model_regret` and the regret of the groups' choice."""
+    if not problem.convex:
+        return planning.Plan(hyper, None, False, (*why, "A bound is for convex losses."),
+                             gap="risk", on="records")
+    return planning.guaranteed(
+        hyper, model_regret(hyper, dim=dim, diameter=problem.diameter) + weights, problem.bound,
+        *why, "That on the population is larger by what sampling adds.", gap="risk", on="records")
 
 
 def rounds(*, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float) -> int:
@@ -227,10 +270,13 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
       ValueError: for numbers that are not positive, or a noise multiplier that was not set.
     """
     planning.check_numbers(dim=dim, diameter=diameter)
-    clip = concrete(query.clip)
-    z = concrete(grid.check_noise(query))
-    noise = clip * z / min(group_batch_sizes(query))
-    return diameter / math.sqrt(iterations * (clip**2 + dim * noise**2))
+    return bounds.best_step(rounds=iterations, diameter=diameter,
+                            second=concrete(query.clip) ** 2 + dim * _gradient_noise(query) ** 2)
+
+
+def _gradient_noise(query: GroupGradients) -> float:
+    return (concrete(query.clip) * concrete(grid.check_noise(query))
+            / min(group_batch_sizes(query)))
 
 
 def weight_step(losses: GroupLosses, iterations: int) -> float:
@@ -242,11 +288,9 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
     Raises:
       ValueError: for a noise multiplier that was not set.
     """
-    p, n = len(losses.sizes), min(losses.sizes)
-    bound = concrete(losses.bound)
-    scale = bound * concrete(grid.check_noise(losses)) / n
-    reach = math.log(p * n * iterations)
-    most = bound + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
+    p, scale = len(losses.sizes), noise_scale(losses)
+    reach = math.log(p * min(losses.sizes) * iterations)
+    most = concrete(losses.bound) + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most
 
 

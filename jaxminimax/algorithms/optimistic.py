@@ -16,12 +16,13 @@ it makes the same releases: extrapolating and stepping are functions of them.
 binds the mean need not be monotone), E[xi_t | past] = 0 and E||xi_t||^2 <= V for xi_t = g_t -
 F(z_t), ||u - z_1|| <= R on the set. For a constant step eta <= 1 / (4 L),
 
-    E gap((z_2 + ... + z_T) / (T - 1))  <=  R^2 / (eta (T - 1)) + 2.5 eta V,
+    E gap((z_2 + ... + z_T) / (T - 1))
+        <=  R^2 / (2 eta (T - 1)) + 2 eta V + rho_D (V / (T - 1))^(1/2),
 
-with the strong gap, or that of the variational inequality (`docs/variational_inequalities.md` has
-the proof). At a fixed epsilon V grows like T, so at the best step the noise costs the same for
-every T, and the rest is below it from T of order n epsilon / sqrt(d) on, where `sgda` needs the
-square of that.
+with rho_D of Lemma (J) in `bounds`, and the strong gap, or that of the variational inequality, of
+the records' own mean (`docs/variational_inequalities.md` has the proof). At a fixed epsilon V grows
+like T, so at the best step the noise costs the same for every T, and the rest is below it from T of
+order n epsilon / sqrt(d) on, where `sgda` needs the square of that.
 
 Source: Daskalakis, Ilyas, Syrgkanis and Zeng, "Training GANs with Optimism", ICLR 2018,
 arXiv:1711.00141, Section 2, after Popov, "A modification of the Arrow-Hurwicz method for search of
@@ -44,7 +45,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent, planning
+from jaxminimax.algorithms import bounds, descent, planning
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
@@ -112,7 +113,8 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
          smooth: float | None = None, smooth_l1: float | None = None,
          diameter: float | None = None, radius: float | None = None, game: str = "monotone",
          proved: bool = False, kappa: float = 1.0, iterations: int | None = None,
-         geometry: Saddle | None = None,
+         geometry: Saddle | None = None, public_bound: float = 0.0,
+         records: tuple[float, float] | None = None,
          sampling: Sampling = Full()) -> planning.Plan[Hyper]:  # noqa: B008
     """Plans a smooth game from public numbers: by measured settings, or by the theorem.
 
@@ -124,14 +126,17 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     strongly monotone one a step that falls linearly to 0, and its last iterate for the average
     (choose that only for games that hardly turn: with a modulus well below L and a skew part,
     averages are closer). These settings rest on measurement: beyond 1 / (4 L), and for other
-    weights, nothing is proved here. With `proved` the cap is 1 / (4 L), weights are
-    equal, c = 1, and kappa = (2/5)^(1/2) minimises the bound. If the theorem covers the settings,
-    the plan has its guarantee.
+    weights, nothing is proved here. With `proved` the cap is 1 / (4 L), weights are equal, c = 1,
+    and kappa = 1/2 minimises the bound. If the theorem covers the settings, the plan has its
+    guarantee, on the records themselves. That on the population is larger by what sampling adds; of
+    a game that is bilinear for each record, `records` gives it, see `bounds.bilinear_sampling`.
 
     In the entropic geometry norms are l1 for points and l-infinity for operators, so R^2 = 2 (ln
     d_w + ln d_v), V = 2 sigma^2 (ln 2 d_w + ln 2 d_v), and L is `smooth_l1`. The clip is still in
-    l2. For full batches, whose noise is Gaussian and independent, the theorem holds as it stands.
-    If both constants are given, the plan takes the geometry whose bound with `proved` is smaller.
+    l2. For full batches, whose noise is Gaussian and independent, the theorem holds with R for
+    rho_D: a sum of Gaussians has a variance that adds up in any norm.
+    If both constants are given, the plan takes the geometry whose bound with `proved` is smaller; for
+    measured settings by R^2 / (step T) + 2.5 step V, which chooses the measured better one.
 
     Args:
       target: the privacy target.
@@ -152,16 +157,21 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
       iterations: T, at least 2; None for `rounds`.
       geometry: Euclidean or entropic, the same for both players; the latter starts at equal
         weights. None for the one of the smaller bound.
+      public_bound: the largest norm of the public terms' operator, for the trivial bound; 0 for
+        none.
+      records: (L_0, L_1), bounds on the norm of a record's operator at the start and on the
+        Frobenius norm of its matrix, for a guarantee on the population.
       sampling: full batches, or samples drawn anew in every round.
 
     Raises:
       ValueError: for numbers out of range or missing.
     """
     checks.one_of("game", game, GAMES)
-    planning.check_numbers(population=population, bound=bound, kappa=kappa)
+    if records is not None:
+        checks.positive(records=min(records))
     norms = _norms(dim, smooth, smooth_l1, diameter, radius, geometry)
     if iterations is None:
-        one = 2 * bound * target.gaussian() / population  # sigma of a single release
+        one = bound * target.multiplier() / population  # sigma of a single release
         iterations = min(rounds(norm.smooth, norm.radius, one * norm.size(dim)) for norm in norms)
     checks.count("iterations", iterations, low=2)
     query = planning.joint_query(bound, population, sampling)
@@ -171,11 +181,22 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
         spread = descent.release_variance(hyper.query, dim, norm.geometry)  # V
         noisy = factor * norm.radius / math.sqrt(iterations * spread) if spread else math.inf
         step = min(cap / norm.smooth, noisy)
-        return step, norm.radius**2 / (step * (iterations - 1)) + 2.5 * step * spread
+        # as of one radius: rho_D is min{R, D / 2^(1/2)} in l2, and R in l1
+        wide = norm.radius * math.sqrt(2) if norm.geometry == ENTROPIC else norm.diameter
+        return step, bounds.average_gap(step=step, rounds=iterations - 1, second=4 * spread,
+                                        variance=spread, radius=norm.radius,
+                                        diameter=max(wide, norm.radius))
 
-    norm = min(norms, key=lambda norm: step_and_bound(norm, 0.25, math.sqrt(0.4))[1])
+    def measure(norm: _Norm) -> float:
+        step, gap = step_and_bound(norm, 0.25, 0.5)
+        if proved:
+            return gap
+        spread = descent.release_variance(hyper.query, dim, norm.geometry)
+        return norm.radius**2 / (step * (iterations - 1)) + 2.5 * step * spread
+
+    norm = min(norms, key=measure)
     entropic = norm.geometry == ENTROPIC
-    cap, factor = (0.25, math.sqrt(0.4)) if proved else (1.0, 2 * kappa) if entropic else (
+    cap, factor = (0.25, 0.5) if proved else (1.0, 2 * kappa) if entropic else (
         0.5, kappa)
     step, gap = step_and_bound(norm, cap, factor)
     how: tuple[planning.Step, descent.Averaging] = (step, descent.WEIGHTED)
@@ -195,12 +216,22 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
             *chosen,
             "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
             f"The step is {step * norm.smooth:.3g} / L; up to 1 / (4 L), with equal weights"
-            f"{' and full batches' if entropic else ''}, there is one: proved=True."))
+            f"{' and full batches' if entropic else ''}, there is one: proved=True."), on="records")
+    gap = bounds.with_redraws(gap, sampling.drawn_less(population), bound=bound,
+                              diameter=norm.diameter, public_bound=public_bound)
+    own = ("It is on the records themselves: that on the population is larger by what sampling "
+           "adds.")
+    if records is not None:
+        gap += bounds.bilinear_sampling(
+            population=population, start=records[0], slope=records[1], diameter=norm.diameter,
+            radius=norm.diameter if entropic else norm.radius)
+        own = "It is on the population, for independent records whose losses are bilinear."
     return planning.guaranteed(
-        planned, gap, bound * norm.diameter, *chosen,
+        planned, gap, (bound + public_bound) * norm.diameter, *chosen,
         "The strong gap by the theorem on forward-reflected-backward steps with noise, "
-        "docs/variational_inequalities.md.",
-        "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.")
+        "docs/variational_inequalities.md.", own,
+        "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
+        on="records" if records is None else "population")
 
 
 def rounds(smooth: float, radius: float, noise: float) -> int:
@@ -238,12 +269,11 @@ def _norms(dim: int | Saddle, smooth: float | None, smooth_l1: float | None,
         raise ValueError("entropic steps take smooth_l1, the Lipschitz constant from l1 to "
                          "l-infinity, the largest payoff of a matrix game; smooth is that of l2.")
     if smooth_l1 is None:
-        planning.check_numbers(dim=dim, smooth=smooth, diameter=diameter)
+        checks.count("dim", dim)
+        planning.check_numbers(smooth=smooth, diameter=diameter)
         assert smooth is not None
         assert diameter is not None
-        if radius is not None:
-            checks.number("radius", radius, low=0.0, high=diameter * (1 + 1e-9), closed=True)
-        return [_Norm(EUCLIDEAN, smooth, radius or diameter, diameter)]
+        return [_Norm(EUCLIDEAN, smooth, bounds.reaches(diameter, radius)[0], diameter)]
     if not isinstance(dim, Saddle) or diameter is not None or radius is not None:
         raise ValueError("smooth_l1 is for simplices: it takes dim=Saddle(d_w, d_v), and neither "
                          f"diameter nor radius, which follow from it; got dim={dim!r}, "

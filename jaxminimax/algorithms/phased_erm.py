@@ -217,7 +217,8 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
                                   phases=phases))
     return planning.Plan(target.noise(Hyper(query=query)), None, False, (
         "The excess worst-group risk by Theorem 2 of Zhou and Bassily (2024), a rate.",
-        "The step size is the largest with which the calibrated noise keeps the proof's bound."))
+        "The step size is the largest with which the calibrated noise keeps the proof's bound."),
+                         gap="risk")
 
 
 def _check_public(sizes: tuple[int, ...], dim: int, lipschitz: float, bound: float, diameter: float,

@@ -22,12 +22,19 @@ import jax.numpy as jnp
 import scipy
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import HyperT, Saddle, pytree_dataclass
+from jaxminimax.base.types import AnyProblem, HyperT, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Query
 
 Step = float | jax.Array | Callable[[jax.Array], jax.Array]
 MOST_ROUNDS = 100_000  # more cost time, and the sampler's error in every release costs epsilon
-_COUNTS = ("population", "dim", "iterations")
+# the public numbers of plans: counts, and intervals of the others that are not (0, infinity)
+_COUNTS = {"population": 1, "dim": 1, "dim.w": 1, "dim.v": 1, "iterations": 1, "rounds": 1,
+           "batch": 1, "groups": 1, "inner": 2, "phases": 1}
+_FROM_ZERO = ("public_bound", "public_smooth", "smooth_difference")
+_SHARES = ("delta", "anchors")
+# checked by their users
+_APART = ("problem", "sizes", "rounds", "records", "geometry", "modulus", "sampling", "solver")
+_NO_PUBLIC = "_planned_without_public_terms"
 
 
 def __dir__() -> list[str]:
@@ -153,13 +160,16 @@ class Plan(NamedTuple, Generic[HyperT]):
 
     Attributes:
       hyper: the algorithm's `Hyper`, calibrated.
-      guarantee: the theorem's bound on its measure with all constants, for this noise; None if
-        the theorem is a rate.
+      guarantee: a bound on the expectation of `gap` on `on`, with all constants, for the noise of
+        `hyper`; None if the theorem is a rate.
       vacuous: whether the theorem promises nothing here: one of its conditions fails, or its bound
         is no better than the trivial one. The run is as private as any other.
       why: sentences on the theorem, its measure, the bound and the trivial one, and departures.
-      trivial: the bound that every point of the feasible set keeps, L B; None if the theorem is a
-        rate.
+      trivial: the bound that every point of the feasible set keeps, (bound + public_bound) times
+        diameter, or the range of losses; None if the theorem is a rate.
+      gap: what is bounded: the "strong" or the "weak" gap, the average "regret", or the excess
+        worst-group "risk".
+      on: of which problem: that of the "population" or that of the "records" themselves.
     """
 
     hyper: HyperT
@@ -167,18 +177,22 @@ class Plan(NamedTuple, Generic[HyperT]):
     vacuous: bool
     why: tuple[str, ...]
     trivial: float | None = None
+    gap: str = "strong"
+    on: str = "population"
 
 
 def with_trivial(bound: float, trivial: float) -> str:
     """Returns a sentence that compares a bound with the trivial one."""
     verdict = ("so it says nothing here" if bound >= trivial
                else "so it says something, of the worst problem with these constants")
-    return f"The bound is {bound:.3g}; any point at all has one of L B = {trivial:.3g}, {verdict}."
+    return f"The bound is {bound:.3g}; any point at all has one of {trivial:.3g}, {verdict}."
 
 
-def guaranteed(hyper: HyperT, bound: float, trivial: float, *why: str) -> Plan[HyperT]:
+def guaranteed(hyper: HyperT, bound: float, trivial: float, *why: str, gap: str = "strong",
+               on: str = "population") -> Plan[HyperT]:
     """Returns a plan whose guarantee is a bound, compared with the trivial one."""
-    return Plan(hyper, bound, bound >= trivial, (*why, with_trivial(bound, trivial)), trivial)
+    return Plan(hyper, bound, bound >= trivial, (*why, with_trivial(bound, trivial)), trivial, gap,
+                on)
 
 
 def batches(most: int) -> list[int]:
@@ -193,27 +207,59 @@ class Target(NamedTuple):
       epsilon: epsilon of the target; None for no noise and no privacy.
       delta: delta of the target.
       noise: `hyper -> hyper`, with noise multipliers calibrated to the target.
-      gaussian: returns the ratio of noise to sensitivity of one Gaussian release that meets the
-        target; 0 without privacy.
+      multiplier: returns z_1, the noise multiplier of a full release that alone meets the target,
+        for its neighbouring relation: a replaced record moves a sum by twice the clip norm, one
+        that is added or removed by once that; 0 without privacy.
     """
 
     epsilon: float | None
     delta: float
     noise: Callable[[Any], Any]
-    gaussian: Callable[[], float]
+    multiplier: Callable[[], float]
 
 
 def check_numbers(**numbers: Any) -> None:
-    """Refuses public numbers out of range: counts below 1, others that are not positive.
+    """Refuses public numbers out of range: of counts, shares, and others that are not positive.
 
     Raises:
       ValueError: naming the number.
     """
     for name, value in numbers.items():
-        if name in _COUNTS:
-            checks.count(name, value)
+        if isinstance(value, Saddle):
+            check_numbers(**{f"{name}.{player}": x for player, x in value._asdict().items()})
+        elif name in _COUNTS:
+            checks.count(name, value, low=_COUNTS[name])
         else:
-            checks.number(name, value, low=0.0, high=1.0 if name == "delta" else math.inf)
+            checks.number(name, value, low=0.0, closed=name in _FROM_ZERO,
+                          high=1.0 if name in _SHARES else math.inf)
+
+
+def check_given(numbers: dict[str, Any]) -> None:
+    """Calls `check_numbers` of a plan's numbers, leaving out None, words, flags and objects."""
+    check_numbers(**{name: x for name, x in numbers.items() if name not in _APART and not (
+        x is None or isinstance(x, str | bool) or callable(x))})
+
+
+# --- public terms ---
+
+
+def remember(hyper: Any, numbers: dict[str, Any]) -> None:
+    """Marks settings that a plan made for a problem without public terms.
+
+    A plan never sees the problem: a forgotten `public_bound` would make its number false, and a
+    forgotten `public_smooth` its certified solutions NaN, without a word.
+    """
+    if not numbers.get("public_bound"):
+        object.__setattr__(hyper, _NO_PUBLIC, True)
+
+
+def warnings_of_public(hyper: Any, problem: AnyProblem) -> tuple[str, ...]:
+    """Returns a warning if the problem has public terms, and a plan made `hyper` for none."""
+    if getattr(problem, "public", None) is None or not getattr(hyper, _NO_PUBLIC, False):
+        return ()
+    return ("The problem has public terms, and the plan of these settings was made for none: its "
+            "guarantee and its certificates hold only if bound and smooth include them, which "
+            "costs noise. Give jmm.plan public_bound=, and public_smooth= where it takes that.",)
 
 
 def privacy_term(dim: int, epsilon: float, delta: float) -> float:

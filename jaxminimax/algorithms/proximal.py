@@ -43,10 +43,11 @@ import jax
 import jax.numpy as jnp
 import scipy
 
-from jaxminimax.algorithms import descent, planning
+from jaxminimax.algorithms import bounds, descent, planning
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, composed, resolvent
+from jaxminimax.mechanism.costs import concrete
 from jaxminimax.releases.solutions import release_resolvent
 
 
@@ -150,7 +151,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one", modulus: float = 0.0, slack: float = 0.01,
-         solver: Any = None, smooth_difference: float | None = None) -> planning.Plan[Hyper]:
+         solver: Any = None, smooth_difference: float | None = None, public_bound: float = 0.0,
+         public_smooth: float = 0.0, radius: float | None = None) -> planning.Plan[Hyper]:
     """Plans one pass over disjoint batches by its smallest bound, or Theorem 7's uniform subsets.
 
     See `single_pass` and `multi_pass`. Privacy rests on the constants of this call: the operator of
@@ -160,9 +162,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       target: the privacy target.
       population: n, the number of records.
       dim: d, the number of coordinates of both players together.
-      bound: M, the largest norm of a record's operator, players together. The guarantee of one
-        pass is for an M that includes the public terms.
-      smooth: L, the operator's Lipschitz constant.
+      bound: M, the largest norm of a record's operator, players together.
+      smooth: the Lipschitz constant of a record's operator.
       diameter: D, the diameter of W.
       passes: "one" or "many".
       modulus: mu_0, the modulus of strong monotonicity of every record's operator; see
@@ -170,20 +171,29 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       slack: the slack of certificates, see `mechanism.Resolvent`.
       solver: `(key, problem, residual) -> point`, see `mechanism.Resolvent`.
       smooth_difference: of one pass, see `single_pass`; no privacy rests on it.
+      public_bound: P, the largest norm of the public terms' operator; 0 for none.
+      public_smooth: its Lipschitz constant: without it certificates of a problem with public terms
+        fail, and the result is NaN.
+      radius: R, the largest distance of a point of W from the start; None for D.
 
     Raises:
       ValueError: for numbers out of range, or a `smooth_difference` of many passes.
     """
     checks.one_of("passes", passes, ("one", "many"))
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
-    numbers: Any = dict(population=population, dim=dim, bound=bound, smooth=smooth,
-                        diameter=diameter, epsilon=epsilon, delta=target.delta)
-    one = passes == "one"
+    numbers: Any = dict(population=population, dim=dim, bound=bound, diameter=diameter,
+                        epsilon=epsilon, delta=target.delta)
+    one, whole = passes == "one", smooth + public_smooth
     if not one and smooth_difference is not None:
         raise ValueError("smooth_difference is for passes='one': leave it out.")
-    chosen = (single_pass(slack=slack, smooth_difference=smooth_difference, **numbers) if one
-              else multi_pass(**numbers))
-    query = Resolvent(bound=bound, prox=chosen.prox, lipschitz=smooth, diameter=diameter,
+    if one:
+        planning.check_numbers(epsilon=epsilon)
+        numbers |= dict(smooth=smooth, slack=slack, smooth_difference=smooth_difference,
+                        public_bound=public_bound, radius=radius)
+        chosen = single_pass(multiplier=target.multiplier(), **numbers)
+    else:
+        chosen = multi_pass(smooth=whole, **numbers)
+    query = Resolvent(bound=bound, prox=chosen.prox, lipschitz=whole, diameter=diameter,
                       sampling=(Disjoint if one else FixedSize)(batch=chosen.batch),
                       population=population, assumes="monotone", slack=slack, modulus=modulus,
                       solver=solver)
@@ -191,9 +201,11 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     noise = "The noise is that of certified residuals, half of Proposition 9's."
     if not one:
         return planning.Plan(hyper, None, False, (
-            "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.", noise))
+            "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.", noise), gap="weak")
+    gap = single_pass(multiplier=concrete(hyper.query.noise_multiplier), run=chosen,
+                      **numbers).gap_bound
     return planning.guaranteed(
-        hyper, chosen.gap_bound, bound * diameter,
+        hyper, gap, (bound + public_bound) * diameter,
         "The strong gap, for independent records, by the bound of `proximal.single_pass`, not by "
         "that of Corollary 2.", noise)
 
@@ -216,16 +228,18 @@ class Schedule(NamedTuple):
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
                 epsilon: float, delta: float, slack: float = 0.01,
-                smooth_difference: float | None = None) -> Schedule:
+                smooth_difference: float | None = None, public_bound: float = 0.0,
+                radius: float | None = None, multiplier: float | None = None,
+                run: Schedule | None = None) -> Schedule:
     """Sets one pass over disjoint batches, with the weight and the batch of the smallest bound.
 
-    Let records be independent, T = n / B, eta = 1 / lambda, r the Gaussian's ratio of noise to
-    sensitivity, rho the slack, L' the Lipschitz constant of F(.; x) - F(.; x') for any two records,
-    at most 2 L, N = 4 d ((1 + rho) r M / B)^2, k = 1 + (1 + rho) eta L' and V = N + (k M)^2 / B.
-    For any lambda and B the expected strong gap is at most
+    Let records be independent, T = n / B, eta = 1 / lambda, z the noise multiplier, rho the slack,
+    L' the Lipschitz constant of F(.; x) - F(.; x') for any two records, at most 2 L, N = d ((1 +
+    rho) z M / B)^2, k = 1 + (1 + rho) eta L' and V = N + (k M)^2 / B. With R and rho_D of Lemma (J)
+    in `bounds` and L_all = M + P, for any lambda and B the expected strong gap is at most
 
-        D^2 / (2 eta T) + eta V / 2 + D (V / T)^(1/2) + (1 + rho) eta L' D M / B
-        + eta M (2 N / T)^(1/2) + rho M D / B.
+        R^2 / (2 eta T) + eta V / 2 + rho_D (V / T)^(1/2) + (1 + rho) eta L' D M / B
+        + eta L_all (2 N / T)^(1/2) + rho M D / B.
 
     lambda minimises it, and B is the best of a geometric grid. The bound is of the optimal order
     n^(-1/2), where Corollary 2 has B = n^(1/3) and the order n^(-1/3).
@@ -237,18 +251,19 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
         <F_B(u), u - v> <= (lambda / 2) (||z - v||^2 - ||z_{t+1} - v||^2 - ||u - z||^2 + ||x||^2)
                            + lambda <x, u - v> + rho M D / B.
 
-    (a) Let y = F(u) - F_B(u), b its mean given the past, and c = P_W(z), so that ||u - c|| <=
-    ||u - z||. Then <y, u - v> = <y, u - c> + <b, c - v> + <y - b, c - v>, where <y, u - c> <=
-    (eta / 2) ||y||^2 + (lambda / 2) ||u - z||^2, whose last term cancels. (b) Exchanging record i
-    with a fresh one moves u to some u_i, by at most 2 (1 + rho) eta M / B. With G the operator of
-    the fresh record less that of record i, b is the mean of G(u) over i and the records, and also
-    that of -G(u_i), so that of (G(u) - G(u_i)) / 2. So ||b|| <= (1 + rho) eta L' M / B. (c) Let u*
-    solve the problem exactly, with F for F_B: it does not depend on the batch. By strong
-    monotonicity ||u - u*|| <= eta (||F(u*) - F_B(u*)|| + rho M / B), and F - F_B, a mean of
+    (a) Let y = F(u) - F_B(u), b its mean given the past, and c = P_W(z), so that ||u - c|| <= ||u -
+    z||. Then <y, u - v> = <y, u - c> + <b, c - v> + <y - b, c - v>, where <y, u - c> <= (eta / 2)
+    ||y||^2 + (lambda / 2) ||u - z||^2, whose last term cancels. (b) Exchanging record i (public
+    terms cancel) with a fresh one moves u to some u_i, by at most 2 (1 + rho) eta M / B. With G the
+    operator of the fresh record less that of record i, b is the mean of G(u) over i and the
+    records, and also that of -G(u_i), so that of (G(u) - G(u_i)) / 2. So ||b|| <= (1 + rho) eta L'
+    M / B. (c) Let u* solve the problem exactly, with F for F_B: it does not depend on the batch. By
+    strong monotonicity ||u - u*|| <= eta (||F(u*) - F_B(u*)|| + rho M / B), and F - F_B, a mean of
     differences, is L'-Lipschitz, so E||y||^2 <= (k M)^2 / B. (d) lambda <x, u - v> + <y - b, c - v>
-    is a martingale difference for a fixed v: the sum has a supremum of at most D (T V)^(1/2) in the
-    mean. As F is monotone, the sum over T of all this bounds the gap of the mean of the u. (e) The
-    output is at most ||x_1 + ... + x_T|| / T from that mean, and gaps are sqrt(2) M-Lipschitz. QED.
+    is, with the centre o of the ball of (J), lambda <x, u - o> + <y - b, c - o>, of mean 0, and a
+    part in v: the sum has a supremum of at most rho_D (T V)^(1/2) in the mean. As F is monotone,
+    the sum over T of all this bounds the gap of the mean of the u. (e) The output is at most ||x_1
+    + ... + x_T|| / T from that mean, and gaps are sqrt(2) L_all-Lipschitz. QED.
 
     Args:
       population: n, the number of records.
@@ -260,31 +275,39 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       delta: delta of the privacy target.
       slack: rho, the slack of certificates.
       smooth_difference: L'; 0 if records only shift the operator; None for 2 L.
+      public_bound: P.
+      radius: R; None for D.
+      multiplier: z; None for that of one Gaussian release of a sum in which a record is replaced.
+      run: a schedule whose bound to compute, for this z; None for the best one.
     """
     planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
                            diameter=diameter, epsilon=epsilon, delta=delta, slack=slack)
     steep = 2 * smooth if smooth_difference is None else smooth_difference
     checks.number("smooth_difference", steep, low=0.0, high=2 * smooth, closed=True)
-    ratio = planning.gaussian_multiplier(epsilon, delta)
+    z = 2 * planning.gaussian_multiplier(epsilon, delta) if multiplier is None else multiplier
 
     def of(batch: int) -> Schedule:
         rounds, each = population // batch, (1 + slack) * bound / batch
-        noise = 4 * dim * (ratio * each) ** 2  # N
+        noise = dim * (z * each) ** 2  # N
 
         def gap(log_step: float) -> float:
             step = math.exp(log_step)
             spread = noise + ((1 + (1 + slack) * step * steep) * bound) ** 2 / batch  # V
-            return (diameter**2 / (2 * step * rounds) + step * spread / 2
-                    + diameter * math.sqrt(spread / rounds) + step * steep * diameter * each
-                    + step * bound * math.sqrt(2 * noise / rounds)
+            average = bounds.average_gap(step=step, rounds=rounds, second=spread, variance=spread,
+                                         diameter=diameter, radius=radius)
+            return (average + step * steep * diameter * each
+                    + step * (bound + public_bound) * math.sqrt(2 * noise / rounds)
                     + slack * bound * diameter / batch)
 
+        if run is not None:
+            return run._replace(gap_bound=gap(-math.log(run.prox)))
         longest = math.log(diameter / math.sqrt(rounds * (noise + bound**2 / batch)))
         best = scipy.optimize.minimize_scalar(  # it is convex in ln eta
             gap, bounds=(longest - 30, longest), method="bounded", options={"xatol": 1e-6})
         return Schedule(batch, rounds, math.exp(-best.x), float(best.fun))
 
-    return min(map(of, planning.batches(population)), key=lambda chosen: chosen.gap_bound)
+    possible = planning.batches(population) if run is None else [run.batch]
+    return min(map(of, possible), key=lambda chosen: chosen.gap_bound)
 
 
 def multi_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,

@@ -1,22 +1,33 @@
 """The number of rounds of recursive regularisation, and the weight of its first regulariser.
 
 **Theorem.** Let records be independent, their operators monotone and of norm at most L on a set of
-diameter B, and D_t^2 at least E ||z_t - z*_t||^2, z_t the output of round t and z*_t the solution
-of its problem on the population. Then for any lambda > 0 and T >= 1 the strong gap is at most
+diameter B, of which no point is further than R from the start. Public terms are monotone, with an
+operator of norm at most P, and L_all = L + P. Let D_t^2 be at least E ||z_t - z*_t||^2, z_t the
+output of round t and z*_t the solution of its problem on the population. With mu = 4 lambda (2^T -
+1), q = B - (B - R) / (2^T - 1), kappa_t = 1 - 2^-t and
 
-    sqrt(2) L D_T + 4 lambda B (B + sum_{t < T} 2^t (1 + (2^t - 1) / (2^(t+1) - 1)) D_t).
+    S = 4 lambda (R + sum_{t < T} 2^t (1 + kappa_t^2 / (1 + 2 kappa_t))^(1/2) D_t),
 
-With mu_t = 4 lambda (2^t - 1), m = floor(n / T) records a round, r the Gaussian's ratio of noise to
-sensitivity, rho the slack of certificates and K the iterates of a round of descent-ascent,
+the strong gap is, for any lambda > 0 and T >= 1, at most
 
-    D_t^2 = (L / mu_t)^2 ((1 / sqrt(m) + 2 rho / m)^2 + 4 (1 + 2 rho)^2 d r^2 / m^2)   (`recursive`)
-    D_t   = L / (mu_t sqrt(m)) + e_t,    A_1 = B,   A_t = D_{t-1} + L / (mu_t sqrt(m)),
+    sqrt(2) L_all D_T  +  (S q - S^2 / mu  if 2 S <= mu q,  else  mu q^2 / 4).
+
+With mu_t = 4 lambda (2^t - 1), m = floor(n / T) records a round, z the noise multiplier, rho the
+slack of certificates, p the part by which samples are drawn less often than their rate says, and K
+the iterates of a round of descent-ascent,
+
+    D_t^2 = (L / mu_t)^2 ((1 / sqrt(m) + 2 rho / m)^2 + (1 + 2 rho)^2 d z^2 / m^2)     (`recursive`)
+    D_t   = E_t + e_t,    E_t = (L / mu_t) (1 / sqrt(m) + p),
+    A_1   = min{R, L_all / mu_1},    A_t = D_{t-1} + E_t,
     e_t^2 = ((K + ln K) H^2 / mu_t^2 + 2 A_t^2) / (K (K + 1))      (`recursive_sgda`)
-    e_t^2 = (S (A_t^2 / a_t + a_t) + mu_t B^2 / K if composite) / mu_t       (its paper's steps)
+    e_t^2 = (S_t (A_t^2 / a_t + a_t) + mu_t B^2 / K if composite) / mu_t     (its paper's steps)
 
-where H^2 = 4 L^2 + d sigma^2 + V, V the sampling variance of a release, a_t the step's D_t and
-S^2 = (L_t^2 + d sigma^2 + V) / K with L_t as in `recursive_sgda`. A plan takes the lambda and, by
-default, the T of the smallest bound. More records never raise it.
+where H^2 = 4 L_all^2 + d sigma^2 + V, V the sampling variance of a release, a_t the step's D_t and
+S_t^2 = (L_t^2 + d sigma^2 + V) / K with L_t as in `recursive_sgda`, of L_all. A plan takes the
+lambda and, by default, the T of the smallest bound. More records never raise it. T = 1, one
+regularised solution with noise, is best up to n of about 10^5, level with T = 5 at 2.5 10^5, and 17
+% worse than T = 6 at 10^6 (`recursive`, epsilon 1, d 10, R = B): by its own theorem recursion pays
+from about 10^6 records on.
 
 *Proof.* Let G be the mean operator, H_t = G + mu_t (. - c_t), and nu_t = 4 lambda 2^t, so H_{t+1} =
 H_t + nu_t (. - z_t). (a) Let u solve round t's problem on its part, with the mean operator G_S. The
@@ -24,19 +35,26 @@ two inequalities that define u and z*_t, added, and G_S monotone give mu_t ||u -
 ||G_S(z*_t) - G(z*_t)||, whose square has a mean of at most L^2 / m: z*_t does not depend on part t.
 Adding noise and projecting add at most its second moment, which proves the first D_t. (b) With a =
 z*_t - z_t, b = z*_{t+1} - z_t and delta = a - b the inequalities of z*_t and z*_{t+1} give mu_t
-||delta||^2 <= nu_t <b, delta>. So ||b|| <= ||a||, and ||delta|| <= ||a|| nu_t / (mu_t + nu_t) =
-||a|| 2^t / (2^(t+1) - 1). Hence ||z*_T - z_k|| is at most D_k + sum_{k < t < T} 2^t / (2^(t+1) - 1)
-D_t, with D_0 = B. (c) The gap of z*_T is at most sup_u
-<G(z*_T), z*_T - u> <= mu_T <z*_T - c_T, u - z*_T> <= 4 lambda B sum_{k < T} 2^k ||z*_T - z_k||, and
-gaps are sqrt(2) L-Lipschitz. (d) Decaying steps are z_{k+1} = argmin <g_k, z> + (mu/2) ||z - c||^2
-+ (mu k / 2) ||z - z_k||^2, with g_k = G_S(z_k) + noise. Strong convexity of the objective,
-monotonicity of G_S and <G_S(u) + mu (u - c), z_k - u> >= 0 give, for a_k = E ||z_k - u||^2,
+||delta||^2 <= nu_t <b, delta>, that is kappa_t ||delta||^2 <= <b, delta>. As a = b + delta, so (1 +
+2 kappa_t) ||delta||^2 + ||b||^2 <= ||a||^2, and by Cauchy and Schwarz kappa_t ||delta|| + ||b|| <=
+(1 + kappa_t^2 / (1 + 2 kappa_t))^(1/2) ||a||. Let s_t = sum_{k < t} 2^k ||z*_t - z_k||, so s_1 =
+||z*_1 - z_0|| <= R. Passing to z*_{t+1} moves each of its terms by ||delta|| and adds 2^t ||b||:
+s_{t+1} <= s_t + (2^t - 1) ||delta|| + 2^t ||b||, of which (2^t - 1) = 2^t kappa_t. So 4 lambda E
+s_T <= S. (c) Let c = sum_{k < T} 2^k z_k / (2^T - 1), and s = ||z*_T - c||, so mu E s <= S. The
+inequality of z*_T gives sup_u <G(z*_T), z*_T - u> <= mu sup_u <z*_T - c, u - z*_T> <= mu (s q -
+s^2), since ||u - c|| <= q: z_0 has the weight 1 / (2^T - 1) in c and is at most R from u, and the
+other z_k lie in the set. That is concave in s, so by Jensen its mean is at most its value at E s,
+which grows up to q / 2; and gaps are sqrt(2) L_all-Lipschitz. (d) Samples that are drawn again
+until they fit have the mean (1 - p) G_S, which moves u by p L / mu_t at most. Decaying steps are
+z_{k+1} = argmin <g_k, z> + (mu/2) ||z - c||^2 + (mu k / 2) ||z - z_k||^2, with g_k = G_S(z_k) +
+noise. Strong convexity of the objective, monotonicity of G_S and <G_S(u) + mu (u - c), z_k - u> >=
+0 give, for a_k = E ||z_k - u||^2,
 
     (k + 2) a_{k+1} <= k a_k + E ||g_k + mu (u - c)||^2 / (mu^2 k),
 
-and mu ||u - c|| <= L, from the same inequality at z = c. So E ||g_k + mu (u - c)||^2 <= H^2, and
-the sum of k + 1 times this is K (K + 1) a_K <= 2 a_1 + (K + ln K) H^2 / mu^2. Constant steps are
-Lemma 20's, for a fixed comparator. QED.
+and mu ||u - c|| <= L_all, from the same inequality at z = c. So E ||g_k + mu (u - c)||^2 <= H^2,
+and the sum of k + 1 times this is K (K + 1) a_K <= 2 a_1 + (K + ln K) H^2 / mu^2. Constant steps
+are Lemma 20's, for a fixed comparator. QED.
 
 Steps (a) to (c) ask for no gradient, so the bound holds for the gap sup_u <G(u), z - u> of a
 monotone variational inequality, too.
@@ -55,8 +73,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import scipy
 
-from jaxminimax.algorithms import planning
+from jaxminimax.algorithms import bounds, planning
 from jaxminimax.base import checks
+from jaxminimax.base.types import HyperT
 from jaxminimax.mechanism import Full, Poisson
 
 MODES = ("tight", "paper", "manual")
@@ -70,7 +89,7 @@ class Schedule(NamedTuple):
       population: m, the number of records of a round.
       base: lambda, the first regularisation.
       gap_bound: the theorem's bound on the strong gap.
-      vacuous: whether the bound is above the trivial L B.
+      vacuous: whether the bound is above the trivial L_all B.
       why: sentences.
     """
 
@@ -92,13 +111,16 @@ class Public:
       diameter: B, the diameter of W x V.
       epsilon: epsilon of the privacy target; None without privacy.
       delta: delta of the privacy target.
-      ratio: r, the Gaussian's ratio of noise to sensitivity.
+      multiplier: z, the noise multiplier: of `recursive`, or of one release of descent-ascent on
+        all records of a part.
       slack: rho, the slack of certificates; None for descent-ascent.
       inner: K, the iterates of a round of descent-ascent; None for `iterates`.
       sampling: the sampling of a round of descent-ascent; None for `drawn`.
       decaying: whether the steps of descent-ascent decay; see `recursive_sgda`.
       composite: whether constant steps handle the quadratic in the projection.
       excess: deviation of descent-ascent's calibrated noise divided by that of full batches.
+      public_bound: P, the largest norm of the public terms' operator.
+      radius: R, the largest distance of a point of the set from the start; None for B.
     """
 
     dim: int
@@ -106,13 +128,15 @@ class Public:
     diameter: float
     epsilon: float | None
     delta: float
-    ratio: float
+    multiplier: float
     slack: float | None = None
     inner: int | None = None
     sampling: Any = None
     decaying: bool = True
     composite: bool = False
     excess: float = 1.0
+    public_bound: float = 0.0
+    radius: float | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers out of range."""
@@ -123,14 +147,24 @@ class Public:
         if self.inner is not None:
             checks.count("inner", self.inner, low=2)
 
+    @property
+    def whole(self) -> float:
+        """L_all = L + P."""
+        return self.bound + self.public_bound
+
+    @property
+    def far(self) -> float:
+        """R."""
+        return bounds.reaches(self.diameter, self.radius)[0]
+
     def iterates(self, m: int) -> int:
-        """K for m records a round: min{m, m^2 / (d r^2)}, beyond which steps limit no error.
+        """K for m records a round: min{m, 4 m^2 / (d z^2)}, beyond which steps limit no error.
 
         That is no less than Theorem 21's min{m / 8, m^2 epsilon^2 / (32 d ln(1/delta))}.
         """
         if self.inner is not None:
             return self.inner
-        noise = self.dim * self.ratio**2
+        noise = self.dim * self.multiplier**2 / 4
         return max(2, m if noise <= m else math.ceil(m**2 / noise))
 
     def drawn(self, m: int) -> Any:
@@ -144,7 +178,7 @@ class Public:
     def _variance(self, m: int) -> float:
         """The variance d sigma^2 + V of one release on a part of m records."""
         k = self.iterates(m)
-        noise = self.dim * (2 * self.bound * self.ratio * self.excess / m) ** 2 * (k - 1)
+        noise = self.dim * (self.bound * self.multiplier * self.excess / m) ** 2 * (k - 1)
         drawn = self.drawn(m)
         spread = drawn.spread()
         # without fresh samples, as of disjoint ones, that of one sample
@@ -153,15 +187,16 @@ class Public:
     def distances(self, base: float, m: int, rounds: int) -> list[float]:
         """D_1, ..., D_T of the theorem, for lambda = `base` and m records a round."""
         far: list[float] = []
+        less = 0.0 if self.slack is not None else self.drawn(m).drawn_less(m)
         for t in range(1, rounds + 1):
             mu = 4 * base * (2.0**t - 1)
-            sampled = self.bound / (mu * math.sqrt(m))
+            sampled = self.bound / mu * (1 / math.sqrt(m) + less)
             if self.slack is not None:
-                noise = 2 * (1 + 2 * self.slack) * self.bound * self.ratio / (mu * m)
+                noise = (1 + 2 * self.slack) * self.bound * self.multiplier / (mu * m)
                 certified = sampled + 2 * self.slack * self.bound / (mu * m)
                 far.append(math.hypot(certified, noise * math.sqrt(self.dim)))
             else:
-                start = far[-1] + sampled if far else self.diameter
+                start = far[-1] + sampled if far else min(self.far, self.whole / mu)
                 far.append(sampled + self._error(base, m, t, mu, start))
         return far
 
@@ -169,25 +204,32 @@ class Public:
         """e_t, for a round whose start is so far from its solution."""
         k, variance = self.iterates(m), self._variance(m)
         if self.decaying:
-            second = 4 * self.bound**2 + variance  # H^2
+            second = 4 * self.whole**2 + variance  # H^2
             return math.sqrt(((k + math.log(k)) * second / mu**2 + 2 * start**2) / (k * (k + 1)))
         hint = float(step_distance(self.bound, base, self.diameter, m, t))
-        steep = self.bound + (0.0 if self.composite else mu * self.diameter)
+        steep = self.whole + (0.0 if self.composite else mu * self.diameter)
         excess = math.sqrt((steep**2 + variance) / k) * (start**2 / hint + hint)
         return math.sqrt(excess / mu + (self.diameter**2 / k if self.composite else 0.0))
 
+    def terms(self, base: float, m: int, rounds: int) -> tuple[float, float, float, float]:
+        """D_T, S, mu and q of the theorem."""
+        far = self.distances(base, m, rounds)
+        kept = [1 - 2.0**-t for t in range(1, rounds)]  # kappa_t
+        moved = sum(2.0**t * math.sqrt(1 + k**2 / (1 + 2 * k)) * d
+                    for t, (k, d) in enumerate(zip(kept, far[:-1], strict=True), 1))
+        mu, pull = 4 * base * (2.0**rounds - 1), 4 * base * (self.far + moved)  # S
+        return far[-1], pull, mu, self.diameter - (self.diameter - self.far) / (2.0**rounds - 1)
+
     def gap(self, base: float, m: int, rounds: int) -> float:
         """The theorem's bound."""
-        far = self.distances(base, m, rounds)
-        moved = sum(2.0**t * (1 + (2.0**t - 1) / (2.0 ** (t + 1) - 1)) * d
-                    for t, d in enumerate(far[:-1], 1))
-        return math.sqrt(2) * self.bound * far[-1] + 4 * base * self.diameter * (
-            self.diameter + moved)
+        last, pull, mu, reach = self.terms(base, m, rounds)
+        bias = pull * (reach - pull / mu) if 2 * pull <= mu * reach else mu * reach**2 / 4
+        return math.sqrt(2) * self.whole * last + bias
 
     def base(self, mode: str, kappa: float, m: int, rounds: int) -> float:
         """The regularisation lambda for so many rounds of m records."""
         unit = self.bound / self.diameter
-        if mode != "paper":  # the bound is convex in ln lambda
+        if mode != "paper":  # the bound has one minimum in ln lambda
             best = scipy.optimize.minimize_scalar(
                 lambda x: self.gap(unit * math.exp(x), m, rounds), bounds=(-20, 20),
                 method="bounded", options={"xatol": 1e-7})
@@ -198,6 +240,12 @@ class Public:
             alpha = 0.0 if self.epsilon is None else self.bound * planning.privacy_term(
                 self.dim, self.epsilon, self.delta / 2) / m
         return 48 / self.diameter * (alpha + self.bound / math.sqrt(m))
+
+
+def guaranteed(hyper: HyperT, public: Public, chosen: Schedule) -> planning.Plan[HyperT]:
+    """Returns the plan of a schedule, with the bound for the noise that `public` says."""
+    return planning.guaranteed(hyper, public.gap(chosen.base, chosen.population, chosen.rounds),
+                               public.whole * public.diameter, *chosen.why)
 
 
 def step_distance(bound: Any, base: Any, diameter: Any, m: Any, t: Any) -> Any:
@@ -216,7 +264,8 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
       mode: "tight", the lambda of the smallest bound; "manual", kappa times that; or "paper".
       kappa: the factor of "manual".
       rounds: "bound_optimal", the T of the smallest bound; "largest" T with 2^T lambda B <= L, as
-        in the paper; or a number.
+        in the paper, where with "tight" 2 S <= mu q too, beyond which only the last round counts;
+        or a number.
 
     Raises:
       ValueError: for numbers out of range.
@@ -233,10 +282,15 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
     def gap(count: int) -> float:
         return public.gap(base(count), population // count, count)
 
+    def useful(count: int) -> bool:  # whether the rounds before the last one lower the bound
+        _, pull, mu, reach = public.terms(base(count), population // count, count)
+        return 2 * pull <= mu * reach
+
     possible = range(1, max(1, int(math.log2(population))) + 1)
     if isinstance(rounds, str):
         checks.one_of("rounds", rounds, ("bound_optimal", "largest"))
-        feasible = [t for t in possible if 2**t * base(t) * diameter <= bound]
+        feasible = [t for t in possible if 2**t * base(t) * diameter <= bound
+                    and (mode != "tight" or useful(t))]
         count = max(feasible, default=1) if rounds == "largest" else min(possible, key=gap)
     else:
         checks.count("rounds", rounds)
@@ -244,11 +298,11 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
         count = int(rounds)
     why = ["The strong gap, for independent records, by the theorem of "
            "jaxminimax/algorithms/recursion.py on the algorithm of Bassily, Guzman and Menart "
-           "(2023).", planning.with_trivial(gap(count), bound * diameter)]
+           "(2023)."]
     if public.slack is None:
         why.append("It is for losses of which nothing is clipped: L bounds the norm of every "
-                   "record's operator, public terms included.")
+                   "record's operator.")
     if mode != "tight":
         why.append(f"lambda is that of mode={mode!r}, not the one of the smallest bound.")
     return Schedule(count, population // count, base(count), gap(count),
-                    gap(count) >= bound * diameter, tuple(why))
+                    gap(count) >= public.whole * diameter, tuple(why))

@@ -45,7 +45,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import descent, planning, recursion
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Repeat, Resolvent, composed, resolvent
+from jaxminimax.mechanism import Repeat, Resolvent, composed, costs, resolvent
 from jaxminimax.releases.solutions import release_resolvent
 
 
@@ -126,7 +126,8 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0,
          rounds: int | str = "bound_optimal", modulus: float = 0.0, slack: float = 0.01,
-         solver: Any = None) -> planning.Plan[Hyper]:
+         solver: Any = None, public_bound: float = 0.0, public_smooth: float = 0.0,
+         radius: float | None = None) -> planning.Plan[Hyper]:
     """Plans rounds and lambda by the theorem, see `recursion`.
 
     Privacy rests on the constants of this call: the operator of a record of any content must be
@@ -149,18 +150,24 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
       slack: rho, the slack of certificates, relative to half of the sensitivity.
       solver: `(key, problem, residual) -> point`, see `mechanism.Resolvent`;
         `solvers.near_linear` is faster if the condition number is large.
+      public_bound: P, the largest norm of the public terms' operator; 0 for none.
+      public_smooth: its Lipschitz constant: without it certificates of a problem with public terms
+        fail, and the result is NaN.
+      radius: R, the largest distance of a point of the set from the start; None for B.
 
     Raises:
       ValueError: for numbers out of range.
     """
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
-                              target.gaussian(), slack)
+                              target.multiplier(), slack, public_bound=public_bound,
+                              radius=radius)
     planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
-    query = Resolvent(bound=bound, prox=4 * planned.base, lipschitz=float(smooth), doubling=True,
-                      diameter=diameter, slack=slack, population=planned.population,
+    query = Resolvent(bound=bound, prox=4 * planned.base, lipschitz=float(smooth + public_smooth),
+                      doubling=True, diameter=diameter, slack=slack, population=planned.population,
                       modulus=modulus, assumes="monotone", solver=solver)
     hyper = target.noise(Hyper(query=certified(query, planned.rounds), iterations=planned.rounds))
-    return planning.Plan(hyper, planned.gap_bound, planned.vacuous, planned.why, bound * diameter)
+    noisy = dataclasses.replace(public, multiplier=costs.concrete(hyper.query.noise_multiplier))
+    return recursion.guaranteed(hyper, noisy, planned)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:

@@ -111,14 +111,15 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "bound_optimal",
          inner: int | None = None, sampling: Sampling | None = None,
-         composite: bool = False, decaying: bool | None = None) -> planning.Plan[Hyper]:
+         composite: bool = False, decaying: bool | None = None, public_bound: float = 0.0,
+         radius: float | None = None) -> planning.Plan[Hyper]:
     """Plans rounds and lambda by the theorem, see `recursion`.
 
     Args:
       target: the privacy target; without epsilon there is no noise.
       population: n, the number of records.
       dim: d, the number of coordinates of both players together.
-      bound: L, the joint clip norm.
+      bound: L, the largest norm of a record's operator: the joint clip norm.
       diameter: B, the diameter of W x V.
       mode: "tight", the lambda of the theorem's smallest bound; "manual", kappa times that; or
         "paper".
@@ -130,27 +131,30 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
         records.
       composite: whether constant steps handle the quadratic in the projection.
       decaying: whether steps decay; None for True if mode is "tight".
+      public_bound: P, the largest norm of the public terms' operator; 0 for none.
+      radius: R, the largest distance of a point of the set from the start; None for B.
 
     Raises:
       ValueError: for numbers out of range.
     """
     decaying = mode == "tight" if decaying is None else decaying
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
-                              target.gaussian(), inner=inner, sampling=sampling, decaying=decaying,
-                              composite=composite)
+                              target.multiplier(), inner=inner, sampling=sampling,
+                              decaying=decaying, composite=composite, public_bound=public_bound,
+                              radius=radius)
     planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = planning.joint_query(bound, planned.population, public.drawn(planned.population))
     hyper = target.noise(Hyper(
         query=query, base=planned.base, diameter=diameter, rounds=planned.rounds,
         inner=public.iterates(planned.population), composite=composite, decaying=decaying))
-    if target.epsilon is not None:  # what the samples really cost, over full batches' r
+    if target.epsilon is not None:  # what the samples really cost, over full batches' z
         z = grid.check_noise(hyper.query).w
-        full = 2 * public.ratio * math.sqrt(hyper.inner - 1) / planned.population
+        full = public.multiplier * math.sqrt(hyper.inner - 1) / planned.population
         public = dataclasses.replace(public, excess=z / batch_size(query) / full)
         planned = recursion.schedule(public, population, mode=mode, kappa=kappa,
                                      rounds=planned.rounds)
         hyper = dataclasses.replace(hyper, base=planned.base)
-    return planning.Plan(hyper, planned.gap_bound, planned.vacuous, planned.why, bound * diameter)
+    return recursion.guaranteed(hyper, public, planned)
 
 
 def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:

@@ -26,16 +26,19 @@ Examples:
     True
 """
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import optax
+import scipy
 
-from jaxminimax.algorithms import descent, planning
+from jaxminimax.algorithms import bounds, descent, planning
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
+from jaxminimax.mechanism.costs import concrete
 
 State = descent.State  # its memory: both players' optimisers
 
@@ -114,42 +117,63 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float,
          smooth: float | None = None, diameter: float | None = None, passes: str = "many",
-         batch: int | None = None) -> planning.Plan[Hyper]:
-    """Plans many passes by Theorem 2, or one pass over disjoint batches.
+         batch: int | None = None, mode: str = "tight", public_bound: float = 0.0,
+         public_smooth: float = 0.0, radius: float | None = None) -> planning.Plan[Hyper]:
+    """Plans many passes over Poisson samples, or one pass over disjoint batches.
 
-    Many passes take Poisson samples of m = max{1, n sqrt(epsilon / (4 T))} records in T = n rounds
-    with the steps of `theorem2_step`, or without `smooth` in T = n^2 rounds. One pass is the
-    baseline of Appendix A.2 in Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909:
+    **Many passes** take samples of m = max{1, n sqrt(epsilon / (4 T))} records in T = n rounds, or
+    without `smooth` in T = n^2. With `diameter` the step minimises a bound on the weak gap on the
+    population,
 
-        sigma = 2 L r / b,   step = B / sqrt(T (L^2 + d sigma^2)),   T = n / b,
+        R^2 / (2 eta T) + (eta / 2) (L_all^2 + V) + rho_D (V / T)^(1/2)  +  2^(1/2) L E gamma,
 
-    whose strong gap is at most 2 B ((L^2 + d sigma^2) / T)^(1/2). With batches of one record each
-    release is private for the owner of the record, without a trusted server (local privacy);
+    V = (1 - q) L^2 / m + d sigma^2 (`bounds.average_gap` and `bounds.descent_stability`, for
+    records whose operators are monotone). Steps with mode="paper", or without a diameter, are those
+    of Theorem 2, `theorem2_step`, two to four times as long.
+
+    **One pass** is the baseline of Appendix A.2 in Bassily, Guzman and Menart, COLT 2023,
+    arXiv:2302.12909, with sigma = L z / b, z the noise multiplier, and T = n / b:
+
+        step = R / (T (L_all^2 + d sigma^2))^(1/2),
+        R^2 / (2 step T) + (step / 2) (L_all^2 + d sigma^2)
+            + rho_D ((L^2 / b + d sigma^2) / T)^(1/2)
+
+    bounds its strong gap on the population (`bounds`, Theorem (A)). The second moment of a step is
+    at most that: with a = ||E G(z)|| it is (a + P)^2 + (L^2 - a^2) / b + d sigma^2, which grows
+    with a up to L. The published noise forgets that replacing a record moves its operator by 2 L,
+    and the published step divides by epsilon where it should multiply. With batches of one record
+    each release is private for the owner of the record, without a trusted server (local privacy);
     larger batches need a server and have less noise.
 
     Args:
       target: the privacy target.
       population: n, the number of records.
-      dim: d, the number of coordinates of both players together; of the larger player for many
-        passes.
-      bound: L, the largest norm of a record's operator, players together: the joint clip. The
-        guarantee of one pass is for an L that includes the public terms.
-      smooth: the operator's Lipschitz constant, for many passes; None if unknown.
-      diameter: B, the diameter of W x V, for one pass.
+      dim: d, the number of coordinates of both players together; for Theorem 2's steps that of the
+        larger player.
+      bound: L, the largest norm of a record's operator, players together: the joint clip.
+      smooth: the Lipschitz constant of a record's operator, for many passes; None if unknown.
+      diameter: D, the diameter of W x V, for one pass and for a guarantee.
       passes: "many" or "one".
-      batch: the batch size of one pass; None for the best, 2 r sqrt(d).
+      batch: the batch size of one pass; None for that of the smallest bound.
+      mode: "tight", the step of the smallest bound of many passes, or "paper".
+      public_bound: P, the largest norm of the public terms' operator; 0 for none.
+      public_smooth: its Lipschitz constant.
+      radius: R, the largest distance of a point of the set from the start; None for D.
 
     Raises:
       ValueError: for numbers that are out of range or missing.
     """
     checks.one_of("passes", passes, ("one", "many"))
-    planning.check_numbers(population=population, dim=dim, bound=bound)
+    checks.one_of("mode", mode, ("tight", "paper"))
     if passes == "one":
-        return _one_pass(target, population, dim, bound, diameter, batch)
+        planning.check_numbers(diameter=diameter)
+        assert diameter is not None
+        return _one_pass(target, population, dim, bound, batch, public_bound, diameter, radius)
     if batch is not None:
         raise ValueError("batch is for passes='one': leave it out, Theorem 2 sets it.")
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `theorem2_step`
-    step = theorem2_step(population=population, dim=dim, smooth=smooth, epsilon=epsilon,
+    steep = None if smooth is None else smooth + public_smooth
+    step = theorem2_step(population=population, dim=dim, smooth=steep, epsilon=epsilon,
                          delta=target.delta)
     rounds = int(population) ** 2 if smooth is None else population
     if rounds >= 2**31:
@@ -157,35 +181,65 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
                          f"{population}: the counter of releases has 32 bits. Give smooth, or take "
                          "jmm.recursive_sgda, which needs none.")
     size = min(population, max(1, round(population * math.sqrt(epsilon / (4 * rounds)))))
-    query = planning.joint_query(bound, population, Poisson(rate=size / population))
+    sampling = Poisson(rate=size / population)
+    query = planning.joint_query(bound, population, sampling)
     hyper = target.noise(Hyper(query=query, step=step, iterations=rounds))
-    return planning.Plan(hyper, None, False, (
-        f"The weak gap by Theorem 2({'b' if smooth is None else 'a'}) of Yang et al. (2022), a "
-        "rate.", "Samples are Poisson's, and the noise is calibrated to them."))
+    why = ("Samples are Poisson's, and the noise is calibrated to them.",
+           f"Theorem 2({'b' if smooth is None else 'a'}) of Yang et al. (2022) has this order.")
+    if diameter is None:
+        return planning.Plan(hyper, None, False, (
+            "The weak gap, as a rate: for a bound, and for its step, give diameter.", *why),
+            gap="weak")
+    spread = 1 - size / population
+    variance = bounds.fresh_variance(bound=bound, batch=size, dim=dim, spread=spread,
+                                     multiplier=concrete(hyper.query.noise_multiplier.w))
+    whole, among = bound + public_bound, {"diameter": diameter, "radius": radius}
+
+    def gap(step: float) -> float:
+        empirical = bounds.average_gap(step=step, rounds=rounds, second=whole**2 + variance,
+                                       variance=variance, **among)
+        moved = bounds.descent_stability(
+            population=population, bound=bound, step=step, rounds=rounds, batch=size,
+            spread=spread, smooth=steep, public_bound=public_bound)
+        return bounds.weak_gap(
+            empirical=bounds.with_redraws(
+                empirical, sampling.drawn_less(population), bound=bound, diameter=diameter,
+                public_bound=public_bound), stability=moved, bound=bound)
+
+    chosen = step.w
+    if mode == "tight":
+        longest = math.log(bounds.best_step(rounds=rounds, second=whole**2 + variance, **among))
+        chosen = math.exp(scipy.optimize.minimize_scalar(
+            lambda x: gap(math.exp(x)), bounds=(longest - 15, longest), method="bounded",
+            options={"xatol": 1e-4}).x)
+    return planning.guaranteed(
+        dataclasses.replace(hyper, step=Saddle(chosen, chosen)), gap(chosen), whole * diameter,
+        "The weak gap, for independent records of which nothing is clipped and each of which has a "
+        "monotone operator, by the bounds of `sgda.plan`.", *why, gap="weak")
 
 
-def _one_pass(target: planning.Target, population: int, dim: int, bound: float,
-              diameter: float | None, batch: int | None) -> planning.Plan[Hyper]:
-    planning.check_numbers(diameter=diameter)
-    assert diameter is not None
-    ratio = target.gaussian()
-    if batch is None:
-        batch = min(population, max(1, round(2 * ratio * math.sqrt(dim))))
-    checks.count("batch", batch)
+def _one_pass(target: planning.Target, population: int, dim: int, bound: float, batch: int | None,
+              public_bound: float, diameter: float, radius: float | None) -> planning.Plan[Hyper]:
+    whole = bound + public_bound
+
+    def of(batch: int, multiplier: float) -> tuple[float, float, int, int]:
+        rounds, noise = max(1, population // batch), dim * (bound * multiplier / batch) ** 2
+        among = {"rounds": rounds, "second": whole**2 + noise, "diameter": diameter,
+                 "radius": radius}
+        step = bounds.best_step(**among)
+        return bounds.average_gap(step=step, variance=bound**2 / batch + noise,
+                                  **among), step, batch, rounds
+
+    one = target.multiplier()
+    batch = min(of(b, one) for b in (planning.batches(population) if batch is None else [batch]))[2]
     query = planning.joint_query(bound, population, Disjoint(batch=batch))
-    rounds = max(1, population // batch)
-    second = bound**2 * (1 + dim * (2 * ratio / batch) ** 2)
-    step = diameter / math.sqrt(rounds * second)
-    hyper = target.noise(Hyper(query=query, step=Saddle(step, step), iterations=rounds))
-    gap = 2 * diameter * math.sqrt(second / rounds)
-    trivial = bound * diameter
-    return planning.Plan(hyper, gap, gap >= trivial, (
-        "The strong gap of one pass, for saddle points, Appendix A.2 of Bassily, Guzman and Menart "
-        "(2023).", planning.with_trivial(gap, trivial),
-        "It is for losses of which nothing is clipped: L bounds the norm of every record's "
-        "operator, public terms included.",
-        "The published noise forgets that replacing a record moves its operator by 2 L, and the "
-        "published step divides by epsilon where it should multiply."), trivial)
+    hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0),
+                               iterations=max(1, population // batch)))
+    gap, step, *_ = of(batch, concrete(hyper.query.noise_multiplier.w))
+    return planning.guaranteed(
+        dataclasses.replace(hyper, step=Saddle(step, step)), gap, whole * diameter,
+        "The strong gap of one pass over independent records of which nothing is clipped, by the "
+        "bound of `sgda.plan`, after Appendix A.2 of Bassily, Guzman and Menart (2023).")
 
 
 def theorem2_step(*, population: int, dim: int, epsilon: float, delta: float,

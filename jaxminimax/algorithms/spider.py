@@ -48,7 +48,8 @@ from jaxminimax.algorithms import descent, planning
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Difference, Full, Sampling, Windows
-from jaxminimax.releases.sums import public_term, release_in_window
+from jaxminimax.releases.release_keys import public_term
+from jaxminimax.releases.sums import release_in_window
 
 
 @pytree_dataclass
@@ -136,7 +137,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     rho = step L V^(1/2) / C_1, with V the variance of a release of `sgda` in as many rounds.
 
     The average of T rounds is off by about (C_1 / L)^2 / (step T) without noise, and by step V for
-    it, V = C_1^2 T / Q with Q = (n / (2 r))^2 / d, r the Gaussian's ratio of noise to sensitivity.
+    it, V = C_1^2 T / Q with Q = (n / z)^2 / d, z the noise multiplier of a single release.
     The two are equal at T = Q^(1/2) / (step L), which is Q by the default step. By that step the
     first is of the order of the sample's error, n^(-1/2), at T = n, and half of it at T = 4 n.
 
@@ -156,12 +157,10 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     Raises:
       ValueError: for numbers out of range, or if rho is 1/4 or more, where `sgda` has less noise.
     """
-    planning.check_numbers(bound=bound, smooth=smooth, population=population, dim=dim)
-    checks.number("anchors", anchors, low=0.0, high=1.0)
     if step is not None:
         checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
     if iterations is None:
-        noise = 2 * target.gaussian() * math.sqrt(dim) / population  # Q^(-1/2)
+        noise = target.multiplier() * math.sqrt(dim) / population  # Q^(-1/2)
         most = min(4 * population, planning.MOST_ROUNDS)
         scaled = noise**2 if step is None else noise * step * smooth  # 1 / T
         iterations = most if scaled * most <= 1 else math.ceil(1 / scaled)
@@ -191,4 +190,4 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
         "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
         f"rho is {rho:.3g} by the noise alone: variance reduction has at least {4 * rho:.2g} times "
         "the noise variance of sgda, more where the gradient moves the points further.",
-        "This algorithm is experimental."))
+        "This algorithm is experimental."), on="records")

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -26,6 +27,7 @@ from jax.sharding import Mesh
 
 from jaxminimax import mechanism
 from jaxminimax.accounting import Ledger, statement
+from jaxminimax.algorithms import planning
 from jaxminimax.base import arguments, checks, identity, programs, types
 from jaxminimax.base.types import Algorithm, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
@@ -158,6 +160,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         saved_runs.check_folder(checkpoint, key)
     described = algorithm.mechanism(hyper)
     mechanism.composed.check(described)
+    for text in planning.warnings_of_public(hyper, problem):
+        warnings.warn(text, stacklevel=2)
     total = hyper.iterations
     every = max(1, total // 100) if every is None else every
     checks.count("every", every)

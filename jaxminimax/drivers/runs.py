@@ -7,7 +7,6 @@ The keywords are those of the algorithm's own `plan`, which receives the account
 
 import contextlib
 import dataclasses
-import functools
 import importlib.util
 import inspect
 from collections.abc import Callable
@@ -17,17 +16,19 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.accounting import Statement, calibrate, calibrate_noise
+from jaxminimax.algorithms import planning
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
-from jaxminimax.mechanism import Solution, composed
+from jaxminimax.mechanism import Solution, composed, costs
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases import record_isolation
 from jaxminimax.releases.watch import update
 
 
 def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: float,
-         neighbours: str = "replace_one", **numbers: Any) -> Plan[HyperT]:
+         neighbours: str = "replace_one", problem: AnyProblem | None = None,
+         **numbers: Any) -> Plan[HyperT]:
     """Plans a run by an algorithm's theorem, with the noise that the privacy target needs.
 
         planned = jmm.plan(jmm.proximal, epsilon=1.0, delta=1e-6, population=n, dim=d, bound=M,
@@ -40,11 +41,13 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
         plan allows that.
       delta: delta of the privacy target.
       neighbours: the neighbouring relation of the privacy target.
+      problem: a problem of groups, whose constants its plans read; or the problem that the plan is
+        for, to refuse one with public terms if `public_bound` is left out.
       **numbers: public numbers, the keywords of `algorithm.plan`.
 
     Raises:
       ValueError: for an algorithm without a plan, numbers that are missing or unknown to it, or out
-        of range.
+        of range, or no `public_bound` for a problem with public terms.
       TypeError: for an object that is no algorithm.
 
     Examples:
@@ -64,14 +67,28 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
             return composed.with_noise_of_all(hyper, 0.0)
         return calibrate(algorithm, hyper, epsilon, delta, neighbours=neighbours)
 
-    target = Target(epsilon, delta, noise, functools.partial(gaussian_ratio, epsilon, delta))
+    def multiplier() -> float:
+        # a replaced record moves a sum by twice the clip norm
+        return gaussian_ratio(epsilon, delta) * (2 if neighbours == costs.REPLACE_ONE else 1)
+
+    target, names = Target(epsilon, delta, noise, multiplier), list(
+        inspect.signature(algorithm.plan).parameters)[1:]
+    if problem is not None and "problem" in names:
+        numbers["problem"] = problem
+    elif getattr(problem, "public", None) is not None and "public_bound" in names and not (
+            numbers.get("public_bound")):
+        raise ValueError(f"public_bound is missing, a bound on the norm of problem.public on the "
+                         f"feasible set: without it the guarantee of {name} is for a problem that "
+                         "has no public terms.")
     try:
         inspect.signature(algorithm.plan).bind(target, **numbers)
     except TypeError as error:
-        names = list(inspect.signature(algorithm.plan).parameters)[1:]
         raise ValueError(f"plan({name}, ...): {error}. Its public numbers are {', '.join(names)}."
                          ) from error
+    planning.check_given(numbers)
     planned: Plan[HyperT] = algorithm.plan(target, **numbers)
+    if planned.guarantee is not None or "public_smooth" in names:
+        planning.remember(planned.hyper, numbers)
     return planned
 
 

@@ -344,7 +344,7 @@ class CorrelatedSums(Once):
 PrefixSums = TreeSums | CorrelatedSums
 
 
-def sums_for(clip: float | jax.Array, leaves: int, parameters: int = 1) -> PrefixSums:
+def sums_for(clip: float | jax.Array, leaves: int, parameters: int | None = None) -> PrefixSums:
     """Noisy prefix sums with the least noise at equal privacy, by public numbers.
 
     Those of `planned_bands`, or a tree where that is better, as it is beyond some 10^5 leaves.
@@ -352,16 +352,19 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int = 1) -> Prefi
     Args:
       clip: of a leaf.
       leaves: Q.
-      parameters: numbers of a release.
+      parameters: the largest number of numbers that a release has: rounding is charged for as
+        many, and larger releases are refused. None for 2^20.
 
     Examples:
         >>> type(jmm.mechanism.sums_for(1.0, leaves=1000)).__name__
         'CorrelatedSums'
     """
-    tree = TreeSums(clip=clip, leaves=leaves)
+    most = grid.PARAMETERS if parameters is None else parameters
+    tree = TreeSums(clip=clip, leaves=leaves, parameters=most)
     if leaves >= _LONG:
         return tree
-    banded = CorrelatedSums(clip=clip, leaves=leaves, bands=planned_bands(leaves, None, parameters))
+    banded = CorrelatedSums(clip=clip, leaves=leaves, parameters=most,
+                            bands=planned_bands(leaves, None, parameters or 1))
     norm = norms(leaves, banded.bands)
     # of a tree's sums, the mean over t = 1, ..., Q of the number of bits that are set in t
     bits = float(np.mean(np.bitwise_count(np.arange(1, leaves + 1))))

@@ -261,6 +261,13 @@ class Sampling(abc.ABC):
                          f"{self!r}: which group is read next is not known in advance, so groups "
                          "have no passes and no parts in turn.")
 
+    def drawn_less(self, population: int) -> float:
+        """The part by which a record is drawn less often than the batch size says, at most.
+
+        A matter of utility: 0, unless samples are drawn again until they fit.
+        """
+        return 0.0
+
     def spread(self) -> float | None:
         """Bounds the variance of a sample's mean, over C^2 / m.
 

@@ -314,15 +314,21 @@ def read_groups(data: PyTree, sizes: tuple[int, ...],
     return Part(sum(sizes), read)
 
 
+def is_in(data: PyTree, place: Place) -> jax.Array:
+    """Whether there is a record at a place, by the data's shapes alone, bool `[]`."""
+    exists = jnp.array(True)
+    for index, length in zip(place, opening.check_place(data, place), strict=True):
+        exists &= (index >= 0) & (index < length)
+    return exists
+
+
 def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
     """The record at a place, and whether there is one: an index that is too large names none.
 
     Raises:
       ValueError: as `opening.check_place`.
     """
-    exists = jnp.array(True)
-    for index, length in zip(place, opening.check_place(data, place), strict=True):
-        exists &= (index >= 0) & (index < length)
+    exists = is_in(data, place)
     # out of range the nearest record is read, and `exists` is False
     if isinstance(data, sharding.Sharded):
         return sent_rows.record(data, place), exists

@@ -185,6 +185,16 @@ def _keyed(operator: Callable[..., Any]) -> Callable[[Saddle, PyTree], Saddle]:
     return _WithKey(operator)
 
 
+def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered,
+                number: jax.typing.ArrayLike) -> Saddle:
+    """The public term at z; that of a problem that draws has a key of its own."""
+    assert problem.public is not None
+    if not problem.random:
+        return problem.public(z)
+    # a key apart from those of sample, noise and operators
+    return problem.public(z, Keys(key, stream(mechanism), number).public())
+
+
 def with_key_data(examples: PyTree, rows: jax.Array, key_data: jax.Array | None,
                   group: jax.typing.ArrayLike = 0) -> PyTree:
     """Pairs of a record and the data of its key; the records themselves where nothing is drawn.

@@ -68,7 +68,8 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
       key: root key of the run, a secret. Noise is a function of it and the node alone.
       mechanism: what was promised to the accountant.
       spent: leaves already released, int32 `[]`.
-      problem: only `problem.operator` is used.
+      problem: `operator`, and `public`, whose operator at z is added to the leaf of a record, after
+        the noise: it reads no record, so it is neither clipped nor charged.
       z: the point to query; may depend on earlier releases.
       data: leaves `[n, ...]`, or `[p, n_max, ...]`.
       place: where the record is; no other leaf may read it.
@@ -76,8 +77,8 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
         not in the data.
 
     Returns:
-      A `Saddle` like z in at least float32, clipped in the norm of both players together; NaN
-      everywhere once all leaves are spent.
+      A `Saddle` like z in at least float32, clipped in the norm of both players together, and the
+      public term; NaN everywhere once all leaves are spent.
 
     Raises:
       ValueError: while tracing, if the noise multiplier was never set, for a `spent` that is no
@@ -90,7 +91,12 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     noise = (correlated_noise_of(opened, Kind.INNOVATION) if isinstance(mechanism, CorrelatedSums)
              else lambda like, scale: _noise_step(
                  key, jnp.asarray(spent, jnp.int32) + 1, mechanism, like, scale.w))
-    return noisy_sums.noisy_sum(opened, reading.of_place(opened, place, present), 1.0, noise).value
+    leaf = noisy_sums.noisy_sum(opened, reading.of_place(opened, place, present), 1.0, noise).value
+    if problem.public is None:
+        return leaf
+    exists = reading.is_in(data, place) & (True if present is None else present)
+    return jax.tree.map(lambda x, y: x + jnp.where(exists, y, 0).astype(x.dtype), leaf,
+                        release_keys.public_term(problem, z, key, mechanism, spent))
 
 
 # --- a tree's nodes ---

@@ -187,19 +187,8 @@ def noisy_operator_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array,
 def _with_public(g: Saddle, key: jax.Array, mechanism: Repeat, spent: jax.Array,
                  problem: Problem, z: Saddle) -> Saddle:
     if problem.public is not None:
-        g = tree.add(g, public_term(problem, z, key, mechanism, spent))
+        g = tree.add(g, release_keys.public_term(problem, z, key, mechanism, spent))
     return tree.cast_like(g, z)
-
-
-def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: description.Answered,
-                number: jax.typing.ArrayLike) -> Saddle:
-    """The public term at z; that of a problem that draws has a key of its own."""
-    assert problem.public is not None
-    if not problem.random:
-        return problem.public(z)
-    # a key apart from those of sample, noise and operators
-    keys = release_keys.Keys(key, release_keys.stream(mechanism), number)
-    return problem.public(z, keys.public())
 
 
 # --- clip norms that follow a quantile ---

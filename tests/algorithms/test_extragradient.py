@@ -231,7 +231,8 @@ def test_one_pass_has_the_batch_of_the_smallest_bound(epsilon):
         z = jmm.calibrate(extragradient, hyper_of(query, rounds=rounds), epsilon,
                           1e-5).query.noise_multiplier.w
         variance = 1 / batch + 10 * (z / batch) ** 2
-        return 4 / (2 * step * rounds) + 1.25 * step * variance + 2 * math.sqrt(variance / rounds)
+        return (4 / (2 * step * rounds) + 1.25 * step * variance
+                + math.sqrt(2) * math.sqrt(variance / rounds))
 
     assert bound(made.batch, made.step) == pytest.approx(made.gap_bound, rel=1e-3)
     for batch, step in ((made.batch // 2, made.step), (2 * made.batch, made.step),

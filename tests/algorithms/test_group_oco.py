@@ -194,8 +194,10 @@ def test_a_plan_takes_up_to_twice_the_step_of_the_smallest_bound_and_says_what_i
         query = plan.hyper.query
         assert plan.hyper.step == pytest.approx(
             longer * ftrl.theorem_step(query, dim=4, diameter=2.0))
+        # and one fresh record a round, with rho_D = 2 / 2^(1/2)
         assert plan.guarantee == pytest.approx(
-            cost * ftrl.regret_bound(query, dim=4, diameter=2.0))
+            cost * ftrl.regret_bound(query, dim=4, diameter=2.0) + math.sqrt(2) / math.sqrt(400))
+        assert (plan.gap, plan.on) == ("strong", "population")
 
 
 # --- records ---
@@ -341,9 +343,9 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
     means, widths = np.array([[-0.25, 0.0], [0.25, 0.0]]), np.sqrt([0.05, 0.273])
     best, v, risk = demo_games.group_means_optimum(means, widths**2 / 2)
     assert v[1] == pytest.approx(0.946, abs=1e-9)
-    hyper = jmm.plan(group_oco, problem=POINTS, sizes=(2 * rounds,) * 2, dim=dim, epsilon=10.0,
-                     delta=1e-6, iterations=rounds).hyper
-    tree, losses = hyper.query.parts
+    made = jmm.plan(group_oco, problem=POINTS, sizes=(2 * rounds,) * 2, dim=dim, epsilon=10.0,
+                    delta=1e-6, iterations=rounds)
+    hyper = made.hyper
 
     def excess(key):
         x = jax.random.normal(jax.random.fold_in(key, 1), (2, 2 * rounds, dim))
@@ -356,11 +358,8 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
 
     actual, weight = jax.jit(lambda k: jax.lax.map(excess, k))(
         jax.random.split(jax.random.key(3), 4))
-    u = group_oco.offset(losses)
-    bound = (ftrl.regret_bound(tree, dim=dim, diameter=2.0)
-             + 3 * u * math.sqrt(2 * math.log(2) / rounds) + 2.0 / rounds)
     start = 0.75**2 / 2 + 0.273 / 2 - risk
-    assert float(jnp.mean(actual)) < min(bound, 0.4 * start)
+    assert float(jnp.mean(actual)) < min(made.guarantee, 0.4 * start)
     assert float(jnp.mean(weight)) > 0.6
     assert np.linalg.norm(best - [0.223, 0.0]) < 1e-3
 

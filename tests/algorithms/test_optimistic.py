@@ -154,19 +154,26 @@ def test_a_plan_takes_its_step_from_the_noise_as_calibrated():
     assert rounds[0] == 300 < rounds[1] < rounds[2] == 3000
     quiet = jmm.plan(optimistic, proved=True, **{**PUBLIC, "epsilon": None})
     assert quiet.hyper.step.w == 0.25
-    assert quiet.guarantee == pytest.approx(2 / (0.25 * 299))
+    assert quiet.guarantee == pytest.approx(2 / (2 * 0.25 * 299))
+
+
+def bound(step, square, spread, rounds=300, ball=None):
+    """The theorem's, with rho_D = min{R, D / 2^(1/2)} = R."""
+    ball = math.sqrt(square) if ball is None else ball
+    return (square / (2 * step * (rounds - 1)) + 2 * step * spread
+            + ball * math.sqrt(spread / (rounds - 1)))
 
 
 def test_a_guarantee_is_where_the_theorem_is():
     proved = jmm.plan(optimistic, proved=True, **PUBLIC)
     step, spread = proved.hyper.step.w, noise(proved.hyper)
-    assert proved.guarantee == pytest.approx(2 / (step * 299) + 2.5 * step * spread)
+    assert proved.guarantee == pytest.approx(bound(step, 2, spread))
+    assert (proved.gap, proved.on) == ("strong", "records")
     assert proved.vacuous == (proved.guarantee >= proved.trivial)
     assert "any point at all" in proved.why[-1]
     assert step <= 0.25
     for factor in (0.7, 1.4):  # the step minimises the bound, but for T in place of T - 1
-        other = factor * step
-        assert 2 / (other * 299) + 2.5 * other * spread > proved.guarantee
+        assert bound(factor * step, 2, spread) > proved.guarantee
     measured = {game: jmm.plan(optimistic, game=game, **PUBLIC) for game in optimistic.GAMES}
     assert [p.guarantee is None for p in measured.values()] == [True, False, True]
     far = jmm.plan(optimistic, game="bilinear", **{**PUBLIC, "epsilon": 50.0})
@@ -202,9 +209,8 @@ def test_entropic_plans_have_the_norms_of_their_geometry():
     sigma = math.sqrt(40) * hyper.query.noise_multiplier.w / 20_000
     square, spread = 4 * math.log(20), 4 * sigma**2 * math.log(40)
     assert hyper.geometry == optimistic.ENTROPIC
-    assert hyper.step.w == pytest.approx(min(0.25, math.sqrt(0.4 * square / (300 * spread))))
-    assert made.guarantee == pytest.approx(
-        square / (hyper.step.w * 299) + 2.5 * hyper.step.w * spread)
+    assert hyper.step.w == pytest.approx(min(0.25, math.sqrt(0.25 * square / (300 * spread))))
+    assert made.guarantee == pytest.approx(bound(hyper.step.w, square, spread))
     sampled = jmm.plan(optimistic, proved=True, sampling=jmm.Poisson(rate=0.1), **numbers)
     assert sampled.guarantee is None  # no Pythagoras in that norm
     measured = jmm.plan(optimistic, game="bilinear", **numbers).hyper.step.w

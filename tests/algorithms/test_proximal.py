@@ -488,7 +488,8 @@ def one_pass_bound(n, d, big, apart, reach, batch, step, deviation, slack=0.01):
     """The bound of `single_pass` for noise of a deviation; without the error of its average."""
     rounds, noise = n // batch, d * (deviation / step) ** 2
     spread = noise + ((1 + (1 + slack) * step * apart) * big) ** 2 / batch
-    return (reach**2 / (2 * step * rounds) + step * spread / 2 + reach * math.sqrt(spread / rounds)
+    return (reach**2 / (2 * step * rounds) + step * spread / 2
+            + reach / math.sqrt(2) * math.sqrt(spread / rounds)
             + (1 + slack) * step * apart * reach * big / batch + slack * big * reach / batch)
 
 
