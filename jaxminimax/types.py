@@ -8,10 +8,10 @@ from jaxminimax.base.types import (
     with_strategy,
 )
 from jaxminimax.checkup import Report
-from jaxminimax.drivers import Certificate, Run, Tuned
+from jaxminimax.drivers import Certificate, Choice, Run, Tuned
 from jaxminimax.gradients.clipping import ClippedSum
 
-__all__ = ["Algorithm", "Certificate", "ClippedSum", "OnlineOptimiser", "Report", "Run",
+__all__ = ["Algorithm", "Certificate", "Choice", "ClippedSum", "OnlineOptimiser", "Report", "Run",
            "SaddleOperator", "Tuned", "pytree_dataclass", "with_strategy"]
 
 

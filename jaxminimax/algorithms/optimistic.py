@@ -109,6 +109,12 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
+plan_variants = (
+    planning.Variant({}, 0.03, ("smooth", "diameter")),
+    planning.Variant({"proved": True}, None, ("smooth", "diameter")),
+)
+
+
 def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: float,
          smooth: float | None = None, smooth_l1: float | None = None,
          diameter: float | None = None, radius: float | None = None, game: str = "monotone",
@@ -135,8 +141,8 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     d_w + ln d_v), V = 2 sigma^2 (ln 2 d_w + ln 2 d_v), and L is `smooth_l1`. The clip is still in
     l2. For full batches, whose noise is Gaussian and independent, the theorem holds with R for
     rho_D: a sum of Gaussians has a variance that adds up in any norm.
-    If both constants are given, the plan takes the geometry whose bound with `proved` is smaller; for
-    measured settings by R^2 / (step T) + 2.5 step V, which chooses the measured better one.
+    If both constants are given, the plan takes the geometry whose bound with `proved` is smaller;
+    for measured settings by R^2 / (step T) + 2.5 step V, which chooses the measured better one.
 
     Args:
       target: the privacy target.

@@ -94,7 +94,7 @@ class Certificate:
         >>> found = jmm.certify(jmm.noise.secret_key(), losses, Saddle(jnp.zeros(1), ()),
         ...                     np.ones((1000, 1), np.float32), problem, held_out=held,
         ...                     training=None, delta=1e-6)
-        >>> found.bound > 0.5, found.probability
+        >>> bool(found.bound > 0.5), found.probability
         (True, 0.95)
     """
 

@@ -42,7 +42,7 @@ class Apart(NamedTuple):
         """The numbers of the rows that are held out."""
         return self.inside[self.held_out.rows]
 
-    def beside(self, training: Description) -> Description:
+    def with_training(self, training: Description) -> Description:
         """Describes training and certificate, on disjoint rows."""
         return Parallel(parts=(training, self.losses))
 
@@ -90,7 +90,7 @@ def certified(key: jax.Array, made: scorer.Scorer, x: np.ndarray, y: np.ndarray,
     scores = records.scaled(x, made.moments, made.floor) @ made.weights
     wrong = np.zeros(of.held_out.population, np.float32)
     wrong[of.held_out.rows] = (scores > 0) != (y > 0.5)
-    found: Certificate = certify(
+    certificate: Certificate = certify(
         key, of.losses, Saddle(jnp.zeros(()), ()), wrong, _SHARE, held_out=of.held_out,
         training=made.described, delta=made.statement.delta, unit=unit)
-    return dataclasses.replace(made, certificate=found)
+    return dataclasses.replace(made, certificate=certificate)

@@ -108,12 +108,12 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
                                          scorer.group_losses.items()) + ": means, with noise"
-    if (found := scorer.certificate) is not None:
+    if (proved := scorer.certificate) is not None:
         rows["certificate"] = (
-            f"at most {100 * found.bound:.3g} % of predictions are wrong in the worst group, with "
-            f"probability {100 * found.probability:g} %. {' '.join(found.conditions)} Its rows are "
+            f"at most {100 * proved.bound:.3g} % of predictions are wrong in the worst group, with "
+            f"probability {100 * proved.probability:g} %. {' '.join(proved.conditions)} Its rows are "
             "in no training and lie at places drawn from public coins; with the training it has ε "
-            f"= {answers.up(found.statement.epsilon)} at δ = {answers.up(found.statement.delta, 6)}"
+            f"= {answers.up(proved.statement.epsilon)} at δ = {answers.up(proved.statement.delta, 6)}"
         )
     return rows
 

@@ -262,7 +262,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                 return None
             ledger.check_same("The training", people=people)
             everything = chosen.mechanism()
-            everything = everything if of is None else of.beside(everything)
+            everything = everything if of is None else of.with_training(everything)
             return job.reserve(
                 ledger, everything, name=name, unit=in_ledger(ledger, schema, unit, people),
                 delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)

@@ -1,0 +1,241 @@
+"""All plans that fit the public numbers of a problem, side by side, each with what it promises."""
+
+import functools
+import inspect
+import typing
+from typing import Any, NamedTuple
+
+from jaxminimax.algorithms import ALGORITHMS, described_by
+from jaxminimax.algorithms.planning import Plan
+from jaxminimax.base import checks
+from jaxminimax.base.types import GroupProblem, Saddle
+from jaxminimax.drivers.runs import plan
+from jaxminimax.mechanism import (
+    GroupGradients,
+    GroupSolution,
+    Repeat,
+    Resolvent,
+    batch_size,
+    leaves,
+    phase_sizes,
+)
+from jaxminimax.mechanism.groups import group_batch_sizes
+from jaxminimax.problems import Bounded
+
+# what a guarantee may bound, in the order of the table; one is never compared with another
+KINDS = (("strong", "population"), ("weak", "population"), ("strong", "records"),
+         ("regret", "population"), ("regret", "records"), ("risk", "population"),
+         ("risk", "records"))
+_HEAD = ("plan", "guarantee", "of the trivial", "releases", "record gradients", "measured", "if")
+_NOTE = ("measured: the mean gap of default plans at 1,000 records and epsilon = 1 on one small "
+         "problem, for comparison: a bilinear game, for gda a quadratic one, for groups points "
+         "near five.")
+
+
+class Choice(NamedTuple):
+    """One way to plan a run, and what it promises.
+
+    Attributes:
+      algorithm: its name.
+      arguments: what tells this plan from others of the algorithm.
+      plan: the plan; None if numbers are missing, or if it does not fit.
+      gap: what its guarantee bounds, and `on` of which problem, see `Plan`; "" without a guarantee.
+      on: "population" or "records"; "" without a guarantee.
+      releases: how many releases a run makes.
+      gradients: how many gradients of single records it computes; expected for random samples.
+      measured: the gap of the default plan on one small problem; None where it was not measured.
+      why: what the guarantee, or for certified solutions privacy too, rests on; without a plan what
+        is missing.
+
+    Examples:
+        >>> (first, *_) = jmm.plans(epsilon=1.0, delta=1e-6, population=2000, dim=10, bound=1.0,
+        ...                         diameter=2.0)
+        >>> first.gap, first.on, first.plan.guarantee < first.plan.trivial
+        ('strong', 'population', True)
+    """
+
+    algorithm: str
+    arguments: dict[str, Any]
+    plan: Plan[Any] | None
+    gap: str
+    on: str
+    releases: int
+    gradients: int
+    measured: float | None
+    why: str
+
+    @property
+    def name(self) -> str:
+        """The algorithm and its arguments in words."""
+        return ", ".join((self.algorithm, *(
+            x if isinstance(x, str) else name for name, x in self.arguments.items())))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a record for JSON."""
+        guarantee, trivial = (None, None) if self.plan is None else (
+            self.plan.guarantee, self.plan.trivial)
+        return self._asdict() | {"plan": self.name, "guarantee": guarantee, "trivial": trivial,
+                                 "planned": self.plan is not None}
+
+
+class Choices(tuple[Choice, ...]):
+    """The choices of `plans`, which print as a table."""
+
+    def __str__(self) -> str:
+        lines = []
+        for gap, on in KINDS:
+            own = [x for x in self if (x.gap, x.on) == (gap, on)]
+            if own:
+                what = f"{gap} gap" if gap in ("strong", "weak") else gap
+                where = "population" if on == "population" else "records themselves"
+                lines += [f"Bounds on the {what} on the {where}:", *_table(own)]
+        if rates := [x for x in self if x.plan is not None and not x.gap]:
+            lines += ["Rates, and settings without a number, by record gradients:", *_table(rates)]
+        if others := [x for x in self if x.plan is None]:
+            lines += ["No plan:", *(f"  {x.name}: {x.why}" for x in others)]
+        return "\n".join([*lines, _NOTE])
+
+    __repr__ = __str__
+
+
+def _table(rows: list[Choice]) -> list[str]:
+    cells = [_HEAD]
+    for one in rows:
+        assert one.plan is not None
+        number, trivial = one.plan.guarantee, one.plan.trivial
+        cells.append((one.name, "-" if number is None else f"{number:.3g}",
+                      f"{100 * number / trivial:.2g} %" if number is not None and trivial else "-",
+                      f"{one.releases:,}", f"{one.gradients:,}",
+                      "-" if one.measured is None else f"{one.measured:.2g}", one.why))
+    wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  " + "  ".join(x.ljust(k) for x, k in zip(row, wide, strict=True)).rstrip()
+            for row in cells]
+
+
+def plans(*, epsilon: float, delta: float, neighbours: str = "replace_one",
+          problem: Bounded | GroupProblem | None = None, **numbers: Any) -> Choices:
+    """Plans every algorithm that fits the public numbers, and sorts the plans by what they promise.
+
+    Bounds on different gaps are never compared: a bound on the gap on the records themselves is
+    smaller than one on the population, and says less. First come bounds on the strong gap on the
+    population, the smallest first, then those on other gaps, then plans without a number by the
+    gradients that they compute, then what needs further numbers, which are named. Algorithms whose
+    plan knows no public terms are left out where `public_bound` is above 0.
+
+    Args:
+      epsilon: the privacy target.
+      delta: the privacy target.
+      neighbours: the neighbouring relation of the target.
+      problem: whose constants are taken where `numbers` have none: a `Bounded` game, or a
+        `GroupProblem`, for which `sizes` are needed.
+      **numbers: public numbers, as the algorithms' plans take them: `population`, `dim`, `bound`,
+        `smooth`, `diameter`, `radius`, `modulus`, `public_bound`, `public_smooth`, `sizes`, ... A
+        modulus is given to `gda` alone, because the privacy of certified solutions would rest on
+        it.
+
+    Returns:
+      A tuple of `Choice`, which prints as a table.
+
+    Raises:
+      ValueError: for a number that no plan takes, or one that is out of range.
+
+    Examples:
+        >>> found = jmm.plans(epsilon=1.0, delta=1e-6, population=2000, dim=10, bound=1.0,
+        ...                   diameter=2.0)
+        >>> bounds = [x.plan.guarantee for x in found if (x.gap, x.on) == ("strong", "population")]
+        >>> bounds == sorted(bounds), next(x.why for x in found if x.algorithm == "gda")
+        (True, 'give smooth=, modulus=')
+    """
+    checks.number("epsilon", epsilon, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
+    if isinstance(problem, Bounded):
+        if problem.problem.public is not None and not numbers.get("public_bound"):
+            raise ValueError("The problem has public terms: give public_bound=, the largest norm "
+                             "of their operator on the set, or bounds would be too small.")
+        numbers = {name: getattr(problem, name) for name in ("bound", "smooth", "diameter")
+                   } | numbers
+    elif problem is not None:
+        numbers = {"problem": problem} | numbers
+    modules = {name: x for name, x in ALGORITHMS.items() if hasattr(x, "plan_variants")}
+    taken = {x for module in modules.values() for x in _parameters(module)}
+    if unknown := sorted(numbers.keys() - taken):
+        raise ValueError(f"plans has no use for {', '.join(unknown)}: the public numbers of all "
+                         f"plans are {', '.join(sorted(taken))}.")
+    choices = [_choice(name, variant, numbers, epsilon, delta, neighbours)
+            for name, module in modules.items() for variant in module.plan_variants]
+    return Choices(sorted((x for x in choices if x is not None), key=_place))
+
+
+def _place(one: Choice) -> tuple[int, float]:
+    """Where a choice stands: kinds of gaps one after the other, each by its numbers."""
+    if one.plan is None:
+        return len(KINDS) + 1, 0.0
+    if one.plan.guarantee is None:
+        return len(KINDS), one.gradients
+    return KINDS.index((one.gap, one.on)), one.plan.guarantee
+
+
+@functools.cache
+def _parameters(module: Any) -> dict[str, bool]:
+    """The public numbers of an algorithm's plan, and whether each must be given."""
+    _, *names = inspect.signature(module.plan).parameters.values()
+    own = {name for variant in module.plan_variants for name in variant.arguments}
+    return {x.name: x.default is x.empty for x in names if x.name not in own}
+
+
+def _choice(name: str, variant: Any, numbers: dict[str, Any], epsilon: float, delta: float,
+            neighbours: str) -> Choice | None:
+    """Plans one variant; None if its plan would not count the problem's public terms."""
+    module: Any = ALGORITHMS[name]
+    needed = _parameters(module)
+    if numbers.get("public_bound") and "public_bound" not in needed:
+        return None
+    empty = Choice(name, variant.arguments, None, "", "", 0, 0, variant.measured, "")
+    if missing := [x for x, must in (needed | dict.fromkeys(variant.needs, True)).items()
+                   if must and numbers.get(x) is None]:
+        return empty._replace(why=f"give {', '.join(f'{x}=' for x in missing)}")
+    try:
+        planned = plan(module, epsilon=epsilon, delta=delta, neighbours=neighbours,
+                       **_given(module, needed, numbers), **variant.arguments)
+    except ValueError as error:
+        return empty._replace(why=str(error))
+    described = module.mechanism(planned.hyper)
+    gap, on = (planned.gap, planned.on) if planned.guarantee is not None else ("", "")
+    certified = described_by(module) in (Resolvent, GroupSolution)
+    holds = (*(("monotone records of any content",) if certified else ("nothing clipped",)),
+             *(("independent records",) if on == "population" else ()))
+    return empty._replace(plan=planned, gap=gap, on=on, releases=described.releases(),
+                          gradients=round(sum(map(_gradients, leaves(described)))),
+                          why=", ".join(holds))
+
+
+def _given(module: Any, needed: dict[str, bool], numbers: dict[str, Any]) -> dict[str, Any]:
+    """The numbers that a plan takes."""
+    chosen = {name: x for name, x in numbers.items() if name in needed}
+    dim = chosen.get("dim")
+    if isinstance(dim, Saddle):
+        if Saddle not in typing.get_args(typing.get_type_hints(module.plan)["dim"]):
+            chosen["dim"] = dim.w + dim.v
+        elif chosen.get("smooth_l1") is not None:  # of simplices, which the dimension decides
+            chosen.pop("diameter", None), chosen.pop("radius", None)
+    else:
+        chosen.pop("smooth_l1", None)
+    if described_by(module) is Resolvent:
+        # there privacy rests on the modulus of every record, and here it may be the mean's
+        chosen.pop("modulus", None)
+    return chosen
+
+
+def _gradients(leaf: Any) -> float:
+    """Gradients of single records that the releases of a leaf compute."""
+    if isinstance(leaf, GroupSolution):
+        return leaf.phases * sum(phase_sizes(leaf)) * (leaf.steps or 1)
+    query = getattr(leaf, "query", None)
+    if not isinstance(leaf, Repeat):  # sums over a stream read a record each; losses no gradient
+        return leaf.releases() if hasattr(leaf, "leaves") else 0
+    if isinstance(query, GroupGradients):
+        sizes = group_batch_sizes(query)
+        return leaf.times * (sum(sizes) if query.groups == "all" else max(sizes))
+    steps = getattr(query, "steps", None) or 1
+    rounds = sum(steps) if isinstance(steps, tuple) else leaf.times * steps
+    return rounds * batch_size(query)  # type: ignore[arg-type]
