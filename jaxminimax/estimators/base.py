@@ -103,7 +103,8 @@ class PrivateEstimator(BaseEstimator):
             self.ledger.check_same("The fit", people=self.people)
             same = identity.unit_of(self.people, None if owners is None else most)
             everything = chosen.mechanism()
-            self.ledger.reserve(everything if of is None else of.with_training(everything), unit=same if (
+            everything = everything if of is None else of.with_training(everything)
+            self.ledger.reserve(everything, unit=same if (
                 self.unit is None and self.ledger.unit == same) else unit)
         for described in paid:
             cells = records.records(schema.charged_cells(table), target, owners, most)
