@@ -61,6 +61,8 @@ from jaxminimax.releases.held_out import largest_distance, release_held_out_boun
 
 KINDS = ("worst_group", "strong_gap", "primal_risk")
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of beta, for the noise
+_PLACES = ("The {held} records held out lie at places that were drawn from public coins (seed "
+           "{seed}); all others are the training's.")
 _UNREAD = ("Operator: Nothing read the records held out before: no training, no scaling, no tuning "
            "and no choice of features or of the seed. Otherwise they cost more, and the "
            "certificate is void.")
@@ -117,8 +119,7 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a record for JSON."""
-        record = dataclasses.asdict(dataclasses.replace(self, statement=None))  # type: ignore[arg-type]
-        return record | {"statement": self.statement.to_json()}
+        return dataclasses.asdict(self) | {"statement": self.statement.to_json()}
 
 
 def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, data: PyTree,
@@ -207,16 +208,11 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
                    _of_game(key, described, z, own, problem, held_out, share, number, of, reach))
     width, released, conditions = answer
     allowed = everything.releases()
+    places = _PLACES.format(held=len(held_out.rows), seed=held_out.seed)
     stated = stating.state_of(everything, lambda _: everything, delta, spent=allowed,
-                              allowed=allowed, unit=unit, people=people, assumed=(_places(held_out),
-                                                                                  _UNREAD))
+                              allowed=allowed, unit=unit, people=people, assumed=(places, _UNREAD))
     return Certificate(of, width.bound, 1 - beta, released, width.noise, width.sampling,
                        (_DRAWN, *conditions), stated)
-
-
-def _places(held: HeldOut) -> str:
-    return (f"The {len(held.rows)} records held out lie at places that were drawn from public "
-            f"coins (seed {held.seed}); all others are the training's.")
 
 
 def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parallel:
@@ -282,18 +278,17 @@ def of_losses(released: np.ndarray, mechanism: GroupLosses, beta: float) -> Widt
     # each loss is rounded to a step of the grid, and so is the noise
     step = bound * scale * 2.0 ** -grid_bits(scale, PARAMETERS)
 
-    def parts(share: float) -> tuple[np.ndarray, float]:
-        noise = bound * scale / h * _quantile(share * beta, mechanism.gaussian) + 2 * step
-        return noise, math.log(1 / ((1 - share) * beta))
+    def parts(share: float) -> tuple[np.ndarray, np.ndarray]:
+        """The noise, and ln(1 / beta_1) / h, where beta_2 is this share of beta."""
+        return (bound * scale / h * _quantile(share * beta, mechanism.gaussian) + 2 * step,
+                math.log(1 / ((1 - share) * beta)) / h)
 
-    def width(share: float) -> float:  # of public numbers: the split of beta reads no release
-        noise, log_odds = parts(share)
-        return float(np.max(noise + bound * np.sqrt(log_odds / (2 * h))))
-
-    noise, log_odds = parts(min(_SHARES, key=width))
+    # of public numbers: how beta is split depends on no release
+    noise, log_odds = min(map(parts, _SHARES), key=lambda x: np.max(
+        x[0] + bound * np.sqrt(x[1] / 2)))
     # a part in a million more, for numbers that were rounded to float32
     means = np.clip((released + 1e-6 * abs(released) + noise) / bound, 0.0, 1.0)
-    each = [bound * largest_mean(m, log_odds / n) for m, n in zip(means, h, strict=True)]
+    each = [bound * largest_mean(*one) for one in zip(means, log_odds, strict=True)]
     worst = int(np.argmax(each))
     return Width(each[worst], float(noise[worst]), each[worst] - bound * float(means[worst]))
 
@@ -324,7 +319,7 @@ _Found = tuple[Width, tuple[float, ...], tuple[str, ...]]
 def _of_groups(key: jax.Array, mechanism: GroupLosses, z: Saddle, data: PyTree,
                problem: Any, held: HeldOut, beta: float, number: int, clipped: bool) -> _Found:
     """Releases the groups' mean losses, and bounds the largest risk."""
-    if held.labels is None or mechanism.sizes != held.sizes or mechanism.only_argmax:
+    if not held.grouped or mechanism.sizes != held.sizes or mechanism.only_argmax:
         raise ValueError(f"mechanism must be GroupLosses of sizes={held.sizes}, those of "
                          "hold_out(labels, share), with only_argmax=False.")
     bound = float(mechanism.bound)
@@ -344,7 +339,7 @@ def _of_game(key: jax.Array, mechanism: HeldOutBound, z: Saddle, data: PyTree, p
              held: HeldOut, beta: float, number: int, of: str, reach: float | None) -> _Found:
     """Releases c(z), and bounds the gap, or the primal risk."""
     game, length, primal = problem.problem, float(mechanism.bound), of == "primal_risk"
-    if held.labels is not None:
+    if held.grouped:
         raise ValueError("held_out draws from each group by itself, which is no sample of all "
                          "records: use hold_out(n, share).")
     if mechanism.population != len(held.rows) or primal != (mechanism.loss_range is not None):

@@ -20,10 +20,10 @@ class HeldOut:
     their places are. So nobody gives the places: they are drawn here, and follow from the seed.
 
     Attributes:
-      population: n, the records of the table.
-      share: of them, or of each group, that is held out.
+      labels: the group of every record, integers from 0, `[n]`; all 0 without groups.
+      share: of each group, that is held out.
       seed: of the public coins.
-      labels: the group of every record, integers from 0, `[n]`; None without groups.
+      grouped: whether there are groups.
 
     Examples:
         >>> held = jmm.problems.hold_out(1000, 0.1)
@@ -31,27 +31,27 @@ class HeldOut:
         (1000, True)
     """
 
-    population: int
+    labels: np.ndarray
     share: float
     seed: int
-    labels: np.ndarray | None
+    grouped: bool
+
+    @property
+    def population(self) -> int:
+        """n, the records of the table."""
+        return len(self.labels)
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
         """The numbers of the rows held out, in their order."""
-        labels = np.zeros(self.population, int) if self.labels is None else self.labels
         order = np.random.default_rng(self.seed).permutation(self.population)
-        held = []
-        for group in range(int(labels.max()) + 1):
-            own = order[labels[order] == group]
-            held.append(own[: int(self.share * len(own))])
-        return np.sort(np.concatenate(held))
+        groups = (order[self.labels[order] == k] for k in range(int(self.labels.max()) + 1))
+        return np.sort(np.concatenate([x[: int(self.share * len(x))] for x in groups]))
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """How many records of each group are held out, for `GroupLosses`."""
-        labels = np.zeros(self.population, int) if self.labels is None else self.labels
-        return tuple(map(int, np.bincount(labels[self.rows], minlength=int(labels.max()) + 1)))
+        return tuple(np.bincount(self.labels[self.rows]).tolist())
 
     def taken(self, data: PyTree) -> PyTree:
         """Returns the records held out of leaves `[n, ...]`."""
@@ -89,14 +89,15 @@ def hold_out(records: int | np.ndarray, share: float, *, seed: int = 0) -> HeldO
     """
     checks.number("share", share, low=0.0, high=1.0)
     checks.count("seed", seed, low=0)
-    labels = None if np.ndim(records) == 0 else np.array(records)
-    if labels is None:
+    grouped = np.ndim(records) > 0
+    if not grouped:
         checks.count("records", records)
-    elif labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
+    labels = np.array(records) if grouped else np.zeros(records, int)  # type: ignore[arg-type]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
         raise ValueError("records must be n, or a vector of group numbers 0, 1, ..., got shape "
                          f"{labels.shape} and dtype {labels.dtype}.")
-    counts = np.array([records]) if labels is None else np.bincount(labels)
+    counts = np.bincount(labels)
     if not all(1 <= int(share * n) < n for n in counts):
         raise ValueError(f"share={share:g} leaves no record on a side of a group of "
-                         f"{int(counts.min())}: each needs one at least.")
-    return HeldOut(int(counts.sum()), float(share), int(seed), labels)
+                         f"{counts.min()}: each needs one at least.")
+    return HeldOut(labels, float(share), seed, grouped)
