@@ -140,9 +140,9 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     In the entropic geometry norms are l1 for points and l-infinity for operators, so R^2 = 2 (ln
     d_w + ln d_v), V = 2 sigma^2 (ln 2 d_w + ln 2 d_v), and L is `smooth_l1`. The clip is still in
     l2. For full batches, whose noise is Gaussian and independent, the theorem holds with R for
-    rho_D: a sum of Gaussians has a variance that adds up in any norm.
-    If both constants are given, the plan takes the geometry whose bound with `proved` is smaller;
-    for measured settings by R^2 / (step T) + 2.5 step V, which chooses the measured better one.
+    rho_D: a sum of Gaussians has a variance that adds up in any norm. If both constants are given,
+    the plan takes the geometry whose bound with `proved` is smaller; for measured settings by R^2 /
+    (step T) + 2.5 step V, which chooses the measured better one.
 
     Args:
       target: the privacy target.

@@ -5,6 +5,8 @@ import json
 import pathlib
 import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxminimax as jmm
@@ -13,10 +15,12 @@ from benchmarks.privacy import audit as benchmark
 from jaxminimax import algorithms
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
+from jaxminimax.mechanism import composed
+from tests import golden
 
 ROOT = pathlib.Path(__file__).parents[2]
 # no algorithms of their own
-SHARED = {"descent", "planning", "recursion"}
+SHARED = {"bounds", "descent", "planning", "recursion"}
 FILES = {path.stem for path in (ROOT / "jaxminimax" / "algorithms").glob("*.py")} - {
     "__init__", *SHARED}
 NOISE = ["--effective-noise-multiplier", "50", "--delta", "1e-6", "--iterations", "2"]
@@ -91,3 +95,99 @@ def test_the_documents_have_a_row_for_it(name):
 def test_the_auc_benchmark_runs_what_releases_clipped_sums_of_all_records():
     assert {"sgda", "gda", "extragradient", "optimistic"} <= set(auc_runs.ALGORITHMS)
     assert "recursive_sgda" not in auc_runs.ALGORITHMS
+
+
+# --- no optional part of a problem is ignored ---
+
+# of every algorithm the first case of its name: (algorithm, hyper, problem, start, data)
+RUNS = {name: next(case for label, case in golden.CASES.items() if label.split("/")[0] == name)
+        for name in FILES}
+OF_GROUPS = {name for name, case in RUNS.items() if isinstance(case[2], jmm.GroupProblem)}
+SOLVED = {"proximal", "recursive", "phased_erm"}  # refuse problems that draw
+
+
+def quiet_run(name, problem, seed=0):
+    algorithm, hyper, _, start, data = RUNS[name]
+    return start, jmm.run(jax.random.key(seed), start, data, composed.with_noise_of_all(hyper, 0.0),
+                          algorithm, problem)[0].z
+
+
+def still(z, record):
+    return jax.tree.map(jnp.zeros_like, z)
+
+
+def to_one(z):
+    return jax.tree.map(lambda x: x - 1, z)
+
+
+def box(z):
+    return jax.tree.map(lambda x: jnp.clip(x, -0.12, 0.12), z)
+
+
+def pushed(z, record):
+    return jax.tree.map(lambda x: -jnp.ones_like(x), z)
+
+
+def drawn(z, record, key):
+    return jax.tree.map(lambda x: 0 * x + jax.random.normal(key, dtype=x.dtype), z)
+
+
+def never(z, data):
+    raise AssertionError("only metrics read the value")
+
+
+@every_algorithm
+def test_public_terms_alone_decide_where_a_run_goes(name):
+    """Records say nothing; a strongly monotone public term pulls every coordinate to 1."""
+    if name in OF_GROUPS:
+        with pytest.raises(TypeError, match="must be a GroupProblem"):
+            quiet_run(name, jmm.Problem(still, public=to_one))
+        return
+    start, end = quiet_run(name, jmm.Problem(still, public=to_one, value=never))
+    before, after = (sum(float(jnp.sum((x - 1) ** 2)) for x in jax.tree.leaves(z))
+                     for z in (start, end))
+    assert after < 0.6 * before
+    assert jax.tree.leaves(quiet_run(name, jmm.Problem(still))[1])[0] == pytest.approx(
+        jax.tree.leaves(start)[0])
+
+
+@every_algorithm
+def test_the_projection_alone_decides_where_a_run_ends(name):
+    problem = (RUNS[name][2]._replace(project=box) if name in OF_GROUPS
+               else jmm.Problem(pushed, project=box, value=never))
+    end = quiet_run(name, problem)[1].w
+    assert 0.11 < max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(end)) <= 0.12 + 1e-6
+
+
+@every_algorithm
+def test_draws_alone_decide_where_a_run_goes_or_are_refused(name):
+    problem = (golden.RANDOM_WORST if name in OF_GROUPS
+               else jmm.Problem(drawn, project=box, random=True))
+    if name in SOLVED:
+        with pytest.raises(ValueError, match="random=True"):
+            quiet_run(name, problem)
+        return
+    one, other = (quiet_run(name, problem, seed)[1].w for seed in (0, 1))
+    assert float(jnp.max(jnp.abs(one - other))) > 1e-3
+
+
+def test_a_public_term_that_draws_has_its_own_key_in_a_stream():
+    def of(seed):
+        problem = jmm.Problem(lambda z, record, key: still(z, record), random=True,
+                              public=lambda z, key: drawn(z, None, key))
+        return quiet_run("ftrl", problem, seed)[1].w
+
+    assert jnp.array_equal(of(0), of(0))
+    assert not jnp.array_equal(of(0), of(1))
+
+
+def test_a_leaf_without_a_record_has_no_public_term():
+    """Rounds beyond the last record are none of those that the bound of `ftrl` counts."""
+    algorithm, hyper, _, start, data = RUNS["ftrl"]
+    short = jax.tree.map(lambda x: x[:2], data)  # and four leaves
+    problem = jmm.Problem(still, public=to_one)
+    path = jmm.run(jax.random.key(0), start, short, composed.with_noise_of_all(hyper, 0.0),
+                   algorithm, problem, lambda state: state.z.w)[1]
+    assert not jnp.array_equal(path[0], path[1])
+    assert jnp.array_equal(path[1], path[2])
+    assert jnp.array_equal(path[2], path[3])
