@@ -70,8 +70,8 @@ _DRAWN = "The records held out are independent draws of the population that is m
 _CLIPPED = ("What is certified is the risk of min(loss, {bound:g}), not of the loss, which may be "
             "up to {most:g}.")
 _INSIDE = "A loss is at most {bound:g} on the feasible set, whatever a record contains."
-_MONOTONE = ("Every record's game is convex-concave, or its operator monotone, on a convex set; "
-             "no operator there is longer than {bound:g} at this point.")
+_MONOTONE = ("The game of every record and of the public terms is convex-concave, or its operator "
+             "monotone, on a convex set; no record's operator is longer than {bound:g} at this point.")
 _LOSS = "Every loss of the population lies in [{:g}, {:g}] on the feasible set."
 
 
