@@ -71,7 +71,7 @@ _CLIPPED = ("What is certified is the risk of min(loss, {bound:g}), not of the l
             "up to {most:g}.")
 _INSIDE = "A loss is at most {bound:g} on the feasible set, whatever a record contains."
 _MONOTONE = ("The game of every record and of the public terms is convex-concave, or its operator "
-             "monotone, on a convex set; no record's operator is longer than {bound:g} at this point.")
+             "monotone, on a convex set; no record's operator is longer than {bound:g} there.")
 _LOSS = "Every loss of the population lies in [{:g}, {:g}] on the feasible set."
 
 
