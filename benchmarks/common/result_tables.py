@@ -16,6 +16,7 @@ from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
 from benchmarks.utility import (
     calibration,
+    guarantees,
     libauc_values,
     notes,
     plans,
@@ -336,8 +337,10 @@ def adaptive_clip(result: dict[str, Any]) -> str:
 
 def rates(result: dict[str, Any]) -> str:
     """Fitted slopes of gap against n with their intervals, beside the theorems' exponents."""
-    return report.markdown(["algorithm", "problem", "gap", "ε", "slope in n (95 %)", "theory"], [
-        [f"`{row['algorithm']}`, {row['variant']}", row["problem"], row["measure"],
+    return report.markdown(["algorithm", "settings", "problem", "gap", "ε", "slope in n (95 %)",
+                            "theory"], [
+        [f"`{row['algorithm']}`, {row['variant']}", row["settings"], row["problem"],
+         row["measure"],
          f"{row['epsilon']:g}",
          f"{row['slope']:.2f} ({row['slope_low']:.2f} to {row['slope_high']:.2f})",
          f"{row['theory']:.2f}"] for row in result["rows"]])
@@ -395,6 +398,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "tables_of_packages": tables_of_packages,
     "published": published, "counts": counts, "decoupled": decoupled.points,
     "robust": robust.printed, "programs": published_report.programs,
+    "guarantees": lambda result: report.markdown(*guarantees.table(result)),
+    "guarantees_runs": lambda result: report.markdown(*guarantees.runs_table(result)),
     "gaps": gaps, "certificates": certificates, "certified_groups": certified_groups,
     "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,

@@ -27,7 +27,6 @@ from jaxminimax.algorithms.bounds import (
     average_gap,
     bandit_regret,
     bilinear_sampling,
-    check_nonnegative,
     contraction_stability,
     descent_stability,
     selection_regret,
@@ -45,6 +44,12 @@ __all__ = ["WeightedDescent", "average_gap", "bandit_regret", "bilinear_sampling
            "low_variance_gap", "lower_bound", "maximum_generalisation", "pl_generalisation",
            "proximal_failure", "proximal_gap", "proximal_stability", "selection_regret",
            "strong_gap", "weak_gap", "weights_regret"]
+
+
+def check_nonnegative(**numbers: float) -> None:
+    """Refuses what is below 0."""
+    for name, value in numbers.items():
+        checks.number(name, value, low=0.0, closed=True)
 
 
 def _short(step: float, smooth: float, most: float = 1.0) -> None:

@@ -40,12 +40,6 @@ from jaxminimax.algorithms.planning import check_numbers
 from jaxminimax.base import checks
 
 
-def check_nonnegative(**numbers: float) -> None:
-    """Refuses what is below 0."""
-    for name, value in numbers.items():
-        checks.number(name, value, low=0.0, closed=True)
-
-
 def reaches(diameter: float, radius: float | None = None) -> tuple[float, float]:
     """Returns R and rho_D of Lemma (J).
 
@@ -222,7 +216,6 @@ def weak_gap(*, empirical: float, stability: float, bound: float, saddle: bool =
       bound: L, of a record's operator: public terms cancel.
       saddle: whether gaps are of saddle points.
     """
-    check_nonnegative(empirical=empirical, stability=stability)
     check_numbers(bound=bound)
     return empirical + (math.sqrt(2) if saddle else 1.0) * bound * stability
 
@@ -243,7 +236,6 @@ def strong_gap(*, empirical: float, stability: float, bound: float, smooth: floa
       smooth: l, the operator's Lipschitz constant, public terms included.
       modulus: rho, of strong convexity and strong concavity.
     """
-    check_nonnegative(empirical=empirical, stability=stability)
     check_numbers(bound=bound, smooth=smooth, modulus=modulus)
     return empirical + math.sqrt(2) * (1 + smooth / modulus) * bound * stability
 

@@ -88,16 +88,12 @@ class Schedule(NamedTuple):
       rounds: T, the number of rounds.
       population: m, the number of records of a round.
       base: lambda, the first regularisation.
-      gap_bound: the theorem's bound on the strong gap.
-      vacuous: whether the bound is above the trivial L_all B.
       why: sentences.
     """
 
     rounds: int
     population: int
     base: float
-    gap_bound: float
-    vacuous: bool
     why: tuple[str, ...]
 
 
@@ -304,5 +300,4 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
                    "record's operator.")
     if mode != "tight":
         why.append(f"lambda is that of mode={mode!r}, not the one of the smallest bound.")
-    return Schedule(count, population // count, base(count), gap(count),
-                    gap(count) >= public.whole * diameter, tuple(why))
+    return Schedule(count, population // count, base(count), tuple(why))

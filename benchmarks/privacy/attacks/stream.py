@@ -183,7 +183,8 @@ def _losses(path: Any, hyper: Any) -> tuple[np.ndarray, np.ndarray]:
     fell = (before - log)[..., 0] - (before - log)[..., 1]
     weight = np.exp(np.where(first, before[..., 0], before[..., 1]))
     losses = hyper.query.parts[1]
-    return concrete(jmm.group_oco.offset(losses)) - (
+    # above U noisy losses are clipped: the attack looks for those below
+    return concrete(jmm.group_oco.offset(losses, len(hyper.sizes))) - (
         np.where(first, fell, -fell) * weight / WEIGHT_STEP), first
 
 

@@ -112,7 +112,7 @@ def run(case: Case, seeds: int, quick: bool,
         "variant": case.variant, "epsilon": case.epsilon, "slope": result, "slope_low": low,
         "slope_high": high, "theory": case.theory, "theory_here": here,
         "evaluations": points[-1]["evaluations"], "evaluations_slope": growth,
-        "n": ns[-kept:], "seeds": seeds, "note": case.note,
+        "n": ns[-kept:], "seeds": seeds, "note": case.note, "settings": case.settings,
         "statement": report.stated(jmm.statement(job.algorithm, job.hyper, delta=DELTA)),
     }, points
 
@@ -175,11 +175,11 @@ def kept(path: pathlib.Path, seeds: int, quick: bool,
 
 def table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and lines, for the terminal and for Markdown."""
-    return (("algorithm", "variant", "problem", "measure", "epsilon", "slope", "95 %", "theory",
-             "here", "evaluations", "growth"),
-            [(r["algorithm"], r["variant"], r["problem"], r["measure"], f"{r['epsilon']:g}",
-              f"{r['slope']:.2f}", f"[{r['slope_low']:.2f}, {r['slope_high']:.2f}]",
-              f"{r['theory']:.2f}", f"{r['theory_here']:.2f}", f"{r['evaluations']}",
+    return (("algorithm", "variant", "settings", "problem", "measure", "epsilon", "slope", "95 %",
+             "theory", "here", "evaluations", "growth"),
+            [(r["algorithm"], r["variant"], r["settings"], r["problem"], r["measure"],
+              f"{r['epsilon']:g}", f"{r['slope']:.2f}",
+              f"[{r['slope_low']:.2f}, {r['slope_high']:.2f}]", f"{r['theory']:.2f}", f"{r['theory_here']:.2f}", f"{r['evaluations']}",
               f"{r['evaluations_slope']:.2f}") for r in rows])
 
 

@@ -55,6 +55,7 @@ class Case:
       quick: fewer.
       coins: groups of runs with the same coins, for weak gaps.
       note: what a reader must know beside the numbers.
+      settings: whose steps, batches and rounds they are.
     """
 
     algorithm: str
@@ -72,6 +73,7 @@ class Case:
     quick: list[int]
     coins: int = 8
     note: str = ""
+    settings: str = "default plan"
 
     @property
     def name(self) -> str:

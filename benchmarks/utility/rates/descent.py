@@ -55,7 +55,8 @@ def _sgda(variant: str, smooth: bool, epsilon: float, ns: list[int], quick: list
     return Case("sgda", variant, "hard linear instance", "weak", epsilon, -0.5,
                 lambda n: sgda_job(n, epsilon, smooth),
                 lambda n: n**-0.5 + spread(epsilon, HARD_DIM) / n,
-                lambda n: spread(epsilon, HARD_DIM) > n**0.5, cost, lower, ns, quick)
+                lambda n: spread(epsilon, HARD_DIM) > n**0.5, cost, lower, ns, quick,
+                settings="the paper's")
 
 
 # --- quadratic games ---
@@ -105,7 +106,8 @@ CASES = (
          lambda n: n * math.ceil(n ** (2 / 3)), functools.partial(_lower, 1.0),
          [500, 1000, 2000, 4000], [500, 1000, 2000],
          note="the theorem is an upper bound for any strongly convex-concave loss; with calibrated "
-              "noise the error here is all noise, of order 1 / n^2."),
+              "noise the error here is all noise, of order 1 / n^2.",
+         settings="the paper's"),
     _sgda("Theorem 2", True, 1.0, [500, 1000, 2000, 4000, 8000], [500, 1000, 2000]),
     _sgda("Theorem 2", True, 8.0, [500, 1000, 2000, 4000, 8000], [500, 1000, 2000]),
     _sgda("Theorem 2b", False, 8.0, [20, 40, 80, 160], [20, 40, 80]),
@@ -116,5 +118,6 @@ CASES = (
          lambda n: n * jmm.mechanism.rows_read(pl_job(n, 8.0).hyper.query),
          functools.partial(_lower, 8.0), [500, 1000, 2000, 4000, 8000], [500, 1000, 2000],
          note="the theorem holds under the Polyak-Lojasiewicz condition; this game is strongly "
-              "convex, and its last iterate's error falls like the noise."),
+              "convex, and its last iterate's error falls like the noise.",
+         settings="the paper's"),
 )

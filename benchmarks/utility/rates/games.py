@@ -139,7 +139,8 @@ def one_pass(algorithm: str, epsilon: float, ns: list[int], quick: list[int]) ->
                 lambda n: spread(epsilon, DIM) > (n ** (1 / 3) if prox else n),
                 cost, functools.partial(_lower, epsilon), ns, quick,
                 note="the rate bounds every monotone problem; on this one the bias of the start, "
-                     "which falls faster, still shows, and the slope is steeper." if prox else "")
+                     "which falls faster, still shows, and the slope is steeper." if prox else "",
+                settings="Corollary 2" if prox else "Corollary 1")
 
 
 def many_passes(algorithm: str, epsilon: float, ns: list[int], quick: list[int],

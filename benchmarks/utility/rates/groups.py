@@ -138,7 +138,7 @@ def _oco(variant: str, note: str, **settings: Any) -> Case:
                 lambda n: (spread(10.0, GROUPS_DIM) ** 0.5 + 1) / n**0.5,
                 lambda n: spread(10.0, GROUPS_DIM) > 1, lambda n: n // 4,
                 functools.partial(_lower, 10.0, 2, False), [4000, 16000, 64000, 128000],
-                [4000, 16000, 64000], note=note)
+                [4000, 16000, 64000], note=note, settings="the paper's step for w")
 
 
 CASES = (
