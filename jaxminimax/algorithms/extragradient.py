@@ -124,11 +124,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return State(z, ahead, mean, state.spent + 2)
 
 
-plan_variants = (
-    planning.Variant({"passes": "one"}, 0.11),
-    planning.Variant({"passes": "many"}),
-    planning.Variant({"passes": "full"}, 0.048),
-)
+plan_variants = (planning.Variant({"passes": "one"}, 0.11), planning.Variant({"passes": "many"}),
+                 planning.Variant({"passes": "full"}, 0.048))
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,

@@ -149,10 +149,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return State(z, mean, average, t)
 
 
-plan_variants = (
-    planning.Variant({"passes": "one"}, 0.095),
-    planning.Variant({"passes": "many"}, 0.036),
-)
+plan_variants = (planning.Variant({"passes": "one"}, 0.095),
+                 planning.Variant({"passes": "many"}, 0.036))
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,

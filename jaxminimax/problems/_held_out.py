@@ -92,7 +92,7 @@ def hold_out(records: int | np.ndarray, share: float, *, seed: int = 0) -> HeldO
     grouped = np.ndim(records) > 0
     if not grouped:
         checks.count("records", records)
-    labels = np.array(records) if grouped else np.zeros(records, int)  # type: ignore[arg-type]
+    labels = np.array(records) if grouped else np.zeros(records, int)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
         raise ValueError("records must be n, or a vector of group numbers 0, 1, ..., got shape "
                          f"{labels.shape} and dtype {labels.dtype}.")
