@@ -5,27 +5,21 @@ import inspect
 import typing
 from typing import Any, NamedTuple
 
+from jaxminimax import mechanism
 from jaxminimax.algorithms import ALGORITHMS, described_by
 from jaxminimax.algorithms.planning import Plan
 from jaxminimax.base import checks
 from jaxminimax.base.types import GroupProblem, Saddle
 from jaxminimax.drivers.runs import plan
-from jaxminimax.mechanism import (
-    GroupGradients,
-    GroupSolution,
-    Repeat,
-    Resolvent,
-    batch_size,
-    leaves,
-    phase_sizes,
-)
-from jaxminimax.mechanism.groups import group_batch_sizes
 from jaxminimax.problems import Bounded
 
 # what a guarantee may bound, in the order of the table; one is never compared with another
-KINDS = (("strong", "population"), ("weak", "population"), ("strong", "records"),
-         ("regret", "population"), ("regret", "records"), ("risk", "population"),
-         ("risk", "records"))
+KINDS = {("strong", "population"): "the strong gap on the population",
+         ("weak", "population"): "the weak gap on the population",
+         ("strong", "records"): "the strong gap on the records themselves",
+         ("regret", "population"): "the regret on the population",
+         ("risk", "population"): "the worst group's excess risk on the population",
+         ("risk", "records"): "the worst group's excess risk on the records themselves"}
 _HEAD = ("plan", "guarantee", "of the trivial", "releases", "record gradients", "measured", "if")
 _NOTE = ("measured: the mean gap of default plans at 1,000 records and epsilon = 1 on one small "
          "problem, for comparison: a bilinear game, for gda a quadratic one, for groups points "
@@ -72,10 +66,8 @@ class Choice(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns a record for JSON."""
-        guarantee, trivial = (None, None) if self.plan is None else (
-            self.plan.guarantee, self.plan.trivial)
-        return self._asdict() | {"plan": self.name, "guarantee": guarantee, "trivial": trivial,
-                                 "planned": self.plan is not None}
+        numbers = {name: getattr(self.plan, name, None) for name in ("guarantee", "trivial")}
+        return self._asdict() | numbers | {"plan": self.name, "planned": self.plan is not None}
 
 
 class Choices(tuple[Choice, ...]):
@@ -83,12 +75,9 @@ class Choices(tuple[Choice, ...]):
 
     def __str__(self) -> str:
         lines = []
-        for gap, on in KINDS:
-            own = [x for x in self if (x.gap, x.on) == (gap, on)]
-            if own:
-                what = f"{gap} gap" if gap in ("strong", "weak") else gap
-                where = "population" if on == "population" else "records themselves"
-                lines += [f"Bounds on the {what} on the {where}:", *_table(own)]
+        for kind, title in KINDS.items():
+            if own := [x for x in self if (x.gap, x.on) == kind]:
+                lines += [f"Bounds on {title}:", *_table(own)]
         if rates := [x for x in self if x.plan is not None and not x.gap]:
             lines += ["Rates, and settings without a number, by record gradients:", *_table(rates)]
         if others := [x for x in self if x.plan is None]:
@@ -172,7 +161,7 @@ def _place(one: Choice) -> tuple[int, float]:
         return len(KINDS) + 1, 0.0
     if one.plan.guarantee is None:
         return len(KINDS), one.gradients
-    return KINDS.index((one.gap, one.on)), one.plan.guarantee
+    return list(KINDS).index((one.gap, one.on)), one.plan.guarantee
 
 
 @functools.cache
@@ -201,11 +190,11 @@ def _choice(name: str, variant: Any, numbers: dict[str, Any], epsilon: float, de
         return empty._replace(why=str(error))
     described = module.mechanism(planned.hyper)
     gap, on = (planned.gap, planned.on) if planned.guarantee is not None else ("", "")
-    certified = described_by(module) in (Resolvent, GroupSolution)
+    certified = described_by(module) in (mechanism.Resolvent, mechanism.GroupSolution)
     holds = (*(("monotone records of any content",) if certified else ("nothing clipped",)),
              *(("independent records",) if on == "population" else ()))
     return empty._replace(plan=planned, gap=gap, on=on, releases=described.releases(),
-                          gradients=round(sum(map(_gradients, leaves(described)))),
+                          gradients=round(sum(map(_gradients, mechanism.leaves(described)))),
                           why=", ".join(holds))
 
 
@@ -220,7 +209,7 @@ def _given(module: Any, needed: dict[str, bool], numbers: dict[str, Any]) -> dic
             chosen.pop("diameter", None), chosen.pop("radius", None)
     else:
         chosen.pop("smooth_l1", None)
-    if described_by(module) is Resolvent:
+    if described_by(module) is mechanism.Resolvent:
         # there privacy rests on the modulus of every record, and here it may be the mean's
         chosen.pop("modulus", None)
     return chosen
@@ -228,14 +217,14 @@ def _given(module: Any, needed: dict[str, bool], numbers: dict[str, Any]) -> dic
 
 def _gradients(leaf: Any) -> float:
     """Gradients of single records that the releases of a leaf compute."""
-    if isinstance(leaf, GroupSolution):
-        return leaf.phases * sum(phase_sizes(leaf)) * (leaf.steps or 1)
+    if isinstance(leaf, mechanism.GroupSolution):
+        return leaf.phases * sum(mechanism.phase_sizes(leaf)) * (leaf.steps or 1)
     query = getattr(leaf, "query", None)
-    if not isinstance(leaf, Repeat):  # sums over a stream read a record each; losses no gradient
+    if not isinstance(leaf, mechanism.Repeat):  # a sum over a stream reads a record; losses none
         return leaf.releases() if hasattr(leaf, "leaves") else 0
-    if isinstance(query, GroupGradients):
-        sizes = group_batch_sizes(query)
+    if isinstance(query, mechanism.GroupGradients):
+        sizes = mechanism.group_batch_sizes(query)
         return leaf.times * (sum(sizes) if query.groups == "all" else max(sizes))
     steps = getattr(query, "steps", None) or 1
     rounds = sum(steps) if isinstance(steps, tuple) else leaf.times * steps
-    return rounds * batch_size(query)  # type: ignore[arg-type]
+    return rounds * mechanism.batch_size(query)  # type: ignore[arg-type]

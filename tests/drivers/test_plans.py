@@ -35,7 +35,7 @@ def test_bounds_are_sorted_within_one_kind_of_gap(found):
     blocks = [k for i, k in enumerate(map(kind, found)) if i == 0 or k != kind(found[i - 1])]
     assert len(blocks) == len(set(blocks))
     ranked = [k for k in blocks if k not in (("", ""), None)]
-    assert ranked == sorted(ranked, key=KINDS.index)
+    assert ranked == sorted(ranked, key=list(KINDS).index)
     assert blocks[len(ranked):] == [("", ""), None]
     assert {("strong", "population"), ("weak", "population"), ("strong", "records")} <= set(ranked)
     for block in ranked:
@@ -147,8 +147,8 @@ def test_a_table_is_printed(found):
     assert blocks[0].startswith("Bounds on the strong gap on the population:")
     assert "optimistic, proved" not in blocks[0]
     assert "sgda, many" not in blocks[0]
-    assert "weak gap on the population" in blocks[1]
-    assert "strong gap on the records themselves" in blocks[2]
+    assert "the weak gap on the population" in blocks[1]
+    assert "the strong gap on the records themselves" in blocks[2]
     assert json.loads(json.dumps([x.to_json() for x in found]))[0]["plan"] == found[0].name
 
 
