@@ -22,7 +22,7 @@ from jaxminimax.algorithms import descent as averaging
 from jaxminimax.algorithms import planning as schedules
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check
-from jaxminimax.drivers import certify, fit, plan, plans, run, stack, sweep, tune
+from jaxminimax.drivers import certify, fit, plan, plans, round, run, stack, sweep, tune
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import (
     AdaptiveClip,
@@ -44,7 +44,7 @@ __all__ = ["AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "G
            "GroupProblem", "Parallel", "Poisson", "Problem", "Query", "Repeat", "Saddle",
            "Sequence", "accounting", "audit", "averaging", "calibrate", "certify", "check",
            "clipped_sum", "delta", "epsilon", "fit", "mechanism", "metrics", "noise", "placement",
-           "plan", "plans", "problems", "profile", "release", "run", "saddle_operator",
+           "plan", "plans", "problems", "profile", "release", "round", "run", "saddle_operator",
            "schedules", "solvers", "stack", "statement", "sweep", "tables", "tune", "types"]
 __all__ += algorithms.__all__
 

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 from jaxminimax.base import public_names as _public_names
+from jaxminimax.base import row_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.releases import release_keys
 
@@ -316,13 +317,15 @@ def auc(scores: jax.Array | np.ndarray, y: jax.Array | np.ndarray) -> float:
       y: labels in {0, 1}, `[n]`.
 
     Raises:
-      ValueError: if a score is not finite: a diverged run has no AUC, not 0.5.
+      ValueError: if a score is not finite: a diverged run has no AUC, not 0.5. For indexes of
+        pandas that differ.
 
     Examples:
         >>> jmm.metrics.auc(jnp.array([0.1, 0.4, 0.35, 0.8]), jnp.array([0, 0, 1, 1]))
         0.75
     """
     from sklearn.metrics import roc_auc_score
+    row_names.check({"scores": scores, "labels": y})
     if not bool(jnp.all(jnp.isfinite(scores))):
         raise ValueError("scores are not finite: the run diverged or its budget ran out.")
     return float(roc_auc_score(y, scores))
@@ -338,7 +341,8 @@ def parity_violation(predicted: np.ndarray, groups: np.ndarray) -> float:
       groups: the group of each record, `[n]`.
 
     Raises:
-      ValueError: for scores instead of classes, or for lengths that differ.
+      ValueError: for scores instead of classes, for lengths that differ, or for indexes of pandas
+        that differ.
 
     Examples:
         >>> jmm.metrics.parity_violation(np.array([1, 0, 1, 1]), np.array([0, 0, 1, 1]))
@@ -360,13 +364,15 @@ def odds_violation(predicted: np.ndarray, y: np.ndarray, groups: np.ndarray) -> 
       groups: the group of each record, `[n]`.
 
     Raises:
-      ValueError: for scores instead of classes, or for lengths that differ.
+      ValueError: for scores instead of classes, for lengths that differ, or for indexes of pandas
+        that differ.
 
     Examples:
         >>> predicted, y = np.array([1, 0, 1, 1]), np.array([1, 1, 1, 1])
         >>> jmm.metrics.odds_violation(predicted, y, np.array([0, 0, 1, 1]))
         0.5
     """
+    row_names.check({"predicted": predicted, "classes": y, "groups": groups})
     predicted, y, groups = arrays = tuple(map(np.asarray, (predicted, y, groups)))
     if {a.shape for a in arrays} != {(len(predicted),)}:
         raise ValueError("predictions, classes and groups must be vectors of one length, got "

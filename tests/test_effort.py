@@ -1,6 +1,7 @@
 """What is compiled quickly for tests, and what as for users."""
 
 import pathlib
+import re
 import types
 
 import jax
@@ -8,6 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from jaxminimax.base import checks, programs
+from jaxminimax.releases import sums
 from tests import conftest
 
 
@@ -74,3 +79,44 @@ def test_nothing_runs_that_was_compiled_the_other_way(monkeypatch):
     for quick in (False, False, True, True, False):
         effort.set(quick)
     assert cleared == [False, True]
+
+
+# --- the library's own options ---
+
+ROWS = jmm.Problem(lambda z, x: Saddle(x, ()))
+# each leaves IEEE 754's arithmetic as it is: less work for LLVM, another generator, one piece
+EXACT = {"xla_backend_optimization_level", "xla_cpu_use_fusion_emitters",
+         "xla_cpu_parallel_codegen_split_count"}
+
+
+def test_the_library_compiles_with_listed_options_alone():
+    """None of them reorders sums or treats NaN as a number that there is not."""
+    assert set(programs.BRIEF) == EXACT
+    assert programs._options() in (programs.BRIEF, None)
+    named = {}
+    for path in sorted(pathlib.Path(programs.__file__).parents[1].rglob("*.py")):
+        words = re.findall(r"xla_(?!metadata)[a-z_]+|compiler_options|env_options|XLA_FLAGS",
+                           path.read_text(encoding="utf-8"))
+        named |= {path.name: set(words)} if words else {}
+    assert named.pop("programs.py") - {"compiler_options", "xla_"} == EXACT
+    # what is refused, and what a run is compared by
+    assert set(named) <= {"checks.py", "fingerprint.py"}
+    assert named["checks.py"] == {*checks._FAST, "XLA_FLAGS"}
+    assert not EXACT & set(checks._FAST)
+
+
+@pytest.mark.parametrize("brief", [True, False])
+@pytest.mark.parametrize("hostile", [np.nan, np.inf, -np.inf])
+def test_a_record_that_is_no_number_counts_as_absent_under_these_options(brief, hostile):
+    """In the very program that releases a table's statistics; to the bit, with equal noise."""
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=5)
+    rows = np.linspace(-1, 1, 10, dtype=np.float32).reshape(5, 2)
+    absent, wrong = rows.copy(), rows.copy()
+    absent[3], wrong[3, 0] = 0, hostile
+    with programs.briefly(brief):
+        made = [np.asarray(sums._compiled(
+            jax.random.key(0), jmm.Repeat(query=query, times=1), np.int32(0), ROWS,
+            Saddle(np.zeros(2, np.float32), ()), x).w) for x in (absent, wrong, rows)]
+    assert np.isfinite(made[0]).all()
+    np.testing.assert_array_equal(made[0], made[1])
+    assert not np.array_equal(made[0], made[2])

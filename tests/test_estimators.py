@@ -48,7 +48,9 @@ def checks(form):
     return [pytest.param(e, c, id=f"{type(e).__name__}-{name}",
                          marks=() if name in OFTEN else pytest.mark.nightly)
             for e, c in estimator_checks_generator(form)
-            for name in [getattr(c, "func", c).__name__]]
+            for name in [getattr(c, "func", c).__name__]
+            # asks for names of unseen columns, which may be a record; `test_messages` has its rest
+            if name != "check_dataframe_column_names_consistency"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -150,7 +152,7 @@ def test_groups_may_be_a_column(column):
     x, y = made(200)
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "group": np.arange(200) % 2})
     one = PrivateWorstGroupClassifier(epsilon=4.0, bounds=(-1, 1), groups=column, random_state=0)
-    assert set(one.fit(frame, y).group_losses_) == {"0.0", "1.0"}
+    assert set(one.fit(frame, y).group_losses_) == {"0", "1"}
     with pytest.raises(ValueError, match="no column of X"):
         clone(one).set_params(groups="other").fit(frame, y)
 

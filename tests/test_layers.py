@@ -40,12 +40,13 @@ ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_adv
            "program", "_saved"}
 # look at kinds and shapes, or pass on
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
-          "rows_each", "shards_of", "eval_shape"}
+          "rows_each", "shards_of", "eval_shape", "check_functions"}
 
 AHEAD = {"Supply", "_readable"}  # of a driver, which send rows of the host to its rounds
 
 # modules that a test file of another name tests
 TESTED_IN = {
+    "releases/test_data_flow": "releases/release_operation",
     "accounting/test_answers": "accounting/curve accounting/tuning",
     "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
     "accounting/test_subsampling": "accounting/gaussian",

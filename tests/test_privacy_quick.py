@@ -1,4 +1,4 @@
-"""The laws that privacy rests on, each for all kinds of releases, in about fifteen CPU-seconds.
+"""The laws that privacy rests on, each for all kinds of releases, in about twenty-five CPU-seconds.
 
 Noise size: `test_noise_has_the_described_deviation`. Clip norms, joint ones and bounds of losses:
 `test_one_record_moves_a_release_by_what_is_charged`. The budget: the last of the detectors, and
@@ -8,12 +8,21 @@ rounding to the grid included: `test_the_accountant_charges_the_gaussian_that_ru
 of one person: `test_noise_for_several_records_is_calibrated_to_all_of_them`. Clipping by factors of
 a gradient and of narrow types: the detectors.
 
+At the end are five probes of what lies between the parts: a training with a ledger, for several
+records of a person; a training that was stopped; ledgers that refuse, at every call; shards and
+devices; several records on samples of parts in turn.
+
 Other tests hold these laws more sharply and in more cases, most of them in the slow lane.
 """
 
 import dataclasses
 import functools
+import inspect
+import json
 import math
+import os
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -23,15 +32,20 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.privacy.mutants import detectors, subtle
-from jaxminimax import Saddle
+from benchmarks.privacy.mutants import between, detectors, subtle
+from jaxminimax import Saddle, estimators
+from jaxminimax.base import programs
+from jaxminimax.commands import COMMANDS, parser_of
+from jaxminimax.drivers import long_runs, runs
 from jaxminimax.mechanism.factorisation import coefficients
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
-from jaxminimax.releases import reading
+from jaxminimax.releases import opening, reading, sums
 from jaxminimax.releases.sums import release
+from jaxminimax.tables import Charged, Number, Schema, defaults, labels, statistics, unfinished
 from jaxminimax.tables.labels import Amount, Several
 from jaxminimax.tables.scorer import Moments
+from tests.helpers import two_devices
 from tests.releases.test_opening import RELEASES, ROWS, SIZES, Case, N, W
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
@@ -227,3 +241,212 @@ def test_noise_for_several_records_is_calibrated_to_all_of_them(rate):
     ids=lambda detector: detector.__name__)
 def test_no_detector_of_planted_bugs_fires(detector):
     assert not detector().fires
+
+
+# --- probes of what lies between the parts ---
+
+
+class ReleasedError(Exception):
+    """Something was about to be released."""
+
+
+def release_nothing(*_, **__):
+    raise ReleasedError
+
+
+def table(n):
+    a = np.linspace(-1, 1, n)
+    return {"a": a, "b": a[::-1], "y": (a > 0).astype(int)}
+
+
+SCHEMA = Schema({"a": Charged(), "b": Number(-1, 1)}, "y", 1)
+STATED = {"epsilon": 2.0, "delta": 1e-5}
+
+
+def ledger(path, epsilon=9.0, **how):
+    return jmm.accounting.Ledger(path, epsilon=epsilon, delta=1e-4, **how)
+
+
+class StoppedError(Exception):
+    """Ends a training on the way."""
+
+
+def test_a_training_is_for_all_records_of_a_person_and_goes_on_with_its_key(tmp_path, monkeypatch):
+    """By noise, statement and ledger; what was released before it stopped is not released anew."""
+    schema, people = Schema({"a": Number(-1, 1)}, "y", 1), 3
+    books, made, how = ledger(tmp_path / "l", people=people), [], STATED | {"people": people}
+
+    def stop(*_):
+        raise StoppedError
+
+    def once(*given):
+        made.append(sound(*given))
+        return made[-1]
+
+    def go(**more):
+        return jmm.tables.train(table(97), schema, **how, **more)
+
+    sound, run = statistics.release_moments, {"folder": tmp_path / "run", "ledger": books}
+    monkeypatch.setattr(statistics, "release_moments", once)
+    with monkeypatch.context() as patched, pytest.raises(StoppedError):
+        patched.setattr(labels, "release_line", stop)
+        go(**run)
+    assert len(made) == 1
+    (charged,) = books.statement().runs
+    with pytest.raises(ValueError, match="another seed or key"):
+        go(key=jax.random.key(5, impl="threefry2x32"), **run)
+    with unfinished.Unfinished(tmp_path / "run") as job:
+        key = job.key
+    resumed = go(**run)
+    assert len(made) == 1
+    np.testing.assert_array_equal(resumed.weights, go(key=key).weights)
+    np.testing.assert_array_equal(made[0].mean, made[1].mean)
+
+    chosen = defaults(97, schema, people=people, **STATED)
+    attained = jmm.epsilon(resumed.described, 1e-5, people=people)
+    assert resumed.described == chosen.mechanism()
+    assert 0.998 * 2 < attained <= 2
+    assert jmm.epsilon(resumed.described, 1e-5) < 0.9
+    assert resumed.statement.people == people
+    assert resumed.statement.epsilon == pytest.approx(attained, rel=1e-9)
+    (run,) = books.statement().runs
+    assert run["charge"] == charged["charge"] == books._rule.charge(
+        resumed.described, "", 1e-4, "replace_one", people)
+    for other in (1, 2):
+        with pytest.raises(ValueError, match="people = 3, and the ledger for"):
+            go(ledger=ledger(tmp_path / f"of {other}", people=other))
+
+
+# A ledger refuses, or accepts, before anything is released. A program may be traced before.
+
+
+def by_train(books, path, people):
+    jmm.tables.train(table(83), SCHEMA, ledger=books, people=people, **STATED)
+
+
+def by_command(*words):
+    """A command on a file, with the ledger that is at the path."""
+    def call(books, path, people):
+        columns = table(79)
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(
+            *columns.values(), strict=True))]
+        (path / "t.csv").write_text("\n".join(lines))
+        args = parser_of("").parse_args([
+            words[0], str(path / "t.csv"), "--label", "y", "--positive", "1", "--numeric", "b=-1:1",
+            "--epsilon", "2", "--delta", "1e-5", "--ledger", str(path / "l"), "--people",
+            str(people), *words[1:]])
+        COMMANDS[words[0]](args)
+
+    return call
+
+
+def by_estimator(form, n):
+    def call(books, path, people):
+        columns, more, grouped = table(n), {}, ("Group" in form.__name__, "Fair" in form.__name__)
+        y, groups = columns["y"], {"groups": np.arange(n) % 2} if any(grouped) else {}
+        if form is estimators.PrivateRegressor:
+            y, more = columns["a"], {"label_range": (-1, 1)}
+        form(ledger=books, people=people, **STATED, **more).fit(columns["b"][:, None], y, **groups)
+
+    return call
+
+
+def by_driver(driver, n):
+    def call(books, path, people):
+        query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0), population=n)
+        hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
+        rest = jnp.ones((n, 2)), hyper, jmm.sgda, two_devices.BOTH
+        start = Saddle(jnp.zeros(2), jnp.zeros(2))
+        if driver is jmm.fit:
+            jmm.fit(KEYS[0], start, *rest, delta=1e-5, ledger=books, progress=False, people=people)
+        else:  # for as many people as the ledger
+            data, hyper, *rest = rest
+            jmm.sweep(KEYS[:2].reshape(1, 2), start, data, jmm.stack([hyper]), *rest, ledger=books)
+
+    return call
+
+
+CALLS = {"train": by_train, "fit": by_driver(jmm.fit, 89), "sweep": by_driver(jmm.sweep, 61),
+         "train, as a command": by_command("train", "--ranges", "charged", "--numeric", "a"),
+         "check, as a command": by_command("check"),
+         **{name: by_estimator(getattr(estimators, name), 67 - k)
+            for k, name in enumerate(estimators.__all__)}}
+
+
+@pytest.mark.parametrize("people", [1, 3])
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_is_released_before_a_ledger_accepts_it(name, people, tmp_path, monkeypatch):
+    """For as many records of a person. What is released first is a part of what was charged."""
+    asked, reserve = [], jmm.accounting.Ledger.reserve
+
+    def first(key, described, *_):
+        assert dataclasses.replace(described, place=0) in [
+            dataclasses.replace(leaf, place=0) for leaf in asked[-1].flattened()]
+        raise ReleasedError
+
+    def noted(self, described, hyper=None, **how):
+        asked.append(described if hyper is None else described.mechanism(hyper))
+        return reserve(self, described, hyper, **how)
+
+    def outside_a_program(key, described, spent, point, data, **how):
+        if not programs.is_traced(key, data):
+            raise ReleasedError
+        return opened(key, described, spent, point, data, **how)
+
+    opened = opening.open_release
+    monkeypatch.setattr(opening, "open_release", outside_a_program)
+    monkeypatch.setattr(sums, "compiled_release", first)
+    for where, program in ((long_runs, "_advance"), (runs, "call_kept")):
+        monkeypatch.setattr(where, program, release_nothing)
+    monkeypatch.setattr(jmm.accounting.Ledger, "reserve", noted)
+
+    def refused(words, **how):
+        books = ledger(tmp_path / "l", **how)
+        with pytest.raises(ValueError, match=words):
+            CALLS[name](books, tmp_path, people)
+        assert not books.statement().runs
+        (tmp_path / "l").unlink()
+
+    refused("are left", epsilon=0.1, people=people)
+    if name != "sweep":
+        refused(f"people = {people}, and the ledger for", people=2)
+    books = ledger(tmp_path / "l", people=people)
+    with pytest.raises(ReleasedError):
+        CALLS[name](books, tmp_path, people)
+    (run,), (*_, described) = books.statement().runs, asked
+    assert run["charge"] == books._rule.charge(described, "", 1e-4, "replace_one", people)
+    if name not in ("fit", "sweep"):  # which calibrate nothing
+        assert 0.998 * 2 < jmm.epsilon(described, 1e-5, people=people) <= 2
+
+
+def test_every_function_with_a_ledger_is_among_them():
+    public = {name: getattr(where, name) for where in (jmm, jmm.tables, estimators)
+              for name in dir(where)}
+    asking = {name for name, x in public.items() if (
+        inspect.isfunction(x) or (inspect.isclass(x) and not issubclass(x, Exception)))
+        and "ledger" in inspect.signature(x).parameters}
+    assert asking == set(CALLS) - {"train, as a command", "check, as a command"}
+    parsers = parser_of("")._subparsers._group_actions[0].choices
+    assert {name for name, one in parsers.items() if "--ledger" in one._option_string_actions} == {
+        "train", "check"}
+
+
+def test_shards_and_devices_add_up_to_one_release_with_one_noise():
+    """To the grid with noise, and to rounding without: two shards on each of two devices."""
+    child = subprocess.run([sys.executable, two_devices.__file__], check=True, capture_output=True,
+                           text=True, env=os.environ)
+    many = np.array(json.loads(child.stdout))
+    alone = np.array(two_devices.answers(two_devices.ROWS))
+    assert np.abs(alone[:, 0] - alone[:, 1]).min() > 1e-3
+    np.testing.assert_allclose(many[:, 0], alone[:, 0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(many[:, 1], alone[:, 1], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("people", [1, 2, 3])
+def test_several_records_on_samples_of_parts_in_turn_are_charged_as_they_are(people, real_noise):
+    """All in one part, which is the worst: k coins in each of two windows, the second begun."""
+    (steps, sigma), delta = between.in_turn(), 1e-3
+    charged = jmm.epsilon(steps, delta, people=people)
+    low, high = (between.delta_of_two_windows(e * charged, people, 0.5, sigma)
+                 for e in (1.001, 0.999))
+    assert low < delta < high

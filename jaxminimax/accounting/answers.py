@@ -63,8 +63,8 @@ def check_delta(delta: float) -> None:
 
 def _check(name: str, value: float, high: float) -> None:
     if isinstance(value, jax.core.Tracer) or np.ndim(value):
-        raise ValueError(f"{name} must be one plain number, got {value!r}: account outside of jit "
-                         "and vmap, for one target at a time.")
+        raise ValueError(f"{name} must be one plain number, got {checks.describe(value)}: "
+                         "account outside of jit and vmap, for one target at a time.")
     checks.number(name, value, low=0.0, high=high)
 
 

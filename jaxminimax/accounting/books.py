@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from jaxminimax.accounting import answers, statements, stating
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
-from jaxminimax.base import checks, identity, own_files
+from jaxminimax.base import checks, identity, own_files, saved_json
 from jaxminimax.mechanism import NEIGHBOURS, Description, composed, costs
 
 WHAT, VERSION = "jaxminimax ledger", 1
@@ -52,25 +52,28 @@ class Books:
         """Returns the content of the file.
 
         Raises:
-          ValueError: for a file that is not there, is no ledger, or is damaged.
+          ValueError: for a file that is not there.
+          DamagedFileError: for one that is no ledger, or is damaged.
         """
         try:
-            with open(self.path, encoding="utf-8") as file:
-                content = json.load(file)
+            with open(self.path, "rb") as file:
+                text = file.read()
         except FileNotFoundError:
             raise ValueError(f"There is no ledger at {self.path}: Ledger(path, epsilon=..., "
                              "delta=...) opens one.") from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{self.path} is not a ledger, or is truncated ({error}). The budget "
-                             "spent is unknown, so restore the file.") from None
-        if not isinstance(content, dict) or content.get("what") != WHAT:
-            raise ValueError(f"{self.path} is not a ledger of jaxminimax: state another path.")
-        if content.get("version") != VERSION:
-            raise ValueError(f"{self.path} is a ledger of version {content.get('version')!r}, and "
-                             f"this library reads {VERSION}: use the version that wrote it.")
-        if content.pop("checksum", None) != _checksum(content):
-            raise ValueError(f"{self.path} was changed by another program, or is damaged. The "
-                             "budget spent is unknown, so restore the file.")
+        with saved_json.explained(self.path, "whole ledger of this version", (
+                "The budget spent is unknown, so restore it; or use the version that wrote it.")):
+            content: dict[str, Any] = saved_json.parsed(text)
+            saved_json.check(content, "ledger")
+            if content.pop("checksum") != _checksum(content):
+                raise ValueError("it was changed by another program, or is damaged")
+            limits, entries = content["filter"]["limits"], content["entries"]
+            if len({entry["name"] for entry in entries}) < len(entries) or any(
+                    entry["charge"].keys() - limits for entry in entries):
+                raise ValueError("entries must have different names, and charges filter.limits")
+            for name, spent in spent_of(content, rule_of(content)).items():
+                if spent > limits[name]:
+                    raise ValueError(f"the sum of charges is above filter.limits.{name}")
         return content
 
     def write(self, content: dict[str, Any]) -> None:
@@ -83,8 +86,9 @@ class Books:
             raise ValueError(f"{self.path} has several names (hard links), and the others would "
                              "keep the old content: remove them.")
         content = {**content, "what": WHAT, "version": VERSION}
-        text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, allow_nan=False)
-        own_files.write(self.path, text)
+        content["checksum"] = _checksum(content)
+        saved_json.check(saved_json.plain(content), "ledger")  # or it could not be read again
+        own_files.write(self.path, json.dumps(content, indent=1, allow_nan=False))
 
 
 def _checksum(content: dict[str, Any]) -> str:

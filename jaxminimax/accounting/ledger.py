@@ -99,7 +99,8 @@ class Ledger:
         for name, value in settings.items():
             if value is not None and value != stored[name]:
                 raise ValueError(f"The ledger at {self._books.path} has {name} = {stored[name]!r}, "
-                                 f"not {value!r}: state the settings it was opened with, or none.")
+                                 f"not {checks.describe(value)}: state the settings it was opened "
+                                 "with, or none.")
 
     # --- spending ---
 

@@ -41,6 +41,9 @@ ENDS = ("User: The run ended by a rule that reads only released numbers, and ran
 _FIXED_END = ("User: epsilon_spent_if_fixed holds only for an end that was fixed before the run. "
               "If somebody looked at releases to decide when to stop, only the epsilon of all "
               "allowed releases and that of the milestone hold. {quote}")
+_ANOTHER = ("User: The algorithm {name} is no part of the library. Drivers refuse a round whose "
+            "program reads records other than through its releases. That its start, its constants "
+            "and what Python does between rounds are not computed from records is not checked.")
 _SEVERAL_RECORDS = ("A person who contributes k records is protected less: epsilon can be more "
                     "than k times as large. people=k counts any k records.")
 _ONE = f"User: The unit of privacy is one record. {_SEVERAL_RECORDS}"
@@ -142,6 +145,9 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         done = main.truncated(count)
         return Sequence(parts=(*alongside, *(() if done is None else (done,))))
 
+    name = getattr(algorithm, "__name__", type(algorithm).__name__)
+    if not name.startswith("jaxminimax."):
+        assumed = (_ANOTHER.format(name=name), *assumed)
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
                     people=people, answers=answers, rows_each=rows_each,

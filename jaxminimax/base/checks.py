@@ -24,7 +24,7 @@ def _values(name: str, value: Any) -> np.ndarray | None:
     ok = ok and not isinstance(value, bool)
     array = np.asarray(value) if ok else None
     if array is None or array.dtype.kind not in "iuf":
-        raise ValueError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
+        raise ValueError(f"{name} must be a number, got {describe(value)}.")
     return array.astype(np.float64)
 
 
@@ -51,7 +51,7 @@ def number(name: str, value: Any, *, low: float, high: float = math.inf, closed:
         inside |= array == math.inf
     if not np.all(inside & (infinite | np.isfinite(array))):
         span = f"{'[' if closed else '('}{low:g}, {high:g}{']' if closed else ')'}"
-        raise ValueError(f"{name} must lie in {span}, got {value!r}.")
+        raise ValueError(f"{name} must lie in {span}, got {describe(value)}.")
 
 
 def positive(**values: Any) -> None:
@@ -60,16 +60,18 @@ def positive(**values: Any) -> None:
         number(name, value, low=0.0)
 
 
-def count(name: str, value: Any, *, low: int = 1) -> None:
-    """Refuses `value` unless it is an integer, at least `low`."""
+def count(name: str, value: Any, *, low: int = 1, high: float = math.inf) -> None:
+    """Refuses `value` unless it is an integer, at least `low` and at most `high`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
-        raise ValueError(f"{name} must be an integer, at least {low}, got {value!r}.")
+        raise ValueError(f"{name} must be an integer, at least {low}, got {describe(value)}.")
+    if int(value) > high:
+        raise ValueError(f"{name} must be an integer, at most {high:g}, got {describe(value)}.")
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuses `value` unless it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {describe(value)}.")
 
 
 def scalars(**values: Any) -> None:
@@ -84,7 +86,10 @@ def scalars(**values: Any) -> None:
 
 
 def describe(x: Any) -> str:
-    """Describes a value for a message: its kind, and its print if that is short."""
+    """Describes a value for a message: its kind, and its print if it is one short word or number.
+
+    What holds several values may be records, given in the place of a setting: it is not printed.
+    """
     kind = type(x)
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module in ("builtins", "jaxminimax") else (
@@ -93,8 +98,10 @@ def describe(x: Any) -> str:
         return f"an array of shape {np.shape(x)} and dtype {x.dtype}"
     if callable(x) and hasattr(x, "__qualname__"):
         return f"{'class' if isinstance(x, type) else 'function'} {x.__qualname__}"
-    text = repr(x)
-    return f"{text} ({name})" if len(text) <= 60 and "\n" not in text else name
+    single = x is None or isinstance(x, str | numbers.Number)
+    long = isinstance(x, int) and x.bit_length() > 200  # Python refuses to print the longest ones
+    text = repr(x) if single and not long else ""
+    return f"{text} ({name})" if 0 < len(text) <= 60 and "\n" not in text else name
 
 
 def takes(name: str, function: Any, *arguments: str) -> None:

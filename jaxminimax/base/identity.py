@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 NAMES = ("The names of the persons, and so their number, are public. Neighbouring data sets differ "
          "in the rows of one person.")
 LONGEST = 10**4000  # Python prints integers of 4,300 digits and no longer ones
+MOST_ROWS = 10**6  # of one person that are read: a person has a place in memory for each
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,999}")
 
 

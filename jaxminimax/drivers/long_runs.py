@@ -183,6 +183,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, types.GroupProblem))
         if not isinstance(placed, HostData | HostShards):
             placed = sharding.arrays(placed)
+            runs.check_functions(algorithm, z, hyper, placed)
         mesh, places = getattr(placed, "mesh", None), None
         if mesh is not None:
             agreement.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(

@@ -138,6 +138,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     _check_different(keys)
     checks.exact_arithmetic()
     hypers, lengths = lengths_of(hypers, len(keys), algorithm)
+    runs.check_functions(algorithm, z, jax.tree.map(lambda x: x[0], hypers), data, observe)
     traced = programs.is_traced(keys, z, data, hypers)
     if checkpoint is not None:
         saved_runs.check_folder(checkpoint, keys)

@@ -201,6 +201,7 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     arguments.records(data)
     checks.takes("observe", observe, "state")
     composed.check(algorithm.mechanism(hyper))
+    check_functions(algorithm, z, hyper, data, observe)
     return Run(*_full_run(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
 
 
@@ -209,8 +210,30 @@ def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
     """Runs all rounds, as a program of its own or as a part of the traced one."""
     if programs.is_traced(key, z, data, hyper):
         return _rounds(key, z, data, hyper, algorithm, problem, observe)
-    jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
     return call_kept(_compiled, key, z, data, hyper, algorithm, problem, observe)
+
+
+def check_functions(algorithm: Algorithm[Any, Any], z: Saddle, hyper: Any, data: PyTree,
+                    observe: Callable[[Any], PyTree] = nothing) -> None:
+    """Refuses an `init` or an `observe` that closes over one of the data's arrays.
+
+    What they get does not depend on the data, so that all they can read of them is a closure. An
+    `init` also refuses settings by their numbers here.
+
+    Args:
+      algorithm: as in `run`.
+      z: as in `run`.
+      hyper: as in `run`.
+      data: as in `run`.
+      observe: as in `run`.
+
+    Raises:
+      ValueError: naming the function and the array's shape; what `init` raises.
+    """
+    started, state = jax.make_jaxpr(lambda z: algorithm.init(z, hyper), return_shape=True)(z)
+    record_isolation.check_constants(started, data, "init")
+    if observe is not nothing:
+        record_isolation.check_constants(jax.make_jaxpr(observe)(state), data, "observe")
 
 
 def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
@@ -246,6 +269,54 @@ def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algo
 
 
 _compiled = jax.jit(_rounds, static_argnames=("algorithm", "problem", "observe"))
+
+
+def round(key: jax.Array, state: StateT, data: PyTree, hyper: HyperT,
+          algorithm: Algorithm[HyperT, StateT], problem: AnyProblem) -> StateT:
+    """Makes one round of an algorithm, for a loop of your own.
+
+    It is what `run` does in every round: `algorithm.update`, whose traced program is checked. A
+    round is refused if anything of the rows or of the key reaches its state, a print or a callback
+    other than through a release, or if its releases are not those that are charged. That is decided
+    while it is traced, so put `jax.jit` around it, and nothing is checked or read at run time.
+
+    Between rounds your program sees the state, which is private, and nobody checks what it does
+    with the data. Reserve the run in a `Ledger` before, or state it afterwards.
+
+    Args:
+      key: root key of the run, the same for all rounds.
+      state: of the round before, at first `algorithm.init(z, hyper)`.
+      data: leaves `[n, ...]`, the same for all rounds.
+      hyper: the algorithm's `Hyper`, calibrated.
+      algorithm: a module such as `sgda`.
+      problem: operator, public terms, projection.
+
+    Returns:
+      The next state; NaN in its points once the budget is spent.
+
+    Raises:
+      ValueError: naming the leaf of the state, the leaf of the data and the line of a round that
+        reads rows past its releases; for releases that are not described, not charged, or made
+        twice with one key and number; as `run`.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((100, 2)), jnp.zeros((100, 2)))
+        >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
+        >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-3)
+        >>> step = jax.jit(jmm.round, static_argnames=("algorithm", "problem"))
+        >>> state = jmm.sgda.init(Saddle(jnp.zeros(2), jnp.zeros(2)), hyper)
+        >>> key = jmm.noise.secret_key()
+        >>> for _ in range(5):
+        ...     state = step(key, state, data, hyper, algorithm=jmm.sgda, problem=game)
+        >>> int(state.spent)
+        5
+    """
+    checks.exact_arithmetic()
+    arguments.call(key, getattr(state, "z", None), hyper, algorithm, problem)
+    arguments.records(data)
+    return update(algorithm, key, state, data, hyper, problem)
 
 
 def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],

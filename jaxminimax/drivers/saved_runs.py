@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, books
-from jaxminimax.base import checks, own_files, programs, types
+from jaxminimax.base import checks, own_files, programs, saved_json, types
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism import Description
 from jaxminimax.releases import release_keys
@@ -100,8 +100,11 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
 
     def restored(self, step: int, state: Any) -> Any:
         """Returns the saved state of that number, in the shapes of `state`."""
-        saved = self._manager.restore(
-            step, args=self._args.Composite(promise=self._args.JsonRestore())).promise
+        with saved_json.explained(self._manager.directory / str(step), "whole state of a run",
+                                  "Restore it, or use an empty folder to start anew."):
+            saved = self._manager.restore(
+                step, args=self._args.Composite(promise=self._args.JsonRestore())).promise
+            saved_json.check(saved, "run", "checkpoint")
         for name, value in ({SHARDS: None, programs.EFFORT: None} | self._promise).items():
             if saved.get(name) != value:
                 raise ValueError(f"The checkpoint is of a run with another {name}: use its own "

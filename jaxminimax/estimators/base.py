@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
-from jaxminimax.base import checks, identity, random_bits
+from jaxminimax.base import checks, identity, random_bits, row_names
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import certified, notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
@@ -26,6 +26,7 @@ _WITH_CELLS = {
     "could not convert string": "X has text where numbers must be: give a data frame and "
                                 "schema={name: Category(values), ...}.",
     "Complex data": "Complex data not supported: X and y must be real numbers.",
+    "feature names should match": "X has none of the columns that fit had: give it those names.",
     "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
                          "shape. Reshape your data: X[:, None] makes one of a single column."}
 
@@ -72,8 +73,9 @@ class PrivateEstimator(BaseEstimator):
 
         Raises:
           ValueError: for values that `y` may not have, for numbers out of range, for owners and
-            `people`, for groups that would not be used, or where the ledger cannot pay or is for
-            another unit or number of people.
+            `people`, for groups that would not be used, for owners, groups or columns whose index
+            differs from that of X, or where the ledger cannot pay or is for another unit or number
+            of people.
           TypeError: for a sample weight, or another argument that there is not.
         """
         if refused:
@@ -81,6 +83,13 @@ class PrivateEstimator(BaseEstimator):
                             f"fit has no argument {', '.join(sorted(refused))}.")
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
+        row_names.check({"X": X, "owners": owners, "groups": groups}, y)
+        listed = isinstance(y, list | tuple) or identity.in_dictionary(y)
+        outcomes = np.asarray(identity.exact(y) if listed else y).ravel()
+        if any(map(identity.absent, outcomes)) if outcomes.dtype == object else (
+                np.any(outcomes != outcomes)):
+            raise ValueError("y has rows without a label (Input y contains NaN): leave them out if "
+                             "it is public which they are; tables.train gives them weight 0.")
         table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
         target = self._target(y)
         key = self._key()
@@ -97,7 +106,8 @@ class PrivateEstimator(BaseEstimator):
         paid = statistics.ranges_query(population, schema, self.epsilon, self.delta, self.people)
         chosen = self._chosen(population, schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid, people=self.people)
-        noted = (*notes.before(schema, len(index), columns_of(table)), *chosen.notes())
+        noted = (*notes.before(schema, len(index), columns_of(table),
+                               owned=self.people > 1 or owners is not None), *chosen.notes())
         notes.warn(noted)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
@@ -157,7 +167,11 @@ class PrivateEstimator(BaseEstimator):
         """Draws a secret key, or for experiments one from `random_state`."""
         if self.random_state is None:
             return secret_key()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        try:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        except ValueError:  # scikit-learn would print it
+            raise ValueError("random_state must be None, an integer from 0 to 2^32 - 1 or a "
+                             f"RandomState, got {checks.describe(self.random_state)}.") from None
         return jax.random.key(seed, impl="threefry2x32")
 
     def _table(self, X: Any, y: Any) -> tuple[Mapping[str, Any] | Any, Any]:
@@ -184,10 +198,19 @@ class PrivateEstimator(BaseEstimator):
                 X, y = validation.validate_data(self, X, y, ensure_min_samples=2, **how)
         except ValueError as error:
             for part, words in _WITH_CELLS.items():
-                if part in str(error):
+                if part in str(error) and not set(columns_of(X) if "names" in part else ()) & set(
+                        getattr(self, "feature_names_in_", ())):
                     raise ValueError(words) from None
             raise
-        return {f"x{k}": X[:, k] for k in range(X.shape[1])}, y
+        names = list(getattr(self, "feature_names_in_", ()))
+        if len(set(names)) < X.shape[1]:  # none, or a name twice
+            names = [f"x{k}" for k in range(X.shape[1])]
+        return dict(zip(names, X.T, strict=True)), y
+
+    def _scored(self, X: Any, what: str) -> np.ndarray:
+        """Returns what a method of the scorer makes of a table."""
+        validation.check_is_fitted(self)
+        return getattr(self.scorer_, what)(self._table(X, None)[0])
 
     def _declared(self) -> Mapping[str, Column]:
         return self.schema.columns if isinstance(self.schema, Schema) else self.schema
@@ -202,7 +225,7 @@ class PrivateEstimator(BaseEstimator):
                                       *([charged.format(", ".join(asked))] if asked else ())))
         if self.bounds is not None:
             low, high = (np.broadcast_to(b, len(table)) for b in self.bounds)
-            return ({name: Number(float(a), float(b))
+            return ({name: Number(a, b)
                      for name, a, b in zip(table, low, high, strict=True)},
                     "The bounds are public: they were not read off these records.")
         return dict.fromkeys(table, Charged()), charged.format("the columns")
@@ -255,7 +278,22 @@ class PrivateEstimator(BaseEstimator):
         return training.train_records(key, rows, schema, chosen, groups=kept, **stated)
 
 
-class PrivateScorer(ClassifierMixin, PrivateEstimator):
+class Scored:
+    """The score of scikit-learn's mixins, of rows that X and y name alike."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Returns the score of the mixin; it is not private, and for records not used to train.
+
+        Raises:
+          ValueError: for an index of `sample_weight` that differs from that of X, or one of y that
+            is in another order.
+        """
+        row_names.check({"X": X, "sample_weight": sample_weight}, y)
+        mixin: Any = super()
+        return float(mixin.score(X, y, sample_weight))
+
+
+class PrivateScorer(Scored, ClassifierMixin, PrivateEstimator):
     """Base of the classifiers: scores, probabilities, decisions."""
 
     def __sklearn_tags__(self) -> Any:
@@ -265,15 +303,11 @@ class PrivateScorer(ClassifierMixin, PrivateEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the log-odds of the second class, `[n]`."""
-        validation.check_is_fitted(self)
-        table, _ = self._table(X, None)
-        return self.scorer_.decision_function(table)
+        return self._scored(X, "decision_function")
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns the probabilities of both classes, `[n, 2]`, see `Scorer.predict_proba`."""
-        validation.check_is_fitted(self)
-        table, _ = self._table(X, None)
-        return self.scorer_.predict_proba(table)
+        return self._scored(X, "predict_proba")
 
     def predict(self, X: Any, threshold: float = 0.5) -> np.ndarray:
         """Returns the second class for rows whose probability of it is above a threshold, `[n]`.

@@ -10,8 +10,8 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from jaxminimax.base import checks, identity
-from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer
+from jaxminimax.base import checks, row_names
+from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer, Scored
 from jaxminimax.tables import certified, columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
 
@@ -79,13 +79,14 @@ class PrivateAUCClassifier(PrivateScorer):
             return asked
         if not isinstance(asked, Mapping) or set(asked) - set(names):
             raise ValueError('class_weight must be None, "balanced" or numbers by class, of '
-                             f"{names}, got {asked!r}.")
+                             f"{names}, got {checks.describe(asked)}.")
         weights = [asked.get(name, 1.0) for name in names]
         checks.number("class_weight", np.array(weights), low=0.0)
         return weights
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Returns the AUC; it is not private, and for records that were not used to train."""
+        row_names.check({"X": X, "sample_weight": sample_weight}, y)
         from sklearn.metrics import roc_auc_score  # loads much that fit does not need
 
         return float(roc_auc_score(np.asarray(y) == self.classes_[1], self.decision_function(X),
@@ -162,7 +163,7 @@ class PrivateClassifier(PrivateScorer):
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class PrivateRegressor(RegressorMixin, PrivateEstimator):
+class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):
     """A private linear model of a number with a public range, by Huber's loss.
 
     The label is put on one scale by its released mean and second moment; the loss is linear beyond
@@ -200,9 +201,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the predicted number of each row, within the range of the label, `[n]`."""
-        check_is_fitted(self)
-        table, _ = self._table(X, None)
-        return self.scorer_.predict(table)
+        return self._scored(X, "predict")
 
     @property
     def coef_(self) -> np.ndarray:
@@ -224,7 +223,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     def _label(self) -> dict[str, Any]:
         if self.label_range is not None:
             low, high = self.label_range
-            return {"target": columns.Number(float(low), float(high))}
+            return {"target": columns.Number(low, high)}
         if isinstance(self.schema, Schema) and isinstance(self.schema.target, columns.Number):
             return {"target": self.schema.target}
         raise ValueError("the label's range must be public: label_range=(low, high), from a "
@@ -305,15 +304,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
                 index: np.ndarray) -> records.Groups:
         groups, values = _found(self, groups, table)
         by_label = self.by_label or (values is not None and self.schema.by_label)
-        if values is None:
-            names, number = np.unique(identity.exact(groups).astype(str), return_inverse=True)
-            values = tuple(map(str, names))
-        else:
-            number = columns.places(groups, values)
-        if number.shape != target.shape:
-            raise ValueError(f"groups has shape {number.shape} and y {target.shape}: one for "
-                             "every row.")
-        cells = records.Groups(number, values)
+        number, names = _numbered(groups, values, len(target))
+        cells = records.Groups(np.where(number < 0, len(names), number), names)
         if by_label:
             cells = cells.cut(target)
         return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
@@ -391,11 +383,11 @@ def _found(model: Any, groups: Any, table: Any) -> tuple[Any, tuple[str, ...] | 
     if column is None:
         raise ValueError("groups must be given: fit(X, y, groups=...), one for every row, or the "
                          "column that they are in, groups=... of the estimator.")
-    if model.schema is None:  # columns of arrays have numbers
-        names = list(getattr(model, "feature_names_in_", ()))
-        column = f"x{names.index(column) if column in names else column}"
+    if model.schema is None and column not in table:  # columns of arrays have numbers
+        column = dict(enumerate(table)).get(column, column)
     if column not in table:
-        raise ValueError(f"groups={model.groups!r} is no column of X: give its name or number.")
+        raise ValueError("groups must be the name or number of a column of X, got "
+                         f"{checks.describe(model.groups)}.")
     return table[column], values
 
 
@@ -405,9 +397,10 @@ def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[st
     if words.shape != (rows,):
         raise ValueError(f"groups must be one for every row, got shape {words.shape} for {rows} "
                          "rows.")
-    names = tuple(np.unique(words.astype(str)) if values is None else dict.fromkeys(
+    # a missing cell is in no group, unless it is declared
+    names = tuple(sorted(set(words) - {""}) if values is None else dict.fromkeys(
         map(columns.word, values)))
     if len(names) < 2:
-        raise ValueError(f"groups must be two at least, got {list(names)}.")
+        raise ValueError(f"groups must be two at least, got {len(names)}.")
     number = columns.places(words, names)
     return np.where(number < len(names), number, -1).astype(np.int32), names

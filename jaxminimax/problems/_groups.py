@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import arguments, checks, types
-from jaxminimax.base.identity import People, persons
+from jaxminimax.base import arguments, checks, row_names, types
+from jaxminimax.base.identity import MOST_ROWS, People, persons
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.problems import _vi
 
@@ -48,7 +48,8 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
       The records by group, as NumPy arrays, and the sizes (n_1, ..., n_p).
 
     Raises:
-      ValueError: for labels that are no integers or of another length, or a group without records.
+      ValueError: for labels that are no integers or of another length, a group without records, or
+        indexes of pandas that differ.
 
     Examples:
         >>> rows, group = np.arange(5.0), np.array([0, 1, 0, 0, 1])
@@ -56,6 +57,8 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
         >>> data.tolist(), sizes
         ([[0.0, 2.0, 3.0], [1.0, 4.0, 0.0]], (3, 2))
     """
+    row_names.check({**{f"leaf {k} of data": x for k, x in enumerate(jax.tree.leaves(data))},
+                     "labels": labels})
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
         raise ValueError("labels must be a vector of group numbers 0, 1, ..., got shape "
@@ -222,7 +225,7 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
       ValueError: for missing owners or owners of another kind, with the number of the row, or for
         an owner who is not among `people`.
     """
-    checks.count("most", most)
+    checks.count("most", most, high=MOST_ROWS)
     persons_of, number = persons(owners)
     count = len(persons_of)
     if people is not None:

@@ -83,21 +83,22 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     return value
 
 
-def check_constants(program: Any, data: PyTree) -> None:
+def check_constants(program: Any, data: PyTree, name: str = "The operator") -> None:
     """Refuses a traced program that closes over one of the data's own arrays.
 
     For programs that are kept: `check` saw the data of the call that traced them, or their shapes.
 
     Args:
-      program: a traced release, or a run of them.
+      program: a traced release, or a run of them; or another function that may not read rows.
       data: leaves whose numbers are known, or on a mesh.
+      name: what closes over it, for the message.
 
     Raises:
       ValueError: naming the array's shape and the way out.
     """
     rows, _ = _records(data, 1)
     for x in programs.constants(program):
-        _check_closed_over(x, rows, set(), 1)
+        _check_closed_over(x, rows, set(), 1, name=name)
 
 
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
@@ -157,7 +158,7 @@ def _is_ours(rule: Any) -> bool:
 
 
 def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int,
-                       sizes: tuple[int, ...] = ()) -> None:
+                       sizes: tuple[int, ...] = (), name: str = "The operator") -> None:
     shape = np.shape(x)
     if not shape:
         return
@@ -171,7 +172,7 @@ def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int,
         what = ("one of the data's own arrays" if same else
                 "which has as many rows as the data have records")
         raise ValueError(
-            f"The operator closes over an array of shape {shape}, {what}: what it reads of other "
+            f"{name} closes over an array of shape {shape}, {what}: what it reads of other "
             "records is not clipped, and not charged. Make it a part of the record, or release it "
             "first. An array that is public, and has this length by chance, can be given another "
             "leading axis: close over array[None] and read [0] of that inside.")

@@ -46,6 +46,7 @@ from jaxminimax.base.random_bits import fold_in, threefry, threefry_key
 from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.mechanism.description import Answered, Kind
+from jaxminimax.releases import release_operation
 
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
@@ -192,7 +193,9 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered
     if not problem.random:
         return problem.public(z)
     # a key apart from those of sample, noise and operators
-    return problem.public(z, Keys(key, stream(mechanism), number).public())
+    kind = stream(mechanism)
+    return problem.public(z, release_operation.bind_public_key(
+        lambda key, number: Keys(key, kind, number).public(), key, number))
 
 
 def with_key_data(examples: PyTree, rows: jax.Array, key_data: jax.Array | None,

@@ -1,16 +1,16 @@
 """The releases of a round, compared with the description that is charged while it is traced.
 
 Drivers compute a round by `update`, which refuses an algorithm whose releases are not those of
-`mechanism(hyper)`. It looks at the program once, when it is traced, and adds nothing to it.
-Releases inside a user's own `jax.jit` that was traced before are not seen again, and several
-releases by `jax.vmap` over points look like one; keys that differ by the place of a description
-(`release_keys.stream`) need no such look. `numbered` counts releases while rounds run, those of a
-vmap too.
+`mechanism(hyper)`, or that reads rows or the key past its releases (`data_flow`). It looks at the
+program once, when it is traced, and adds nothing to it. Descriptions inside a user's own `jax.jit`
+that was traced before are not seen again; keys that differ by the place of a description
+(`release_keys.stream`) need no such look. `numbered` counts releases while rounds run.
 """
 
 import contextlib
 import dataclasses
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.types import Algorithm, PyTree
+from jaxminimax.releases import data_flow, release_operation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -56,28 +57,35 @@ _NUMBERS: ContextVar[list[Numbered] | None] = ContextVar("numbers", default=None
 _COUNTED = jax.make_user_context()
 
 
-def watched(function: Function) -> Function:
-    """Records calls of a release function `(key, mechanism, spent, ...)`, but none inside it."""
-    return _watched(function, lambda value: value)
+def watched(function: Function | None = None, *, data: str = "data",
+            shown: Callable[[Any], PyTree] = lambda value: value) -> Any:
+    """Records calls of a release function `(key, mechanism, spent, ...)`, but none inside it.
 
+    Args:
+      function: the release function; without it a decorator is returned.
+      data: the name of its argument that holds the rows.
+      shown: what of its value is the noisy sum.
 
-def watched_pair(function: Function) -> Function:
-    """Applies `watched` to a function of a pair; it records the first entry, the noisy sum."""
-    return _watched(function, lambda value: value[0])
+    Raises:
+      ValueError: for a function that has no argument of that name.
+    """
+    if function is None:
+        return functools.partial(watched, data=data, shown=shown)
+    if data not in inspect.signature(function).parameters:
+        raise ValueError(f"{function.__name__} has no argument {data!r}: name the one that holds "
+                         "the rows, watched(data='rows').")
 
-
-def _watched(function: Function, shown: Callable[[Any], PyTree]) -> Function:
     @functools.wraps(function)
     def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
         seen = _SEEN.get()
-        if seen is None:
-            return function(key, mechanism, spent, *args, **how)
         # a release that calls others is charged as one
         token = _SEEN.set(None)
         try:
-            value = function(key, mechanism, spent, *args, **how)
+            value = release_operation.bind(function, data, key, mechanism, spent, *args, **how)
         finally:
             _SEEN.reset(token)
+        if seen is None:
+            return value
         seen.append(Seen(mechanism, spent, shown(value), _program()))
         if (numbers := _NUMBERS.get()) is not None:
             # with a number of what is released: one call for each lane of a vmap over points
@@ -87,7 +95,12 @@ def _watched(function: Function, shown: Callable[[Any], PyTree]) -> Function:
                                spent, jax.tree.leaves(mechanism), some)
         return value
 
-    return release  # type: ignore[return-value]
+    return release
+
+
+def watched_pair(function: Function) -> Function:
+    """Applies `watched` to a function of a pair; it records the first entry, the noisy sum."""
+    return watched(function, shown=lambda value: value[0])
 
 
 def _note(numbers: list[Numbered], kind: int, place: int, limit: int, spent: Any,
@@ -122,23 +135,37 @@ def update(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyT
 def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree,
                         hyper: Any, problem: Any) -> tuple[Any, list[Seen]]:
     """The state that `update` returns, and the releases in their order."""
-    outer, trace, token = _SEEN.get(), _program(), _SEEN.set([])
-    try:
-        state = algorithm.update(key, state, data, hyper, problem)
-        seen = _SEEN.get() or []
-    finally:
-        _SEEN.reset(token)
+    outer = _SEEN.get()
+    seen: list[Seen] = []
+    here: list[Any] = []  # the program of the round
+
+    def traced(key: jax.Array, state: Any, data: PyTree) -> tuple[Any, list[PyTree]]:
+        trace, token = _program(), _SEEN.set([])
+        here.append(trace)
+        try:
+            state = algorithm.update(key, state, data, hyper, problem)
+            seen.extend(_SEEN.get() or [])
+        finally:
+            _SEEN.reset(token)
+        if seen:  # else all of them are in a program that was traced before
+            _check(seen, algorithm.mechanism(hyper), algorithm.mechanism(hyper), trace)
+        return state, [x.value for x in seen if x.trace == trace]
+
+    program, shapes = jax.make_jaxpr(traced, return_shape=True)(key, state, data)
+    rounds = None if isinstance(hyper.iterations, jax.core.Tracer) else int(hyper.iterations)
+    data_flow.check(program, data, state, shapes[0], rounds)
+    new, values = jax.tree.unflatten(jax.tree.structure(shapes), jax.core.eval_jaxpr(
+        program.jaxpr, program.consts, *jax.tree.leaves((key, state, data))))
+    seen = [x._replace(value=values.pop(0)) if x.trace == here[0] else x for x in seen]
     if outer is not None:  # a run inside a round
         outer += seen
-    if seen:  # else all of them are in a program that was traced before
-        _check(seen, algorithm.mechanism(hyper), algorithm.mechanism(hyper), trace)
-    return state, seen
+    return new, seen
 
 
 def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
     charged = {_stream(one): (one, other) for one, other in zip(
         described.answered(), again.answered(), strict=True)}
-    numbers: list[tuple[Any, Any]] = []
+    released = set()
     for one in seen:
         name, place = f"a {type(one.described).__name__}", _stream(one.described)
         if place not in charged:
@@ -149,23 +176,11 @@ def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
             raise ValueError(f"update releases {name} with other settings than the one of "
                              "mechanism(hyper) that is charged for it: release the parts of "
                              "mechanism(hyper) as they are.")
-        if any(place == other and _equal(one.number, number) for other, number in numbers):
-            raise ValueError(f"update makes two releases of {name} with one number, so with one "
-                             "noise: count on between them, or describe each in a part of its own "
-                             "of a Sequence.")
-        numbers.append((place, one.number))
-    for place in set(charged) - {place for place, _ in numbers}:
+        released.add(place)
+    for place in set(charged) - released:
         raise ValueError(f"update never releases a {type(charged[place][0]).__name__} that "
                          "mechanism(hyper) charges for: give each release its own part of "
                          "mechanism(hyper).")
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Returns whether two numbers of releases are known to be equal."""
-    # of traced numbers only the identity can be compared
-    if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
-        return one is other
-    return bool(np.array_equal(one, other))
 
 
 def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:

@@ -6,6 +6,7 @@ A schema and a scorer need NumPy alone. The names that train load JAX when they 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from jaxminimax.base.saved_json import DamagedFileError
 from jaxminimax.tables.columns import Category, Charged, Number
 from jaxminimax.tables.notes import Note, NoteWarning
 from jaxminimax.tables.schema import Schema
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from jaxminimax.tables.rule import Defaults, defaults
     from jaxminimax.tables.training import train
 
-__all__ = ["Category", "Charged", "Defaults", "FairDefaults", "Note", "NoteWarning", "Number",
-           "Schema", "Scorer", "defaults", "fair_defaults", "train"]
+__all__ = ["Category", "Charged", "DamagedFileError", "Defaults", "FairDefaults", "Note",
+           "NoteWarning", "Number", "Schema", "Scorer", "defaults", "fair_defaults", "train"]
 _HOMES = {"Defaults": "rule", "defaults": "rule", "FairDefaults": "fair", "fair_defaults": "fair",
           "train": "training"}
 

@@ -4,7 +4,7 @@ Options that stand for a schema are read without a look at a cell, here and by `
 columns, and the number of rows, are public. Without a budget the command prints public facts alone:
 the schema, the names of the table's columns and the number of records. With `--epsilon` and
 `--delta` it makes one release, of how many cells of each column are missing, clipped or unseen, and
-of the positive labels.
+of the labels that are positive or missing.
 
 **The release.** A cell has at most one of the two flaws of its column, so the vector of a record,
 less 1/2 in every place, has the squared length 1/4 for every place: k places give the clip norm
@@ -26,7 +26,14 @@ from jaxminimax.mechanism import Repeat
 from jaxminimax.noise import secret_key
 from jaxminimax.releases.sums import release
 from jaxminimax.tables import files, notes, records, statistics, training
-from jaxminimax.tables.columns import Category, Charged, Column, Number, listed
+from jaxminimax.tables.columns import (
+    Category,
+    Charged,
+    Column,
+    Number,
+    listed,
+    record_as_header,
+)
 from jaxminimax.tables.schema import Schema
 
 # --- options that stand for a schema, and what is missing ---
@@ -114,15 +121,17 @@ def needed(args: argparse.Namespace, frame: Any) -> str:
     """Explains which options a table needs that declares nothing."""
     named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
     left = [name for name in frame.columns if name not in named]
-    doubts = {name: why for name in left if (why := notes.doubt(name)) is not None}
+    hidden = record_as_header(frame.columns, named)
+    doubts = {name: why for name in left
+              if not hidden and (why := notes.whose(name) or notes.doubt(name))}
     kept = [name for name in left if name not in doubts]
     lines = ["needs --schema FILE, or as options, what is public about the table:"]
     if args.label is None or args.positive is None:
         lines.append("  --label NAME --positive VALUE: which column is predicted, and the value "
                      "that counts.")
     lines += [
-        f"  of each column that is to be read, of {listed(kept)}: --numeric NAME=LOW:HIGH, or "
-        "--categorical 'NAME=A|B'. A column that is not declared is not read.",
+        f"  of each column that is to be read, of {listed(kept, frame.columns, named)}: --numeric "
+        "NAME=LOW:HIGH, or --categorical 'NAME=A|B'. A column that is not declared is not read.",
         *(f"  {why}" for why in doubts.values()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. "
         + _price(args, len(frame)),
@@ -154,7 +163,7 @@ def add(commands: Any) -> None:
     """Adds `check` to the commands of a parser."""
     parser = commands.add_parser("check", help=_WHAT, description=_WHAT + (
         ". With --epsilon and --delta it releases once, with noise, how many cells of each column "
-        "are missing, clipped or not declared, and how many labels are positive."))
+        "are missing, clipped or not declared, and how many labels are positive or missing."))
     flag = parser.add_argument
     flag("table", help="CSV file with a header line, or Parquet file")
     add_schema(flag)
@@ -179,14 +188,14 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     training.check_people(args.people, schema.owner is not None)
     rows = records.records(*_flaws(schema, frame), schema.owners(frame), schema.most)
     population = len(rows.x)
-    noted = notes.before(schema, population, frame.columns)
+    noted = notes.before(schema, population, frame.columns, owned=args.people > 1)
     record: dict[str, Any] = {
         "records": population, "unit": training.unit_of(schema, args.people),
         "features": schema.width, "label": schema.to_dict()["label"],
         "columns": {name: _read_as(kind) for name, kind in schema.columns.items()},
         "notes": [note.to_json() for note in noted], "counts": None, "statement": None}
     lines = [f"{population} records ({record['unit']}), {schema.width} features.",
-             *(f"{name}: {words}." for name, words in record["columns"].items()), *map(str, noted)]
+             *map(str, noted), *(f"{name}: {words}." for name, words in record["columns"].items())]
     if args.epsilon is None:
         return record, "\n".join((*lines, "Nothing was released: these are public facts."))
     notes.check_delta(args.delta, population, False)
@@ -228,14 +237,15 @@ def _read_as(kind: Column) -> str:
 def _places(schema: Schema) -> dict[str, tuple[str, ...]]:
     """Names the counts of each column, and of the label."""
     columns = {name: tuple(kind.odd([])) for name, kind in schema.columns.items()}
-    return columns | {schema.label: ("positive",) if schema.target is None
+    return columns | {schema.label: ("positive", "missing") if schema.target is None
                       else tuple(schema.target.odd([]))}
 
 
 def _flaws(schema: Schema, frame: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns for each row and count whether the row counts, `[rows, k]`; and zeros, `[rows]`."""
     flaws = [x for one in schema.odd(frame).values() for x in one.values()]
-    flaws += ([schema.labels(frame) > 0.5] if schema.target is None else
+    y = schema.labels(frame)
+    flaws += ([y > 0.5, np.isnan(y)] if schema.target is None else
               schema.target.odd(schema.cells(frame, schema.label)).values())
     x = np.stack(flaws, 1).astype(np.float32)
     return x, np.zeros(len(x), np.float32)

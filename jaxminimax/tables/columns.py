@@ -10,15 +10,19 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxminimax.base import checks
 from jaxminimax.base.identity import LONGEST, absent, exact
 
 _NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
              "declare Number(low, high) to encode them here.")
+LARGEST = 1e150  # of a range's ends and of one over its width, whose squares are finite, too
+# text that says that a label of two values is missing; "-" and "None" may be values
+NO_LABEL = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "?", ".")
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
@@ -93,14 +97,22 @@ def word(cell: Any) -> str:
     return {"true": "1", "false": "0"}.get(text.lower(), match[1] if match else text)
 
 
-def listed(names: Sequence[Any]) -> str:
-    """Prints names of columns for a message, but none if one is a number in text.
+def record_as_header(table: Sequence[Any], declared: Collection[Any]) -> str:
+    """Says why names of a table's columns may be a record, which no message may print; or "".
 
-    The first line of a file without a header line is a record, which no message may print.
+    The first line of a file without a header line is a record. So a declared name must be among
+    those of the table, and a number in text must not.
     """
-    if any(isinstance(name, str) and not math.isnan(_number(name)) for name in names):
-        return f"{len(names)} columns, some with numbers for names: is a header line missing?"
-    return ", ".join(map(str, names))
+    if any(isinstance(name, str) and not math.isnan(_number(name)) for name in table):
+        return "numbers"
+    return "" if any(name in declared for name in table) else "none declared"
+
+
+def listed(names: Sequence[Any], table: Sequence[Any], declared: Collection[Any]) -> str:
+    """Prints names of a table's columns for a message, or how many there are."""
+    doubt = record_as_header(table, declared)
+    return f"{len(names)} columns ({doubt}: is a header line missing?)" if doubt else ", ".join(
+        map(str, names))
 
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
@@ -114,6 +126,8 @@ class Number:
     """A number with a public range, mapped linearly from [low, high] to [-1, 1].
 
     What lies outside is clipped; what is missing, or is no number, becomes the middle of the range.
+    The ends are at most 1e150 in magnitude and at least 1e-150 apart, after log(1 + x) is taken
+    where it is: with a width that overflows, or vanishes, every cell would count as missing.
 
     Attributes:
       low: lower end of the range.
@@ -135,14 +149,28 @@ class Number:
     def __post_init__(self) -> None:
         for name in ("low", "high"):
             value = getattr(self, name)
+            if isinstance(value, np.number):  # the width of narrow ones could overflow
+                object.__setattr__(self, name, value := value.item())
             if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
-                    math.isfinite(value)):
-                raise ValueError(f"range must be two finite numbers, got {name} = {value!r}.")
+                    abs(value) <= LARGEST):  # type: ignore[operator]
+                shown = "text" if isinstance(value, str) else checks.describe(value)
+                raise ValueError("range must be two finite numbers, at most 1e150 in magnitude, "
+                                 f"got {name} = {shown}.")
         if not self.low < self.high:
             raise ValueError(f"range must have low < high, got [{self.low!r}, {self.high!r}].")
         if self.log and self.low < 0:
             raise ValueError(f"log = true needs a range of numbers from 0 on, got low = "
                              f"{self.low!r}: log(1 + x) is taken.")
+        low, high = self.ends
+        if not high - low >= 1 / LARGEST:
+            raise ValueError(f"range must be 1e-150 wide at least, got [{self.low!r}, "
+                             f"{self.high!r}]{' before log(1 + x)' * self.log}: widen it.")
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Returns low and high, or log(1 + low) and log(1 + high): [-1, 1] is linear in these."""
+        low, high = (math.log1p(e) if self.log else float(e) for e in (self.low, self.high))
+        return low, high
 
     @property
     def width(self) -> int:
@@ -163,7 +191,7 @@ class Number:
         """Encodes `[n]` cells as `[n, width]` numbers."""
         x = as_numbers(cells)
         absent = np.isnan(x)
-        low, high = (math.log1p(e) if self.log else float(e) for e in (self.low, self.high))
+        low, high = self.ends
         x = np.clip(np.where(absent, self.low, x), self.low, self.high)
         x = np.log1p(x) if self.log else x
         x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))
@@ -262,10 +290,9 @@ class Category:
         words = tuple(word(v) for v in self.values)
         if not words:
             raise ValueError("categories must have a value at least, got none.")
-        twice = sorted({w for w in words if words.count(w) > 1})
-        if twice:
-            raise ValueError(f"categories must be different from each other, got {twice} twice: a "
-                             "record would be counted in two places.")
+        if len(set(words)) < len(words):
+            raise ValueError(f"categories must be different from each other, got {len(words)} of "
+                             f"which {len(set(words))} are: a record would be counted twice.")
         object.__setattr__(self, "values", words)
 
     @property
@@ -302,45 +329,23 @@ class Category:
 
 
 Column = Number | Charged | Category
-_WORDS = {"range", "log", "missing", "categories"}
-
-
-def check_names(where: str, record: Any, words: set[str]) -> None:
-    """Refuses a record that is no table of names, or has others than `words`.
-
-    Raises:
-      ValueError: naming the unknown ones.
-    """
-    if not isinstance(record, Mapping):
-        raise ValueError(f"{where} must be a table of names and values, got {record!r}.")
-    unknown = sorted(set(map(str, record)) - words)
-    if unknown:
-        raise ValueError(f"{where} has unknown entries {unknown}; there are {sorted(words)}.")
 
 
 def of_record(name: str, record: Any) -> Column:
-    """Makes a column of what `declared` returns.
+    """Makes a column of what `declared` returns, as the published schema of tables says it.
 
     Raises:
-      ValueError: naming the column, and what is missing or wrong.
+      ValueError: naming the column, and what is wrong.
     """
-    check_names(f"[columns.{name}]", record, _WORDS)
     try:
         if "categories" in record:
-            if set(record) != {"categories"}:
-                raise ValueError(f"categories stand alone, got {sorted(record)}.")
             return Category(tuple(record["categories"]))
-        if "range" not in record:
-            raise ValueError('range = [low, high], range = "charged" or categories = [...] is '
-                             "missing.")
-        ends = record["range"]
-        if ends == "charged":
-            if record.get("log", False):
+        missing, log = record.get("missing", False), record.get("log", False)
+        if isinstance(record["range"], str):
+            if log:
                 raise ValueError("log = true needs a range of its own: range = [low, high].")
-            return Charged(bool(record.get("missing", False)))
-        if not isinstance(ends, list | tuple) or len(ends) != 2:
-            raise ValueError(f"range must be [low, high] or \"charged\", got {ends!r}.")
-        return Number(ends[0], ends[1], log=bool(record.get("log", False)),
-                      missing=bool(record.get("missing", False)))
+            return Charged(missing)
+        low, high = record["range"]
+        return Number(low, high, log=log, missing=missing)
     except ValueError as error:
         raise ValueError(f"[columns.{name}]: {error}") from None

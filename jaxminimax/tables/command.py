@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import check, columns, files, processes, report, training
+from jaxminimax.tables import check, columns, files, notes, processes, records, report, training
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
 from jaxminimax.tables.unfinished import PAGE, REPORT, UNFINISHED, results_locked
@@ -116,7 +116,8 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
     schema = check.schema_of(args, lambda: files.read(args.table))
     rows, held = files.Frames(args.table, schema.numeric, schema.names), None
     if args.columns is not None or args.drop:  # the other columns are left out on purpose
-        rows.columns = [name for name in rows.columns if name in schema.names]
+        rows.columns = [name for name in rows.columns
+                        if name in schema.names or notes.whose(name) is not None]
     if args.test_fraction is not None:
         frame = files.read(args.table, schema.numeric)[rows.columns]
         owners = schema.owners(frame)
@@ -177,8 +178,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
                "outside_the_guarantee": [*measured, "curve"],
                "statement": scorer.statement.to_json()}
     if len(scorers) > 1:
-        labels = schema.labels(held)
-        record["curve"] = []
+        held = held[records.labelled(schema.labels(held))]
+        labels, record["curve"] = schema.labels(held), []
         for one in scorers[1:] if record["auc"] is not None else ():
             auc, error = area(one.decision_function(held), labels)
             record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
@@ -201,28 +202,31 @@ def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
 
     Args:
       scorer: trained on `rows`.
-      rows: of the training set.
-      test: rows held out.
+      rows: of the training set, as a frame of pandas.
+      test: rows held out, likewise.
 
     Returns:
       For a label with a positive value `auc`, `auc_standard_error` and `auc_reference`; None where
       the held-out rows have one label only. Otherwise the numbers of `measured` by name, and those
-      of a logistic or a ridge regression by name with `_reference`.
+      of a logistic or a ridge regression by name with `_reference`. Rows without a label are left
+      out, and `held_out_without_label` says how many of those held out: outside the guarantee, too.
 
     Raises:
       ImportError: without scikit-learn.
     """
-    schema, scores = scorer.schema, scorer.decision_function(test)
+    schema, count = scorer.schema, len(test)
+    rows, test = (x[records.labelled(schema.labels(x))] for x in (rows, test))
+    without, scores = {"held_out_without_label": count - len(test)}, scorer.decision_function(test)
     if schema.target is not None:
         best = measured(schema, test, reference(schema, rows, test))
-        return {**measured(schema, test, scores),
+        return {**measured(schema, test, scores), **without,
                 **{f"{name}_reference": number for name, number in best.items()}}
     held, y, auc, error, plain = schema.labels(test), schema.labels(rows), None, None, None
     if len(np.unique(held)) == 2:
         auc, error = area(scores, held)
         if len(np.unique(y)) == 2:
             plain = regression(schema.features(rows), y, schema.features(test), held)
-    return {"auc": auc, "auc_standard_error": error, "auc_reference": plain}
+    return {"auc": auc, "auc_standard_error": error, "auc_reference": plain, **without}
 
 
 def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float | None]:
@@ -239,8 +243,8 @@ def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float |
     from sklearn import metrics
 
     y = schema.labels(test)
+    kept = records.labelled(y)
     if isinstance(schema.target, columns.Category):
-        kept = y.any(1)
         y, logs = y[kept], scipy.special.log_softmax(scores[kept], 1)
         both = np.flatnonzero(y.any(0) & ~y.all(0))
         areas = [metrics.roc_auc_score(y[:, k], logs[:, k]) for k in both]
@@ -248,7 +252,6 @@ def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float |
                 "log_loss": float(-np.mean(logs[y > 0]))}
     assert schema.target is not None
     low, high = schema.target.low, schema.target.high
-    kept = ~np.isnan(y)
     truth, guess = low + (high - low) / 2 * (1 + y[kept]), np.clip(scores[kept], low, high)
     return {"r2": float(metrics.r2_score(truth, guess)),
             "mean_absolute_error": float(metrics.mean_absolute_error(truth, guess))}
@@ -266,15 +269,14 @@ def reference(schema: Schema, rows: Any, test: Any, model: Any = None) -> np.nda
     from sklearn.linear_model import LogisticRegression, Ridge
 
     x, y, z = schema.features(rows), schema.labels(rows), schema.features(test)
+    kept = records.labelled(y)
     if isinstance(schema.target, columns.Category):
-        kept = y.any(1)
         fit = _standardised(model or LogisticRegression(max_iter=1000)).fit(
             x[kept], y[kept].argmax(1))
         scores = np.full((len(z), y.shape[1]), np.log(_NEVER))
         scores[:, fit.classes_] = fit.predict_log_proba(z)
         return scores
     assert schema.target is not None
-    kept = ~np.isnan(y)
     low, high = schema.target.low, schema.target.high
     fit = _standardised(model or Ridge()).fit(x[kept], y[kept])
     return low + (high - low) / 2 * (1 + fit.predict(z))

@@ -1,11 +1,13 @@
 """Tables in files, and rows held out to test on."""
 
+import codecs
 import contextlib
 import copy
 import csv
 import hashlib
 import itertools
 import pathlib
+import re
 import warnings
 from collections.abc import Collection, Iterator
 from typing import Any, Self
@@ -14,7 +16,6 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.identity import persons
-from jaxminimax.tables.columns import listed
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = ",;\t|"
@@ -23,6 +24,18 @@ _SMALL = 2**22  # bytes of a CSV file that is read before pandas is loaded
 # cells that `float` refuses, and pandas would refuse or, in a column of truth values, not refuse
 _NO_NUMBERS = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?", ".", "-",
                "true", "True", "TRUE", "false", "False", "FALSE"]
+
+_BEGINNINGS = {  # of a file: what it is by them, and what to do
+    rb"PK\x03\x04|\xd0\xcf\x11\xe0": "a zip archive or an Excel workbook: save its sheet as CSV",
+    rb"\x1f\x8b|BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd": "compressed: decompress it first",
+    rb"\xff\xfe|\xfe\xff|[^\0]\0[^\0]\0|\0[^\0]\0[^\0]": "text in UTF-16: save it as UTF-8",
+    rb"PAR1": "Parquet: name it FILE.parquet",
+    rb"ARROW1|FEA1|ORC|Obj\x01|\x89HDF|\x80[\x02-\x05]": "of another program: save it as Parquet",
+    rb"SQLite format 3": "a database of SQLite: write its table with pandas.read_sql(...).to_csv",
+    rb"%PDF": "a PDF: ask for the table as CSV",
+    rb"(?i)\s*<(!doctype|!--|html|\?xml|table)": "HTML or XML: ask for the table as CSV",
+    rb"\s*[\[{]\s*([\[{\"\]}]|-?\d|null|true|false)": (
+        "JSON or JSON lines: write it with pandas.read_json(FILE, lines=...).to_csv(FILE.csv)")}
 
 
 def read(path: Any, numeric: Collection[str] = ()) -> Any:
@@ -125,13 +138,23 @@ def _explained(path: Any) -> Iterator[None]:
     if not pathlib.Path(path).is_file():
         raise ValueError(f"{path}: no such file; check the path.")
     try:
+        with open(path, "rb") as file:
+            first = file.read(512).removeprefix(codecs.BOM_UTF8)
+        for pattern, what in _BEGINNINGS.items():
+            if re.match(pattern, first) and not (pattern == b"PAR1" and _is_parquet(path)):
+                raise ValueError(f"by its first bytes it is {what}.")
         yield
     except ImportError as error:
         raise ImportError(
             "Parquet files need pyarrow: pip install 'jaxminimax[tables]'" if _is_parquet(path) else
             "tables in files need pandas: pip install 'jaxminimax[sklearn]'") from error
     except (ValueError, OSError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+        # what a library says of a file may hold a cell; what is raised here holds none
+        place = re.search(r"line \d+, saw \d+", str(error))
+        text = error if type(error) is ValueError else (
+            f"{type(error).__name__}{f' ({place[0]})' if place else ''}: is it a CSV file with a "
+            "header line, or a Parquet file?")
+        raise ValueError(f"{path} cannot be read as a table: {text}") from None
 
 
 def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None,
@@ -295,10 +318,10 @@ def header(path: Any) -> tuple[list[str], dict[str, Any]]:
     spaced = [part.startswith(" ") for part in outside.split(separator)[1:]]
     cells = next(csv.reader(first.splitlines(True), delimiter=separator, skipinitialspace=True))
     names = [name.strip() or f"Unnamed: {k}" for k, name in enumerate(cells)]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = [str(k) for k, name in enumerate(names, 1) if names.count(name) > 1]
     if twice:
-        raise ValueError(f"several columns have one name, {listed(twice)}: give every one a name "
-                         "of its own.")
+        raise ValueError(f"several columns have one name, columns {', '.join(twice)}: give every "
+                         "one a name of its own.")
     return names, {"sep": separator, "skiprows": before,
                    "skipinitialspace": bool(spaced) and all(spaced)}
 

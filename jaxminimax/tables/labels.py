@@ -31,8 +31,9 @@ variance 1, and noise g in a weight adds up to g^2 to that of the scores, howeve
 are. So g is half of the other labels' 0.7, and the time does not grow with the columns.
 
 **Moments.** Labels are in the one release of means, centred: y - 1/2 of two values, of squared
-length 1/4; e_y - 1/K of several, of squared length 1 - 1/K, or 1/K for a row with none of them; y
-and y^2 - 1 of a number, at most 1 together, as `statistics` shows.
+length 1/4; e_y - 1/K of several, of squared length 1 - 1/K; y and y^2 - 1 of a number, at most 1
+together, as `statistics` shows. Rows without a label have weight 0 there and in all that follows,
+so that they add 0 to gradients and to calibration.
 
 **Calibration.** One more release sets the slope of a trained scorer, and of two values a shift.
 Training that stops early makes scores too small, and noise in weights makes them too large. So

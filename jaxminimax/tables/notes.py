@@ -15,7 +15,8 @@ note with a chance of at most 1 %; each note states that bound. Where it is `wro
 a note with a chance of at least 92 %. The numbers are the share of the rarer label, the share of a
 column's cells with a declared value (s' = s sqrt(k) for k values), and the variance of a number,
 m_2 - m_1^2 (s' = s sqrt(1 + 4 m_1^2)). Checks whose bound would be too weak to be of use are left
-out.
+out. Rows without a label are noted where their share is surely above `UNLABELLED` (s' = 2 s); all
+other numbers are divided by the share of those that have one, and so is their s.
 
 **Variances, by rows.** The second moments of scaled rows (`statistics`), where they are released,
 are a second measurement: their diagonal times what squares were divided by. The mean of both, with
@@ -29,12 +30,12 @@ import math
 import re
 import statistics
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.tables.columns import Category, Number
+from jaxminimax.tables.columns import Category, Number, listed, record_as_header
 from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
@@ -45,15 +46,22 @@ POWER = 1.4  # standard deviations: wrong data are noted with a chance of 92 %
 BY_ROWS = 2.33  # and of 99 % by rows
 KEPT = 0.5  # share of the variance that is left by cut rows, on right data
 MATCHING = 0.5  # share of a column's cells with a declared value, on right data
+UNLABELLED = 0.05  # share of rows without a label, on right data
 RARE = 0.05  # share of the rarer label, on right data
 TENTH = 0.2**2 / 12  # variance of numbers that are uniform on a tenth of [-1, 1]
 SPREAD = 0.2**2  # variance of a number, on right data: a tenth of the range is its deviation
 WEAKEST = {"matching": 0.9, "rare": 0.15, "spread": 0.25}  # bounds that are worth a note
-# words in the name of a column that names persons, not facts; and of one that is a time
-_WHO = {"id", "ids", "uuid", "guid", "key", "index", "idx", "name", "firstname", "lastname",
-        "surname", "email", "mail", "phone", "ssn", "passport", "address", "street", "url", "hash",
-        "token", "login", "username", "iban"}
+# words in the name of a column that counts or names rows, and of one that is a time
+_WHO = {"id", "ids", "uuid", "guid", "key", "index", "idx", "name", "address", "street", "url",
+        "hash", "token", "username"}
 _WHEN = {"date", "time", "timestamp", "datetime", "dob", "birthday", "birthdate"}
+# names that say whose row it is: user, patient_id, accountno, e-mail, id
+_WHOSE = re.compile(
+    "(?:^| )(?:account|applicant|borrower|citizen|client|customer|donor|employee|household|"
+    "individual|insured|member|owner|participant|patient|person|policyholder|respondent|student|"
+    "subject|user|voter)(?: ?(?:ids?|no|nr|num|number|code|key|ref|hash|name))?$|(?:^| )(?:ids?|"
+    "uuid|guid|mrn|ssn|e?mail|phone|passport|iban|login|(?:first|last|sur|full) ?name)"
+    "(?: (?:address|number|no|hash))?$|^id |^name$")
 _MANY = 50  # rows a value, on average, below which a category has too many
 _SHOWN = 10  # names
 
@@ -122,31 +130,70 @@ def check_delta(delta: float, population: int, allowed: bool) -> None:
 # --- before a release ---
 
 
-def before(schema: Schema, population: int, names: Iterable[Any] = ()) -> tuple[Note, ...]:
+def before(schema: Schema, population: int, names: Iterable[Any] = (), *,
+           owned: bool = False) -> tuple[Note, ...]:
     """Returns notes from public facts: names, declared values and the number of records.
+
+    The first ones are on columns that seem to say whose row it is, declared or not. That a cell is
+    the only one of its value is not public, so text that is nearly unique is known from declared
+    values alone: more than half as many as there are records.
 
     Args:
       schema: of the table.
       population: n, records.
       names: of the table's columns.
+      owned: whether owners are known without the schema, or how many rows a person may have.
     """
-    notes = [note for name in schema.columns if (note := doubt(name)) is not None]
+    names, roles = list(names), {schema.label, schema.owner, schema.groups}
+    shown = () if record_as_header(names, schema.names) else names
+    notes = [] if owned or schema.owner is not None else [
+        note for name in dict.fromkeys((*schema.columns, *shown)) if name not in roles
+        and (note := whose(name, schema.columns.get(name), population)) is not None]
+    persons = {note.column for note in notes}
+    notes += [note for name in schema.columns if name not in persons
+              and (note := doubt(name)) is not None]
     notes += [Note(name, f"{kind.width} values for {population} records, fewer than {_MANY} for "
                    "each value, so most of them will be noise", "merge values, or drop the column")
               for name, kind in schema.columns.items()
               if isinstance(kind, Category) and kind.width * _MANY > population]
-    left = [str(name) for name in names if name not in schema.names]
+    left = [str(name) for name in names if name not in schema.names and str(name) not in persons]
     if left:
-        notes.append(Note(None, f"training ignores undeclared columns: {_listed(left)}",
-                          "declare in the schema those that it should read"))
+        text = f"{listed(left[:_SHOWN], names, schema.names)}{_more(left)}"
+        notes.append(Note(None, f"training ignores undeclared columns: {text}",
+                          "declare in the schema those that are features of new rows too"))
     return tuple(notes)
+
+
+def whose(name: Any, kind: Any = None, population: float = math.inf) -> Note | None:
+    """Returns a note on a column that seems to say whose row it is; else None.
+
+    Args:
+      name: of the column.
+      kind: as it is declared; None for one that is not.
+      population: n, records.
+    """
+    by, alike = "by its name", bool(_WHOSE.search(" ".join(_words(name))))
+    if isinstance(kind, Category):
+        by, alike = (f"with {kind.width} values for {population} records",
+                     2 * kind.width > population)
+    elif isinstance(kind, Number):  # a count, or 0 and 1
+        alike &= (kind.high - kind.low) * _MANY > population
+    if not alike:
+        return None
+    return Note(str(name), f"{by} it says whose row it is, and epsilon protects one row",
+                f'if a person may have several rows, declare [owner] name = "{name}" (fit: '
+                "owners=...), or say --people K (people=K); it is no feature of new rows")
+
+
+def _words(name: Any) -> list[str]:
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", str(name))
+    return [word for word in re.split(r"[^a-z]+", spaced.lower()) if word]
 
 
 def doubt(name: str) -> Note | None:
     """Returns why a column should perhaps not be read, by its name alone; else None."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", str(name))
-    words = set(re.split(r"[^a-z]+", spaced.lower())) | {str(name).lower()}
-    if words & _WHO or str(name).startswith("Unnamed: "):
+    words = {*_words(name), str(name).lower()}
+    if words & _WHO or whose(name) is not None or str(name).startswith("Unnamed: "):
         return Note(name, "by its name it identifies a person or counts rows, which is no help "
                     "with new rows", "drop it, or declare it as [owner]")
     if words & _WHEN:
@@ -154,9 +201,8 @@ def doubt(name: str) -> Note | None:
     return None
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def _more(names: Collection[str]) -> str:
+    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
 
 
 # --- from what was released ---
@@ -186,7 +232,9 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
       of_rows: variances of features by the second moments of rows, and the standard deviation of
         their noise, both `[d]`; None if these were not released.
     """
-    sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 1))
+    sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 2))
+    lacking = 1 - by.labelled - sure * 2 * deviation
+    deviation /= by.labelled  # means are those of rows with a label
 
     def check(kind: str, actual: float, noise: float, right: float, wrong: float = 0.0,
               power: float = POWER) -> _Check:
@@ -206,7 +254,9 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
         low = spread.low and bound <= WEAKEST["spread"]
         return [_narrow(name, kind, mean, bound, deviation)] if low else []
 
-    mistakes: list[Note] = []
+    mistakes = [] if lacking < UNLABELLED else [Note(
+        schema.label, f"by the released share at least {lacking:.0%} of the rows have no label: "
+        "they count as records, with weight 0", "check how it is written")]
     if isinstance(schema.target, Number):
         mean, second = np.asarray(by.prior).tolist()
         mistakes += narrow(schema.label, schema.target, [mean], second)
@@ -230,7 +280,7 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
                 mistakes.append(Note(
                     name, f"by the released shares at most {matching.bound:.0%} of the cells, or "
                     "none, have a declared value", "check spelling, case and codes, such as 0 and "
-                    f"1, against {_listed(list(kind.values))}"))
+                    f"1, against {', '.join(kind.values[:_SHOWN])}{_more(kind.values)}"))
         elif isinstance(kind, Number):
             again = () if of_rows is None else ([float(x[place][0]) for x in of_rows],)
             mistakes += narrow(name, kind, by.mean[place].tolist(), float(by.second[place][0]),
@@ -240,7 +290,7 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
 
 def _narrow(name: str, kind: Number, mean: list[float], bound: float, deviation: float) -> Note:
     """Words the note on a number that uses little of its range; `mean`: and of its flag."""
-    low, high = (math.log1p(e) if kind.log else e for e in (kind.low, kind.high))
+    low, high = kind.ends
     place = min(max(mean[0], -1.0), 1.0)
     value = low + (place + 1) / 2 * (high - low)
     value = math.expm1(value) if kind.log else value

@@ -216,7 +216,8 @@ class Records(NamedTuple):
     Attributes:
       x: features in [-1, 1], `[n, rows, d]`.
       y: labels, `[n, rows]`: in {0, 1}, or in [-1, 1] of numbers; of K classes `[n, rows, K]`.
-      weight: `[n, rows]`, 0 where a person has no further row, or the label is a missing number.
+      weight: `[n, rows]`, 0 where a person has no further row, or the row no label. A row without
+        one takes nothing from the weight of the person's other rows.
     """
 
     x: np.ndarray
@@ -248,14 +249,14 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
 
     Args:
       x: `[rows, d]`.
-      y: `[rows]` or `[rows, K]`; NaN where the label is missing, and counts with weight 0.
+      y: `[rows]` or `[rows, K]`; rows that are not `labelled` count with weight 0.
       owners: whose each row is; None: every row is a person's only one.
       most: rows of a person that are read.
       out: where features of persons with owners go, `[n, most, d]`; None: new memory.
       store: of labels and weights.
     """
     if owners is None:
-        weight = in_blocks(_labelled, store.zeros(len(y)), y)
+        weight = in_blocks(labelled, store.zeros(len(y)), y)
         return Records(x[:, None], in_blocks(np.nan_to_num, store.zeros(*y.shape), y)[:, None],
                        weight[:, None])
     index = by_person(len(x), owners, most)
@@ -268,14 +269,14 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
         result.x[part] = np.where(present[:, :, None], x[rows], 0)
         result.y[part] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),
                                   np.nan_to_num(y[rows]), 0)
-        labelled = _labelled(y[rows].reshape(rows.size, -1)).reshape(rows.shape)
-        result.weight[part] = present * labelled / np.maximum(np.sum(present, 1, keepdims=True), 1)
+        result.weight[part] = present * labelled(y[rows.ravel()]).reshape(rows.shape) / np.maximum(
+            np.sum(present, 1, keepdims=True), 1)
     return result
 
 
-def _labelled(y: np.ndarray) -> np.ndarray:
-    """Returns which rows have a label, `[rows]`."""
-    return ~np.isnan(y).reshape(len(y), -1).any(1)
+def labelled(y: np.ndarray) -> np.ndarray:
+    """Returns which rows have a label, `[rows]`: no NaN, and of K classes `[rows, K]` one."""
+    return np.asarray(y.any(1) if y.ndim > 1 else ~np.isnan(y))
 
 
 def weighted(rows: Records, by: Moments, class_weight: Any) -> tuple[np.ndarray, Moments]:
@@ -379,9 +380,9 @@ class Groups:
         return dataclasses.replace(self, number=self.number[rows])
 
     def cut(self, y: np.ndarray) -> "Groups":
-        """Cuts each group by the label, `[n]` in {0, 1}: negatives first."""
+        """Cuts each group by the label, `[n]` in {0, 1} or NaN for none: negatives first."""
         names = tuple(f"{name}, {sign}" for name in self.names for sign in SIGNS)
-        inside = self.number < len(self.names)
+        inside = (self.number < len(self.names)) & ~np.isnan(y)
         return Groups(np.where(inside, 2 * self.number + (np.asarray(y) > 0.5), len(names)), names,
                       True)
 

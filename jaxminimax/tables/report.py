@@ -88,6 +88,8 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
 def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
     """Names what was released of the label and the groups, what is left, and how it predicts."""
     rows = released_words(scorer)
+    if scorer.moments.labelled < 1:
+        rows["released share of rows with a label"] = f"{scorer.moments.labelled:.3f}"
     if (books := data.get("ledger")) is not None:
         rows["ledger"] = (
             f"{100 * books['share_left']:.3g} % is left of ε = {books['epsilon']:g} at δ = "
@@ -98,6 +100,9 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
     if data.get("auc_reference") is not None:
         rows["without privacy"] = (f"AUC {data['auc_reference']:.4f} of a logistic regression on "
                                    "the same features, outside of the guarantee")
+    if data.get("held_out_without_label"):
+        rows["rows held out without a label"] = (
+            f"{data['held_out_without_label']}, left out; outside of the guarantee")
     for key, name in SCORES.items():
         if data.get(key) is not None:
             rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
@@ -130,7 +135,7 @@ def _label(schema: Schema) -> str:
 def released(scorer: Scorer) -> dict[str, Any]:
     """Returns what was released of the label, for JSON: a share, shares by class, or a mean."""
     target, prior = scorer.schema.target, scorer.moments.prior
-    if target is None:
+    if target is None:  # of rows with a label
         return {"released_share_of_positives": prior}
     if isinstance(target, Category):
         return {"released_shares": dict(zip(target.values, np.asarray(prior).tolist(),

@@ -171,7 +171,7 @@ class Defaults:
             how = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments with a "
                    f"ridge of {self.ridge:.4g}" + self.label.slower)
         lines = [
-            f"{self.label.loss} on {n} records",
+            f"{self.label.loss} on {n} records; a row without a label has weight 0",
             f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
             "constant 1",
             f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, "

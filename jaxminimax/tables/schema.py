@@ -7,12 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxminimax.base import checks, identity
+from jaxminimax.base import checks, identity, row_names, saved_json
 from jaxminimax.tables import columns as kinds
 from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
-
-_TABLES = {"label": {"name", "positive", "values", "range"}, "owner": {"name", "most"},
-           "groups": {"name", "values", "by_label"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +44,9 @@ class Schema:
         by_label = true           # each is cut by the label, so labels are public too
 
     In place of `positive`, a label of several classes has `values = ["low", "middle", "high"]`, and
-    a label that is a number has `range = [0, 120]`. A row whose label is none of the values counts
-    and teaches nothing, and so does one whose number is missing; numbers outside are clipped.
+    a label that is a number has `range = [0, 120]`. A row whose label is missing counts as a
+    record, with weight 0, and so does one with a label that is none of the classes, or no number.
+    Every value but the positive one is negative, and numbers outside are clipped.
 
     Columns of the table that are not declared are not read. Whatever is declared must be known
     without these data: from a codebook, a form, a law of nature.
@@ -90,18 +88,19 @@ class Schema:
                              "[low, high] or categories = [...].")
         for name, kind in self.columns.items():
             if not isinstance(kind, Number | Category | Charged):
-                raise ValueError(f"column {name!r} must be a Number or a Category, got {kind!r}.")
+                raise ValueError(f"column {name!r} must be a Number or a Category, got "
+                                 f"{checks.describe(kind)}.")
         for role in (self.label, self.owner):
             if role in self.columns:
                 raise ValueError(f"column {role!r} is declared as a feature and as label or owner: "
                                  "take it out of [columns].")
-        checks.count("most", self.most)
+        checks.count("most", self.most, high=identity.MOST_ROWS)
         if self.owner is None and self.most != 1:
             raise ValueError(f"most = {self.most} rows are those of an owner: say [owner] name.")
         if (self.groups is None) != (not self.group_values):
             raise ValueError("groups must have a name and values: [groups] name, values = [...].")
         if not isinstance(self.by_label, bool) or (self.by_label and self.groups is None):
-            raise ValueError(f"by_label must be true or false, of groups, got {self.by_label!r}: "
+            raise ValueError(f"by_label must be true or false, of groups, got {self.by_label}: "
                              "[groups] name, values = [...], by_label = true.")
         self._check_target()
         if self.positive is not None:
@@ -116,9 +115,10 @@ class Schema:
         if self.target is None:
             return
         if not isinstance(self.target, Category | Number):
-            raise ValueError(f"target must be a Category or a Number, got {self.target!r}.")
+            raise ValueError(f"target must be a Category or a Number, got "
+                             f"{checks.describe(self.target)}.")
         if isinstance(self.target, Category) and self.target.width < 3:
-            raise ValueError(f"label values must be three at least, got {self.target.values}: for "
+            raise ValueError(f"label values must be three at least, got {self.target.width}: for "
                              "two classes give the positive one, positive = ....")
         if isinstance(self.target, Number) and (self.target.log or self.target.missing):
             raise ValueError("a label's range takes no log and no missing: Number(low, high).")
@@ -156,16 +156,17 @@ class Schema:
         """Reads a schema from a TOML file.
 
         Raises:
-          ValueError: for a file that is not there or no TOML, and as `from_dict`.
+          ValueError: for a file that is not there.
+          DamagedFileError: for a file that is no TOML, and as `from_dict`.
         """
         import tomllib
 
         try:
-            with open(path, "rb") as file:
-                record = tomllib.load(file)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read as TOML: {error}.") from None
-        return cls.from_dict(record)
+            with open(path, "rb") as file, saved_json.explained(
+                    path, "schema in TOML", "The published schema of schemas says what it holds."):
+                return cls.from_dict(tomllib.load(file))
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
@@ -174,22 +175,15 @@ class Schema:
         Raises:
           ValueError: naming the entry that is missing, unknown or wrong.
         """
-        kinds.check_names("schema", record, {"columns", *_TABLES})
-        for name, words in _TABLES.items():
-            kinds.check_names(f"[{name}]", record.get(name, {}), words)
-        label, owner, groups = (record.get(name, {}) for name in _TABLES)
-        if "name" not in label:
-            raise ValueError("schema needs [label] name = ...")
-        for where, table in (("owner", owner), ("groups", groups)):
-            if table and "name" not in table:
-                raise ValueError(f"schema needs [{where}] name = ...")
+        saved_json.check(saved_json.plain(record), "model", "table")
+        label, owner, groups = (record.get(name, {}) for name in ("label", "owner", "groups"))
         if groups and "values" not in groups:
             kind = record.get("columns", {}).get(groups["name"], {})
             if "categories" not in kind:
                 raise ValueError("schema needs [groups] values = [...]: groups are public.")
             groups = {**groups, "values": kind["categories"]}
         columns = {name: kinds.of_record(name, one)
-                   for name, one in record.get("columns", {}).items()}
+                   for name, one in record["columns"].items()}
         return cls(columns, str(label["name"]), label.get("positive"), owner.get("name"),
                    owner.get("most", 1 if not owner else 5), groups.get("name"),
                    tuple(map(word, groups.get("values", ()))), groups.get("by_label", False),
@@ -211,6 +205,8 @@ class Schema:
           ValueError: for a row that declares neither a range nor values.
         """
         records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+        if not any("name" in one and {"low", "values"} & set(one) for one in records):
+            raise ValueError("rows must have name, and low and high or values: is this a codebook?")
         columns: dict[str, Column] = {}
         for one in records:
             name = word(one.get("name"))
@@ -313,14 +309,17 @@ class Schema:
     def labels(self, frame: Any) -> np.ndarray:
         """Returns the label of every row, float32.
 
-        With a positive value `[n]`, 1 for it and 0 for others. Of K classes `[n, K]`, a 1 in the
-        place of the class, and zeros for none of them. Of a number `[n]` in [-1, 1], by its range,
-        and NaN where it is missing.
+        With a positive value `[n]`, 1 for it, 0 for others, and NaN where it is missing (empty, or
+        a word for that, such as NA, which is not the positive value). Of K classes `[n, K]`, a 1 in
+        the place of the class, and zeros for none of them. Of a number `[n]` in [-1, 1], by its
+        range, and NaN where it is missing.
         """
         cells = self.cells(frame, self.label)
         if self.target is None:
             assert self.positive is not None
-            return (places(cells, (self.positive,)) == 0).astype(np.float32)
+            marks = [mark for mark in kinds.NO_LABEL if mark != self.positive]
+            place = places(cells, (self.positive, *marks))
+            return np.array([1.0, *[np.nan] * len(marks), 0.0], np.float32)[place]
         y = self.target.encode(cells).astype(np.float32)
         if isinstance(self.target, Category):
             return y
@@ -347,15 +346,20 @@ class Schema:
         """Returns one column of a table.
 
         Raises:
-          ValueError: for a table that has none of that name, or several, and for no table at all.
+          ValueError: for a table that has none of that name, or several, for no table at all, and
+            for a dictionary whose declared columns have several indexes.
         """
         columns = columns_of(frame)
         if name not in columns:
-            raise ValueError(f"the table has no column {name!r}; it has {kinds.listed(columns)}.")
+            raise ValueError(f"the table has no column {name!r}; it has "
+                             f"{kinds.listed(columns, columns, self.names)}.")
         if columns.count(name) > 1:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
         column = frame[name]
+        if isinstance(frame, Mapping):
+            first = next((one for one in self.names if row_names.has(frame.get(one))), name)
+            row_names.check({f"column {one!r}": frame[one] for one in (first, name)})
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
@@ -380,15 +384,8 @@ def columns_of(frame: Any) -> list[Any]:
 
 def _target(label: Mapping[str, Any]) -> Category | Number | None:
     """Returns what [label] says of classes or of a range; None for a positive value."""
-    stated = [kind for kind in ("positive", "values", "range") if kind in label]
-    if len(stated) != 1:
-        raise ValueError("schema needs one of [label] positive = ..., values = [...] and range = "
-                         f"[low, high], got {' and '.join(stated) or 'none'}.")
     if "values" in label:
         return Category(tuple(label["values"]))
     if "range" not in label:
         return None
-    column = kinds.of_record(str(label["name"]), {"range": label["range"]})
-    if not isinstance(column, Number):
-        raise ValueError("[label] range must be [low, high]: a label's range is public.")
-    return column
+    return Number(*label["range"])

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from jaxminimax.base import checks, identity, own_files
+from jaxminimax.base import checks, identity, own_files, saved_json
 from jaxminimax.tables import files
-from jaxminimax.tables.columns import Category
+from jaxminimax.tables.columns import Category, Number
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -43,23 +43,27 @@ class Moments(NamedTuple):
       second: of every feature's square, `[d]`.
       prior: share of positive labels; of K classes their shares, `[K]`; of a number in [-1, 1] its
         mean and that of its square.
+      labelled: share of rows that have a label; all means are those of such rows. 1 where so few
+        have none that it could be noise.
     """
 
     mean: np.ndarray
     second: np.ndarray
     prior: float | np.ndarray
+    labelled: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain Python values."""
         return {"mean": self.mean.tolist(), "second": self.second.tolist(),
-                "prior": np.asarray(self.prior).tolist()}
+                "prior": np.asarray(self.prior).tolist(), "labelled": self.labelled}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Reads the moments that `to_json` wrote as `record`."""
         prior = record["prior"]
-        return cls(np.array(record["mean"]), np.array(record["second"]),
-                   np.array(prior) if isinstance(prior, list) else prior)
+        return cls(np.array(record["mean"], float), np.array(record["second"], float),
+                   np.array(prior, float) if isinstance(prior, list) else prior,
+                   record.get("labelled", 1.0))
 
 
 def spread(by: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
@@ -241,43 +245,50 @@ class Scorer:
           path: of the file, or of a folder that `python -m jaxminimax train --out` wrote.
 
         Raises:
-          ValueError: for another file, or none.
+          ValueError: where there is no file.
+          DamagedFileError: for another file, or one that the published schema does not allow.
         """
         path = os.path.join(path, MODEL) if os.path.isdir(path) else path
         if not os.path.isfile(path):
             raise ValueError(f"{path}: there is no saved scorer; train --out FOLDER writes one.")
-        with open(path, encoding="utf-8") as file:
-            try:
-                return cls._of(json.load(file))
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path} is no saved scorer: {error}.") from None
-            except (KeyError, TypeError) as error:
-                raise ValueError(f"{path} is no saved scorer of format {FORMAT} or 1: {error}"
-                                 ".") from None
+        with open(path, "rb") as file, saved_json.explained(
+                path, "saved scorer", "Restore it, or train again."):
+            record = saved_json.parsed(file.read())
+            former = isinstance(record, dict) and record.get("format") == 1
+            saved_json.check(record, "model", "format 1" if former else "format 2")
+            return cls._of(record)
 
     @classmethod
     def _of(cls, record: Any) -> Self:
         """Makes the scorer of a record, of format 1 if it says so."""
-        if record["format"] == 1:  # had the scaling's numbers at the top, and weights without names
-            released, weights = record, record["weights"]
-        elif record["format"] == FORMAT and record["label"]["kind"] in FORMULAS:
+        schema = Schema.from_dict(record["schema"])
+        several = (schema.target.width,) if isinstance(schema.target, Category) else ()
+        described = schema.described()  # refuses ranges that are still to be released
+        released, weights = record, record.get("weights")  # format 1 had all numbers at the top
+        if record["format"] == FORMAT:
             released = record["released"]
             weights = [*(one["weights"] for one in record["features"]), record["intercepts"]]
-            if record["label"]["kind"] != "classes":  # one output
-                weights = [w for (w,) in weights]
-        else:
-            raise KeyError("format")
-        return cls(Schema.from_dict(record["schema"]), np.array(weights),
-                   Moments.from_json(released), released["floor"], record["statement"],
-                   group_losses=record.get("group_losses"),
-                   notes=tuple(Note(**note) for note in record.get("notes", ())))
+            weights = weights if several else [w for (w,) in weights]
+            if len(described) != len(record["features"]) or record["features"] != [
+                    one | own for one, own in zip(record["features"], described, strict=True)
+            ] or record["label"] != {"kind": schema.kind, **schema.declared_label()}:
+                raise ValueError("features and label must be those of schema")
+        one = cls(schema, np.array(weights, float), Moments.from_json(released), released["floor"],
+                  record["statement"], group_losses=record.get("group_losses"),
+                  notes=tuple(Note(**note) for note in record.get("notes", ())))
+        if (one.weights.shape != (schema.width + 1, *several) or {
+                one.moments.mean.shape, one.moments.second.shape} != {(schema.width,)} or np.shape(
+                one.moments.prior) != ((2,) if schema.kind == "number" else several)):
+            raise ValueError("weights, mean, second and prior must be as many as schema says")
+        return one
 
 
 def _line(feature: dict[str, Any]) -> tuple[float, float]:
     """Returns slope and offset of a feature's value in the unit of its column."""
     if feature["read"] != "number":
         return 1.0, 0.0
-    low, high = (math.log1p(x) if feature["log"] else float(x) for x in feature["range"])
+    low, high = feature["range"]
+    low, high = Number(low, high, log=feature["log"]).ends
     return 2 / (high - low), -(high + low) / (high - low)
 
 

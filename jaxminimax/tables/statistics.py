@@ -20,6 +20,15 @@ so |psi|^2 <= c^2 = numbers + 1/4 flags + sum_categories (1 - 1/k) + the label's
 values), the clip never binds, and the mean of psi over persons moves by at most 2 c / n when one of
 them is replaced. (Of a person with several rows it is their mean, which is no longer.)
 
+A row without a label adds no psi: the sum of a person's weights is the share w of the rows with
+one. A further number, (1 - w) / 2, tells how many lack it. So a person's vector is w times a mean
+of psi, and (1 - w) times a vector of length 1/2 in a place of its own. As c >= 1/2, it is no longer
+than c: clip norm, noise and charge are those of a table with all labels. The released mean is (sum
+of psi) / n = share of labels * mean of psi over rows with one, so dividing by the released share,
+which is post-processing, gives means of rows that have a label. A share is taken for 1 unless it
+lies `_LACKING` standard deviations below, as its noise would reach all means, and for `_FEWEST` at
+least.
+
 **Second moments.** Scaled rows are u with |u| <= 1, and a constant 1 after them
 (`records.scaled`). One release of
 
@@ -68,6 +77,7 @@ CELLS = len(EDGES) + 2  # beyond either end, and what is missing
 _FALSE = 0.01  # chance that an empty cell of any column counts
 _TAIL = 0.01  # share of the values that are left outside at either end
 _SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
+_LACKING, _FEWEST = 3.0, 0.05  # standard deviations; least share of rows with a label
 _LARGEST = 10**9  # numbers that the release of ranges holds at once
 
 
@@ -203,7 +213,7 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
                     weight: np.ndarray, schema: Schema, features: bool = True,
                     place: Callable[[PyTree], PyTree] = jax.device_put) -> scorer.Moments:
-    """Releases the noisy means of features, of their squares and of labels.
+    """Releases the noisy means of features, of their squares and of labels, of rows with a label.
 
     Args:
       key: a key of its own, not the run's.
@@ -219,23 +229,28 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     shift, squared = _layout(schema)
     places = np.flatnonzero(squared)
     problem = _psi(kind, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
-    start = Saddle(np.zeros(kind.numbers + features * (width + len(places)),
+    start = Saddle(np.zeros(kind.numbers + features * (width + len(places)) + 1,
                             jnp.result_type(float)), ())
     answer = np.asarray(sums.compiled_release(key, described, problem, start,
                                               place((x, y, weight))).w, np.float64)
-    of_label, answer = np.split(answer, [kind.numbers])
+    absent = float(answer[-1]) if answer[-1] > _LACKING * deviation(described) else 0.0
+    labelled = max(1 - 2 * absent, _FEWEST)
+    of_label, answer = np.split(answer[:-1] / labelled, [kind.numbers])
     prior = kind.prior(of_label)
     if not features:
-        return scorer.Moments(np.zeros(width), np.ones(width), prior)
+        return scorer.Moments(np.zeros(width), np.ones(width), prior, labelled)
     mean = answer[:width] + shift
     second = mean.copy()  # of 0 and 1
     second[places] = answer[width:] + 1
-    return scorer.Moments(mean, second, prior)
+    return scorer.Moments(mean, second, prior, labelled)
 
 
 @functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
 def _psi(kind: labels.Label, shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
-    """Makes psi an operator: of the label alone, or with the features less `shift` and squares."""
+    """Makes psi and the number of what has no label an operator.
+
+    Psi is that of the label alone, or with the features less `shift` and squares.
+    """
 
     def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
         x, y, weight = record
@@ -243,7 +258,8 @@ def _psi(kind: labels.Label, shift: tuple[float, ...] | None, places: tuple[int,
         if shift is not None:
             x = x[:, : len(shift)]
             parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 1]
-        return Saddle(weight @ jnp.concatenate(parts, 1), None)
+        return Saddle(jnp.append(weight @ jnp.concatenate(parts, 1), (1 - jnp.sum(weight)) / 2),
+                      None)
 
     return Problem(psi)
 
@@ -297,6 +313,8 @@ def variances(squares: Any, by: scorer.Moments, floor: float | None,
               described: Repeat) -> tuple[np.ndarray, np.ndarray]:
     """Returns features' variances by the diagonal of M, and their noise, both `[d]`.
 
+    They are those of rows that have a label.
+
     Cut rows make a variance smaller. Where `by` has other means than the data, it is larger by the
     square of the difference.
 
@@ -306,5 +324,5 @@ def variances(squares: Any, by: scorer.Moments, floor: float | None,
       floor: least variance that a feature was divided by.
       described: the release of M.
     """
-    divided = scorer.spread(by, floor)[1] ** 2
+    divided = scorer.spread(by, floor)[1] ** 2 / by.labelled
     return divided * np.asarray(squares), divided * deviation(described)

@@ -242,7 +242,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     chosen = rule.defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
                            sizes=() if groups is None else groups.sizes, by_label=schema.by_label,
                            alongside=paid, people=people)
-    noted = (*notes.before(schema, population, columns_of(frame)), *chosen.notes())
+    noted = (*notes.before(schema, population, columns_of(frame), owned=people > 1),
+             *chosen.notes())
     notes.warn(noted)
     values: PyTree = None
     if table.charged is not None:

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import Ledger, books
-from jaxminimax.base import own_files, types
+from jaxminimax.base import own_files, saved_json, types
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism import Description
 from jaxminimax.noise import secret_key
@@ -43,6 +43,8 @@ REPORT, PAGE = "report.json", "report.html"  # of a folder of results, besides t
 UNFINISHED = "unfinished"  # folders of runs, by number
 _KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
+_GIVE_UP = ("To give it up, and begin another one, delete that folder; what anybody saw of it "
+            "stays spent.")
 LONG = 3e9  # a run that reads at least so many numbers saves its state on the way
 _SAVES = 20
 
@@ -195,23 +197,20 @@ class Unfinished:
 
     def _saved_key(self, passed: jax.Array | None) -> jax.Array:
         """Returns the key of the folder; refuses another one that was passed."""
-        words = self._read(_KEY, secret=True)
-        if passed is not None and _words(passed) != words:
+        key = self._read(_KEY, secret=True, make=_key_of)
+        if passed is not None and _words(passed) != _words(key):
             self._refuse("seed or key")
-        try:
-            key = jax.random.wrap_key_data(jnp.array(np.array(words[1:], np.uint32)), impl=words[0])
-            if key.shape == () and _words(key) == words:
-                return key
-        except (LookupError, OverflowError, TypeError, ValueError):
-            pass
-        self._refuse_as(f"holds a damaged {_KEY}: restore it to go on with its run")
+        return key
 
-    def _read(self, name: str, secret: bool = False) -> Any:
+    def _read(self, name: str, secret: bool = False,
+              make: Callable[[Any], Any] = lambda record: record) -> Any:
+        """Returns what `make` makes of a file's record; refuses a damaged one."""
         assert self._folder is not None
-        try:
-            return json.loads(own_files.read(self._folder / name, secret=secret))
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            self._refuse_as(f"holds a damaged {name}: restore it to go on with its run")
+        text = own_files.read_bytes(self._folder / name, secret=secret)
+        with saved_json.explained(self._folder / name, "whole file of its run", _GIVE_UP):
+            record = saved_json.parsed(text)
+            saved_json.check(record, "run", name)
+            return make(record)
 
     def _write(self, name: str, content: Any, new: bool = False) -> None:
         """Writes all of a file or nothing, readable for the owner alone."""
@@ -223,8 +222,14 @@ class Unfinished:
                         "command to go on with it")
 
     def _refuse_as(self, what: str) -> NoReturn:
-        raise ValueError(f"{self._folder} {what}. To give it up, and begin another one, delete "
-                         "that folder; what anybody saw of it stays spent.")
+        raise ValueError(f"{self._folder} {what}. {_GIVE_UP}")
+
+
+def _key_of(words: list[Any]) -> jax.Array:
+    key = jax.random.wrap_key_data(jnp.array(np.array(words[1:], np.uint32)), impl=words[0])
+    if key.shape != () or _words(key) != words:
+        raise ValueError("it holds no key")
+    return key
 
 
 def _words(key: jax.Array) -> list[Any]:

@@ -660,9 +660,11 @@ def test_a_crash_while_writing_leaves_the_old_content(path, monkeypatch):
 
 
 @pytest.mark.parametrize(("spoil", "words"), [
-    (lambda text: text[:-20], "truncated"), (lambda text: "", "truncated"),
-    (lambda text: "[1]", "not a ledger"), (lambda text: '{"what": "else"}', "not a ledger"),
-    (lambda text: text.replace('"version": 1', '"version": 9'), "version"),
+    (lambda text: text[:-20], "no whole ledger"), (lambda text: "", "no whole ledger"),
+    (lambda text: "[1]", "no whole ledger.*object"),
+    (lambda text: '{"what": "else"}', "version is missing"),
+    (lambda text: text.replace('"what": "jaxminimax', '"what": "'), "what must be 'jaxminimax"),
+    (lambda text: text.replace('"version": 1', '"version": 9'), "version must be 1"),
     (lambda text: text.replace('"epsilon": 1.0', '"epsilon": 2.0'), "damaged")])
 def test_a_file_that_is_no_whole_ledger_is_refused(path, spoil, words):
     ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)

@@ -225,3 +225,14 @@ def test_sums_of_powers_do_not_overflow_before_they_are_infinite():
             exact = sum(mp.exp(j * mp.mpf(epsilon)) for j in range(k))
             assert exact <= curve.factor(epsilon, k) < exact * (1 + mp.mpf(1e-10))
     assert curve.factor(700.0, 2) == math.inf
+
+
+def test_what_may_fail_in_any_part_is_charged_wherever_the_records_are():
+    """One record in a cheap part of many releases, another in the dear part of few."""
+    cheap, dear = (repeat(jmm.Full(), 1000, z, times) for z, times in ((5e4, 10**6), (8.0, 1)))
+    both = jmm.Parallel(parts=(cheap, dear))
+    # the rounding of the many releases takes nine tenths of delta
+    delta = cheap.charges(RO)[0].failures(2) / 0.9
+    alone = jmm.epsilon(dear, delta / 10, people=2)
+    assert jmm.epsilon(cheap, delta, people=2) < 0.9 * alone
+    assert alone * (1 - 1e-6) <= jmm.epsilon(both, delta, people=2) < 1.05 * alone

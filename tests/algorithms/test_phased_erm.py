@@ -116,6 +116,7 @@ def test_every_phase_of_the_reference_run_is_certified_again_from_its_records():
         centre = jnp.asarray(point)
 
 
+@pytest.mark.slow
 def test_the_last_point_is_near_the_point_that_is_near_all_groups():
     _, _, points = reference_run()
     best = np.linspace(-0.1, 0.2, 10)

@@ -65,6 +65,7 @@ AT = Saddle(jnp.array([0.6, 0.0]), ())
 # --- the points ---
 
 
+@pytest.mark.slow
 def test_the_exact_proximal_point_of_a_rotation():
     q = query(population=1, bound=5.0, prox=1.0, slack=1e-6)
     np.testing.assert_allclose(moved(q, jnp.zeros((1, 2)), ROTATION, AT), [0.3, 0.3], atol=1e-6)

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 import jaxminimax as jmm
+from benchmarks.privacy.mutants.between import COLLIDING
 from jaxminimax.base.identity import persons
+from jaxminimax.commands import COMMANDS, parser_of
 from jaxminimax.estimators import PrivateAUCClassifier, PrivateFairClassifier
 from jaxminimax.tables import Category, Number, Schema, files, scorer
 from jaxminimax.tables.records import by_person
@@ -145,6 +147,66 @@ def test_owners_that_name_nobody_exactly_are_refused_with_their_row_and_without_
 def test_columns_that_name_nobody_exactly_are_refused(column):
     with pytest.raises(ValueError, match="owners"):
         persons(column)
+
+
+# --- names that short hashes confuse ---
+
+
+@pytest.fixture(params=COLLIDING)
+def colliding(request):
+    """Owners, of whom each has a row like those of another one with the same hash."""
+    shorten, pairs = COLLIDING[request.param]
+    assert all(shorten(one) == shorten(other) for one, other in pairs)
+    names = [name for pair in pairs for name in pair]
+    return [*names, *names[::-1]]
+
+
+def seen_by(train):
+    """Numbers of records for which `train` chooses its settings; nothing else happens."""
+    seen = []
+
+    def chosen(n, *_, **__):
+        seen.append(n)
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("jaxminimax.tables.rule.defaults", "jaxminimax.tables.fair.fair_defaults",
+                     "jaxminimax.tables.check.counts_query"):
+            patch.setattr(name, chosen)
+        with pytest.raises(ZeroDivisionError):
+            train()
+    return seen
+
+
+def test_names_with_one_hash_are_persons_each_wherever_owners_are_read(colliding, tmp_path):
+    people, rows = len(set(colliding)), len(colliding)
+    names, number = persons(colliding)
+    assert [names[k] for k in number] == colliding
+    assert len(names) == people
+    index = by_person(rows, colliding, 2)
+    assert all(len({colliding[row] for row in own}) == 1 for own in index)
+    made = jmm.problems.by_person(np.arange(rows), colliding, 2, people=sorted(set(colliding)))
+    assert sorted(map(sorted, made.rows.tolist())) == sorted(map(sorted, index.tolist()))
+    held = files.held_out(rows, colliding, 0.5, 0)
+    assert held.sum() == rows / 2
+    assert not {colliding[k] for k in np.flatnonzero(held)} & {
+        colliding[k] for k in np.flatnonzero(~held)}
+
+    x, y = np.linspace(-1, 1, rows), np.arange(rows) % 2
+    frame = {"who": colliding, "x": x, "y": y}
+    pd.DataFrame(frame).to_csv(tmp_path / "t.csv", index=False)
+    asked = {"epsilon": 1.0, "delta": 1e-3}
+    for table in (frame, pd.DataFrame(frame), files.read(tmp_path / "t.csv")):
+        assert seen_by(lambda table=table: jmm.tables.train(table, SCHEMA, **asked)) == [people]
+    for form, more in ((PrivateAUCClassifier, {}), (PrivateFairClassifier, {"groups": y})):
+        model = form(bounds=(-1.0, 1.0), **asked)
+        assert seen_by(lambda model=model, more=more: model.fit(
+            x[:, None], y, owners=colliding, **more)) == [people]
+    words = [str(tmp_path / "t.csv"), "--label", "y", "--positive", "1", "--numeric", "x=-1:1",
+             "--owner", "who", "--most", "2", "--epsilon", "1", "--delta", "1e-3"]
+    for command in ("train", "check"):
+        args = parser_of("").parse_args([command, *words])
+        assert seen_by(lambda args=args: COMMANDS[args.command](args)) == [people]
 
 
 # --- where they are used ---

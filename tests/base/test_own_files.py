@@ -40,11 +40,14 @@ def words(job):
     return np.asarray(jax.random.key_data(job.key)).tolist()
 
 
+MOMENTS = {"mean": [1.0], "second": [1.0], "prior": 0.5}
+
+
 def begun(folder):
     """A folder that a run was stopped in after its first release, and the key of it."""
     with Unfinished(folder) as job:
         job.promise(np.zeros(3), "settings")
-        job.once("moments", lambda: [1.0])
+        job.once("moments", lambda: MOMENTS)
         return words(job)
 
 
@@ -299,13 +302,14 @@ def test_what_ended_processes_left_is_removed(tmp_path):
     ("key", ""), ("key", "[]"), ("key", "{}"), ("key", '["threefry2x32", 1]'), ("key", "\xff"),
     ("key", '["threefry2x32", 1, 4294967296]'), ("key", '["threefry2x32", 1.5, 2]'),
     ("key", '["threefry2x32", [1, 2], [3, 4]]'), ("key", '["of no kind", 1, 2]'),
-    ("promise.json", "{"), ("moments", "[1.")])
+    ("promise.json", "{"), ("promise.json", "[]"), ("moments", "[1."), ("moments", "[1]"),
+    ("moments", '{"mean": [NaN], "second": [1], "prior": 0.5}'), ("moments", "[" * 10**5)])
 def test_a_damaged_file_is_refused_and_the_lock_is_free(tmp_path, name, text):
     begun(tmp_path / "run")
     good = (tmp_path / "run" / name).read_bytes()
     (tmp_path / "run" / name).write_bytes(text.encode("latin-1"))
     for _ in range(2):  # the first error is still there when the second one is raised
-        with pytest.raises(ValueError, match=f"run holds a damaged {name}: .*delete") as refused:
+        with pytest.raises(ValueError, match=f"run/{name} is no whole .*delete") as refused:
             begun(tmp_path / "run")
     (tmp_path / "run" / name).write_bytes(good)
     begun(tmp_path / "run")
@@ -489,7 +493,7 @@ for line in sys.stdin:
     try:
         with Unfinished(folder) as job:
             job.promise(np.zeros(3, np.float32), "settings")
-            made = job.once("moments", lambda: np.random.default_rng().uniform(size=3).tolist())
+            made = job.once("losses", lambda: {"a": np.random.default_rng().uniform()})
             time.sleep(0.6)
             said = [np.asarray(jax.random.key_data(job.key)).tolist(), made]
     except ValueError as error:
@@ -522,7 +526,7 @@ def test_two_processes_that_begin_together_make_one_key_and_one_release(tmp_path
             assert re.search(f"locked by another process(, number {holder})?:", refused)
             named += str(holder) in refused
             assert json.loads((folder / "key").read_text())[1:] == key
-            assert json.loads((folder / "moments").read_text()) == made
+            assert json.loads((folder / "losses").read_text()) == made
         assert named > PAIRS / 2
     finally:
         for one in several:

@@ -353,6 +353,7 @@ def test_a_little_reweighting_adds_a_standard_deviation():
     assert risk_of(losses, "chi_square", 3.0) == pytest.approx(by_grid.min(), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("divergence", "level"), [("cvar", 0.2), ("chi_square", 1.5)])
 def test_the_dual_of_a_reweighting_is_its_risk_at_the_best_numbers(divergence, level, regression):
     pairs = jax.tree.map(lambda x: x[:400], regression[1])

@@ -20,6 +20,7 @@ def test_the_problems_have_the_values_of_libauc():
             assert run["ours"][name] == pytest.approx(run["theirs"][name], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_two_way_value_is_that_of_the_hard_pairs_and_is_in_the_results():
     x, y, theta = libauc_values.records(0)
     with jax.enable_x64(True):

@@ -67,6 +67,7 @@ def test_a_method_is_calibrated_charged_and_checked(name):
     assert any(np.isnan(x).any() for x in jax.tree.leaves(beyond.z))
 
 
+@pytest.mark.slow
 def test_one_round_of_alternating_steps_without_noise():
     silent = [dataclasses.replace(q, clip=Saddle(*(c and 1e3 for c in q.clip)),
                                   noise_multiplier=Saddle(*(c and 0.0 for c in q.clip)))

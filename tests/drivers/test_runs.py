@@ -17,7 +17,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base import programs
-from jaxminimax.drivers import many_runs
+from jaxminimax.drivers import long_runs, many_runs
 from tests.helpers.lanes import rest_nightly
 
 N, D = 200, 4
@@ -271,6 +271,25 @@ def test_fit_is_run_in_pieces(every):
     assert done.statement.spent == 40
     assert 0.99 < done.statement.epsilon <= 1.0
     assert bool(jnp.all(START.w == 0))  # the caller's point was not donated away
+
+
+@pytest.mark.parametrize(("people", "neighbours", "other"), [
+    (1, "replace_one", ()), (3, "replace_one", ()), (3, "add_or_remove_one", ()),
+    (2, "replace_one", (jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, None), population=N,
+                                                   noise_multiplier=Saddle(9.0, None)),
+                                   times=3),))])
+def test_a_statement_of_fit_is_of_what_was_asked_for(monkeypatch, people, neighbours, other):
+    """Of all releases, others next to them, so many records of a person and the relation."""
+    monkeypatch.setattr(long_runs, "_advance", lambda state, *rest: state._replace(
+        spent=state.spent + rest[3]))  # nothing is computed
+    settings = hyper(iterations=4, sampling=jmm.Full())
+    done = jmm.fit(jax.random.key(3), START, dataset(), settings, jmm.sgda, PROBLEM, delta=1e-5,
+                   people=people, neighbours=neighbours, alongside=other, progress=False)
+    everything = jmm.Sequence(parts=(*other, jmm.sgda.mechanism(settings)))
+    assert done.statement.epsilon == pytest.approx(jmm.epsilon(
+        everything, 1e-5, people=people, neighbours=neighbours), rel=1e-9)
+    assert (done.statement.people, done.statement.neighbours) == (people, neighbours)
+    assert done.statement.unit == ("one record" if people == 1 else f"any {people} records")
 
 
 @pytest.mark.slow

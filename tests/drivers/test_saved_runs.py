@@ -15,7 +15,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.drivers import runs, saved_runs
+from jaxminimax.drivers import many_runs, runs, saved_runs
 from jaxminimax.mechanism.composed import charges
 
 GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -70,6 +70,117 @@ def test_an_interrupted_sweep_goes_on_and_another_is_refused(tmp_path, monkeypat
     for name, other in others.items():
         with pytest.raises(ValueError, match=f"another {name}"):
             swept(checkpoint=folder, **other)
+
+
+def test_a_sweep_is_charged_for_every_setting_and_seed_before_any_run(tmp_path, monkeypatch):
+    ledger, shown = jmm.accounting.Ledger(tmp_path / "l", epsilon=60.0, delta=1e-5), []
+    monkeypatch.setattr(many_runs, "_saved", lambda *_, **__: shown.append(
+        len(ledger.statement().runs)) or ((), ()))
+    swept(ledger=ledger)
+    assert shown == [1]
+    (run,) = json.loads((tmp_path / "l").read_text())["entries"]
+    every_run = jmm.Sequence(parts=(jmm.sgda.mechanism(HYPER),) * 8)
+    assert run["charges"] == repr(charges(every_run, "replace_one"))
+
+
+# --- what recognises a run ---
+
+PROMISE = saved_runs.promise_of(jax.random.key(3), jmm.sgda.mechanism(HYPER), HYPER, jmm.sgda)
+
+
+def booked(ledger, key=3, promise=PROMISE, saved=True, times=10):
+    described = jmm.sgda.mechanism(dataclasses.replace(HYPER, iterations=times))
+    return saved_runs.Booking(ledger, jax.random.key(key), described, promise, None, saved,
+                              delta=1e-6)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return jmm.accounting.Ledger(tmp_path / "books", epsilon=60.0, delta=1e-5)
+
+
+def test_another_key_has_another_mark():
+    marks = [saved_runs.promise_of(jax.random.key(k), jmm.sgda.mechanism(HYPER), HYPER, jmm.sgda)[
+        "key mark"] for k in range(40)]
+    assert len(set(marks)) >= 39  # of 16 bits each
+
+
+@pytest.mark.parametrize("name", PROMISE)
+def test_a_folder_of_another_promise_is_refused_whatever_part_is_another(tmp_path, name):
+    state = {"spent": jnp.int32(2)}
+    with saved_runs.Folder(tmp_path / "run", PROMISE) as folder:
+        folder.save(1, state)
+    for other in (PROMISE | {name: "another"}, {k: x for k, x in PROMISE.items() if k != name} | {
+            name: None}):
+        with saved_runs.Folder(tmp_path / "run", other) as folder, pytest.raises(
+                ValueError, match=f"another {name}"):
+            folder.latest(state)
+    with saved_runs.Folder(tmp_path / "run", PROMISE) as folder:
+        assert folder.latest(state)["spent"] == 2
+
+
+@pytest.mark.parametrize("name", PROMISE)
+def test_a_key_is_for_one_promise_whatever_part_of_it_is_another(ledger, name):
+    with booked(ledger):
+        pass
+    left = ledger.remaining()
+    with pytest.raises(ValueError, match="key was used for another run"):
+        booked(ledger, promise=PROMISE | {name: "another"})
+    with pytest.raises(ValueError, match="key was used for another run"):
+        booked(ledger, times=9)
+    with booked(ledger):  # it goes on
+        pass
+    assert ledger.remaining() == left
+    with booked(ledger, key=4):
+        assert ledger.remaining().share < left.share
+
+
+@pytest.mark.parametrize(("before", "now"), [(True, False), (False, True), (False, False)])
+def test_a_run_goes_on_only_if_it_was_saved_and_is(ledger, before, now):
+    with booked(ledger, saved=before):
+        pass
+    with pytest.raises(ValueError, match="cannot continue without a checkpoint"):
+        booked(ledger, saved=now)
+
+
+@pytest.mark.parametrize(("done", "error", "charged"), [
+    (None, ValueError, 0), (None, TypeError, 0), (None, ZeroDivisionError, 1),
+    (2, ValueError, 1), (2, TypeError, 1), (2, ZeroDivisionError, 1)])
+def test_a_run_that_fails_is_free_only_before_a_state_was_seen(ledger, done, error, charged):
+    with pytest.raises(error), booked(ledger) as booking:
+        if done is not None:
+            booking.begin(done)
+        raise error
+    assert len(ledger.statement().runs) == charged
+
+
+def test_another_machine_repeats_nothing_that_was_shown(ledger, monkeypatch):
+    """It may go on from the last state that was shown, and from no earlier one."""
+    def placed(done):
+        with booked(ledger) as booking:
+            booking.bind(START, {"rows": "of the run"}, GAME)
+            booking.bind_place(done, GAME, None)
+
+    with booked(ledger) as booking:
+        booking.bind(START, {"rows": "of the run"}, GAME)
+        booking.begin(4)
+    placed(0)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=true")
+    for done in (0, 3):
+        with pytest.raises(ValueError, match="another device, mesh"):
+            placed(done)
+    placed(4)
+    monkeypatch.undo()
+    placed(4)
+    with pytest.raises(ValueError, match="another device, mesh"):
+        placed(0)  # elsewhere, other numbers may have been shown
+
+
+@pytest.mark.parametrize("place", [(0, 0), (2, 0), (3, 1)])
+def test_a_key_that_two_runs_of_a_sweep_share_is_refused_wherever_it_is(place):
+    """Of one setting, or of two."""
+    with pytest.raises(ValueError, match=r"keys \(0, \d\) and .* are equal"):
+        swept(keys=KEYS.at[place].set(KEYS[0, 1]))
 
 
 def test_a_sweep_that_cannot_save_or_charge_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -688,3 +689,18 @@ def test_check_refuses_a_loop_of_releases_that_are_not_charged(planted, message)
 def test_releases_of_a_round_are_stated_for_every_part(how):
     with pytest.raises(ValueError, match="each must be"):
         jmm.Sequence(parts=(repeat(), repeat(AHEAD)), **how).check()
+
+
+# --- several records of a person ---
+
+
+def test_records_of_a_person_in_several_sampled_parts_have_no_pair_and_are_charged_by_the_lemma():
+    """In one part they are charged together; in two nothing is proved but for any mechanism."""
+    drawn = repeat(dataclasses.replace(QUERY, sampling=jmm.Poisson(rate=0.5)))
+    alone, both = (jmm.Parallel(parts=(drawn,) * k) for k in (1, 2))
+    delta = 1e-5
+    assert jmm.epsilon(alone, delta) == jmm.epsilon(both, delta)
+    one, two = (jmm.epsilon(x, delta, people=2) for x in (alone, both))
+    assert one == jmm.epsilon(drawn, delta, people=2) < two
+    # delta of one record at half of epsilon, times 1 + e^(epsilon / 2), bounds that of two
+    assert delta / 2 < jmm.delta(drawn, two / 2) * (1 + math.exp(two / 2)) <= delta

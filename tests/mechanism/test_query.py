@@ -12,6 +12,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks.privacy.attacks import adaptive as adaptive_attack
+from benchmarks.privacy.mutants import between
 from benchmarks.utility import adaptive
 from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
 from jaxminimax.gradients import summation
@@ -52,6 +53,14 @@ def path(key, described, data, rounds=1, problem=ITSELF):
     """The last state, and the clip norms after every round."""
     return jmm.run(key, ZERO, data, settings(described, rounds), sgda, problem,
                    lambda state: state.clip)
+
+
+# --- noise of counts ---
+
+
+def test_counts_of_both_players_have_noise_of_their_own():
+    """Else their difference would be known to the last record."""
+    assert not between.shared_noise().fires
 
 
 # --- what is charged ---

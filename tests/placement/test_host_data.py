@@ -23,6 +23,7 @@ from jaxminimax.drivers.long_runs import Supply
 from jaxminimax.placement import shard_sums
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import arrays
+from jaxminimax.releases import release_keys
 from jaxminimax.releases.reading import sample_of_release
 from tests.helpers.lanes import rest_nightly
 
@@ -190,6 +191,29 @@ def test_a_sample_that_does_not_fit_is_nan_wherever_its_rows_are():
                        for data in (window, tuple(map(jnp.asarray, ROWS))))
     np.testing.assert_array_equal(np.isnan(ahead), np.isnan(resident))
     assert 0 < np.isnan(resident).all(1).sum() < count
+
+
+def test_a_window_has_the_rows_that_count_and_no_others(window):
+    """What it reads is what was sent, and fits if nothing of it is another one."""
+    stream, at = release_keys.stream(jmm.sgda.mechanism(hyper())), jnp.int32(5)
+    read = jax.jit(lambda window, of, at: window.read(
+        at, release_keys.Keys(KEY, stream, of).ahead()))
+    sample, places, rows = read(window, at, at)
+    assert 0 < np.sum(sample.valid) < sample.valid.size
+    np.testing.assert_array_equal(sample.rows, window.numbers[1])
+    np.testing.assert_array_equal(sample.valid, window.valid[1])
+    for sent, x in zip(rows, ROWS, strict=True):
+        np.testing.assert_array_equal(sent[places], x[np.asarray(sample.rows)])
+    first = int(np.argmax(sample.valid))
+    others = [dataclasses.replace(window, first=window.first + 1), *(
+        dataclasses.replace(window, **{name: getattr(window, name).at[place].set(value)})
+        for name, place, value in (
+            ("numbers", (1, first), window.numbers[1, first] + 1),
+            ("valid", (1, first), False), ("fits", 1, False), ("marks", (1, 0), 0)))]
+    assert sample.fits
+    assert not any(read(one, at, at)[0].fits for one in others)
+    assert not read(window, at, at + 1)[0].fits
+    assert not read(window, at + 3, at + 3)[0].fits  # beyond the last one that was sent
 
 
 def test_numbers_that_count_come_first():

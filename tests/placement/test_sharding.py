@@ -17,6 +17,8 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.privacy.mutants import between
+
 WORKER = pathlib.Path(__file__).parents[1] / "helpers/mesh_worker.py"
 ROUNDING = 1e-14  # float64 numbers near 1
 GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
@@ -102,6 +104,13 @@ def planted(lost, processes, tmp_path_factory):
     shutil.copytree(lost[0] / "killed", folder / "killed")
     shutil.copytree(tmp_path_factory.getbasetemp() / "processes0" / "half", folder / "half")
     return results([(start("planted", folder / "found.json"), folder / "found.json")])[0]
+
+
+def test_rows_of_two_shards_lie_in_orders_of_their_own():
+    """One order for all would tell how many rows of the sample are in the shards before."""
+    found = between.slots_of_shards()
+    assert len(set(found)) == len(found) == 6
+    assert {"".join(sorted(one)) for one in found} == {"123456"}
 
 
 @SLOW

@@ -19,6 +19,7 @@ def pairs(n=60, d=3, seed=0):
     return tuple(0.3 * jax.random.normal(x, (n, d)) for x in k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", [0.0, 0.7, -2.0])
 def test_the_quadratic_games_gap_is_the_squared_distance_to_its_saddle(coupling):
     mu, data = 1.5, pairs()

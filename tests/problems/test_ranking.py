@@ -31,6 +31,7 @@ def square(plus, minus):
     return np.mean((1 - plus[:, None] + minus[None]) ** 2) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["macro", "hand_till"])
 def test_the_value_at_the_best_responses_is_the_mean_pairwise_loss(form):
     theta = RNG.normal(size=(3, K))

@@ -35,6 +35,7 @@ def risk(losses, penalty, cap):
     return np.mean(q * losses) - penalty / 2 * np.mean((q - 1) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("penalty", "cap"), [(PENALTY, CAP), (2.0, math.inf), (1e-4, 10.0)])
 def test_the_dual_is_the_worst_reweighting(rows, penalty, cap):
     x, y = map(np.asarray, rows)

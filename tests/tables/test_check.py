@@ -57,7 +57,7 @@ def test_with_a_budget_counts_are_released_with_a_statement(here, capsys):
     assert record["statement"]["allowed"] == 1
     deviation, counts = record["standard_deviation"], record["counts"]
     assert {name: set(one) for name, one in counts.items()} == {
-        "age": {"missing", "clipped"}, "job": {"missing", "unseen"}, "ill": {"positive"}}
+        "age": {"missing", "clipped"}, "job": {"missing", "unseen"}, "ill": {"positive", "missing"}}
     for count, right in ((counts["age"]["clipped"], 100), (counts["age"]["missing"], 50),
                          (counts["job"]["unseen"], 100), (counts["ill"]["positive"], 100)):
         assert 0 < abs(count - right) < 6 * deviation < 25
@@ -118,6 +118,19 @@ def test_the_noise_is_what_is_charged():
         float(query.clip.w * query.noise_multiplier.w), rel=0.25)
 
 
+@pytest.mark.parametrize("people", [1, 3])
+def test_counts_are_stated_for_all_rows_of_a_person(here, capsys, monkeypatch, people):
+    asked = []
+    monkeypatch.setattr(check, "release_counts", lambda _, described, rows: (
+        asked.append(described), np.zeros(rows.x.shape[-1]))[1])
+    stated = json.loads(printed(capsys, "--epsilon", "2", "--delta", "1e-4", "--people",
+                                str(people), "--json").out)["statement"]
+    assert (stated["people"], stated["allowed"]) == (people, 1)
+    attained = jmm.epsilon(asked[0], 1e-4, people=people)
+    assert stated["epsilon"] == pytest.approx(attained, rel=1e-9)
+    assert 0.998 * 2 < attained <= 2
+
+
 # --- what must be stated ---
 
 
@@ -136,7 +149,8 @@ def test_options_stand_for_a_schema():
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ((), r"(?s)--label NAME.*of age, job.*userId: by its name it identifies.*epsilon = 0\.\d+"),
+    ((), r"(?s)--label NAME.*of 4 columns \(none declared.*epsilon = 0\.\d+"),
+    (("--label", "y"), r"(?s)of age, job.*userId: by its name it says whose row.*epsilon = 0\.\d+"),
     (("--label", "y", "--positive", "1", "--numeric", "age"), r"no range.*--ranges charged"),
     (("--label", "y", "--positive", "1", "--numeric", "age=1-2"), "two numbers"),
     (("--label", "y", "--positive", "1", "--categorical", "job"), "codebook"),

@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
+from jaxminimax import commands
 from jaxminimax.accounting.answers import up
 from jaxminimax.estimators import PrivateAUCClassifier
 from jaxminimax.releases import sums
@@ -71,7 +72,7 @@ def test_quoted_names_and_cells_may_hold_separators(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("a,a,y\n1,2,3\n", "several columns have one name, a"), ("", "no header line"),
+    ("a,a,y\n1,2,3\n", "several columns have one name, columns 1, 2"), ("", "no header line"),
     ("a,y\n1,2\n1,2,3\n", "line 3"), ("a,y\n1,2\n1\r,2\n", "line 3 has a carriage return"),
     ("a,y\r1,2\r1\n,2\r", "line 1 has a carriage return")])
 def test_a_file_that_is_no_table_is_refused(tmp_path, text, message):
@@ -136,7 +137,7 @@ def test_estimators_take_polars_frames():
     assert np.array_equal(Schema(kinds, "y", 1).features(table)[:, 1],
                           Schema(kinds, "y", 1).features(made(30))[:, 1])
     numbers, _ = PrivateAUCClassifier(bounds=(0, 1))._table(frame.select("a", "b"), y)
-    assert np.allclose(numbers["x0"], frame["a"].to_numpy())
+    assert np.allclose(numbers["a"], frame["a"].to_numpy())
 
 
 @pytest.mark.parametrize("read", [columns.as_numbers, columns.as_words])
@@ -399,3 +400,163 @@ def test_noise_in_an_empty_cell_stretches_no_range():
     deviation = described.query.clip.w * 10 / 2000
     drawn = np.random.default_rng(0).normal(0, deviation, (200, 3 * statistics.CELLS))
     assert np.mean((drawn > statistics.least_share(described)).any(1)) < 0.05
+
+
+# --- rows held out ---
+
+
+def trained(folder, frame, *words):
+    """The bytes of the model that the command makes of a table, with a seed."""
+    folder.mkdir()
+    frame.to_csv(folder / "t.csv", index=False)
+    args = commands.parser_of("").parse_args([
+        "train", str(folder / "t.csv"), "--label", "y", "--positive", "1", "--numeric", "a=0:80",
+        "b=0:1", "--epsilon", "2", "--delta", "1e-4", "--test-fraction", "0.25", "--seed", "3",
+        "--out", str(folder / "m"), *words])
+    command.train(args)
+    return (folder / "m" / "model.json").read_bytes()
+
+
+@pytest.mark.parametrize("owner", [None, pytest.param("who", marks=pytest.mark.slow)])
+def test_a_model_is_the_same_to_the_bit_whatever_the_rows_held_out_are(tmp_path, monkeypatch,
+                                                                       owner):
+    """Of rows and of persons; and another one for each row that trains."""
+    monkeypatch.setattr(command, "held_out", lambda *_: {"auc": None})  # without scikit-learn
+    frame = made(60)[["a", "b", "y"]]
+    frame["who"] = np.arange(60) // 3 if owner else np.arange(60)
+    words = ("--owner", "who", "--most", "2") if owner else ()
+    held = files.held_out(60, frame.who if owner else None, 0.25, 3)
+    assert held.sum() == 15
+    other, hostile = (frame.assign(**made(60, seed)[["a", "b", "y"]]) for seed in (1, 2))
+    hostile["a"], hostile["b"] = math.inf, math.nan
+    cells = np.tile(held[:, None], frame.shape[1])
+    one, *others = (trained(tmp_path / str(k), frame.mask(cells, rows), *words)
+                    for k, rows in enumerate((frame, other, hostile)))
+    assert others == [one, one]
+    first = int(np.flatnonzero(~held)[0])
+    frame.loc[first, "a"] = 80 - frame.loc[first, "a"]
+    assert trained(tmp_path / "trains", frame, *words) != one
+
+
+LABELLED = {"two values": {}, "classes": {"target": Category(("0", "1", "2"))},
+            "a number": {"target": Number(0, 1)}}
+
+
+@pytest.mark.parametrize("label", LABELLED)
+def test_every_figure_of_rows_held_out_is_marked_as_outside_of_the_guarantee(label, monkeypatch):
+    """In the record, and in each line of the report that has one."""
+    schema = Schema({"b": Number(0, 1)}, "y", **LABELLED[label] or {"positive": 1})
+    query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
+                      population=100)
+    hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
+    width = (2, 3) if label == "classes" else (2,)
+    prior = 0.5 if label == "two values" else np.full(3, 1 / 3)
+    one = scorer.Scorer(schema, np.ones(width), scorer.Moments(np.zeros(1), np.ones(1), prior),
+                        None, jmm.statement(jmm.sgda, hyper, delta=1e-6).to_json(),
+                        jmm.sgda.mechanism(hyper))
+    monkeypatch.setattr(training, "train", lambda *_, **__: one)
+    rows, held = made(80), made(40, 1)
+    curve = ["--curve", "1"] if label == "two values" else []
+    (_, without), (_, record) = (command._trained(commands.parser_of("").parse_args([
+        "train", "t.csv", "--label", "y", "--epsilon", "1", "--delta", "1e-6", *more]), rows,
+        other, schema, None, None) for other, more in ((None, []), (held, curve)))
+    figures = {name for name in record if record[name] is not None and (
+        name not in without or record[name] != without[name])} - {
+            "epsilon_with_curve", "outside_the_guarantee"}
+    assert len(figures) >= 3
+    assert figures <= set(record["outside_the_guarantee"])
+    shown = [text for name, text in report.results(one, record).items() if any(
+        f"{record[figure]:.4f}" in text or f"{record[figure]:.4g}" in text for figure in figures
+        if isinstance(record[figure], float))]
+    assert shown
+    assert all("outside of the guarantee" in text for text in shown)
+
+
+@pytest.mark.parametrize("people", [1, 3])
+def test_a_page_and_the_sum_of_a_curve_are_for_all_rows_of_a_person(monkeypatch, people):
+    schema = Schema({"b": Number(0, 1)}, "y", 1)
+    query = jmm.Query(clip=jmm.Saddle(1.0, None), noise_multiplier=jmm.Saddle(9.0, None),
+                      population=100)
+    hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
+    described = jmm.sgda.mechanism(hyper)
+    stated = jmm.statement(jmm.sgda, hyper, delta=1e-6, people=people)
+    one = scorer.Scorer(schema, np.ones(2), scorer.Moments(np.zeros(1), np.ones(1), 0.5), None,
+                        stated.to_json(), described)
+    monkeypatch.setattr(training, "train", lambda *_, **__: one)
+    monkeypatch.setattr(command, "held_out", lambda *_: {"auc": None})
+    args = commands.parser_of("").parse_args([
+        "train", "t.csv", "--label", "y", "--epsilon", "1", "--delta", "1e-6", "--people",
+        str(people), "--curve", "1"])
+    _, record = command._trained(args, made(80), made(40, 1), schema, None, None)
+    assert record["epsilon_with_curve"] == jmm.epsilon(
+        jmm.Sequence(parts=(described, described)), 1e-6, people=people)
+    law = jmm.accounting.profile(described, people=people)
+    with monkeypatch.context() as patched:
+        patched.setattr(report, "profile", lambda *_, **__: law)
+        same = report.page(one, record)
+    assert report.page(one, record) == same
+
+
+# --- keys of trainings in a ledger ---
+
+
+@pytest.mark.parametrize("other", [
+    {"rows": np.ones((4, 2))}, {"rows": np.arange(8.0)[::-1].reshape(4, 2)}, {"settings": "b"},
+    {"epsilon": 2.0}, {"method": "balanced"}, {"columns": ["a"]}])
+def test_a_key_is_for_one_training_whatever_part_of_its_promise_is_another(tmp_path, other):
+    books = jmm.accounting.Ledger(tmp_path / "l", epsilon=3.0, delta=1e-3)
+    described = statistics.one_release(2000, 1.0, 10.0)
+
+    def begun(folder, rows=np.arange(8.0).reshape(4, 2), settings="a", **given):
+        given = {"epsilon": 1.0, "method": None} | given
+        with unfinished.Unfinished(tmp_path / folder, jax.random.key(7)) as job:
+            job.promise(rows, settings, **given)
+            return job.reserve(books, described)
+
+    assert begun("first").fresh
+    assert not begun("first").fresh
+    assert not begun("of the same promise").fresh
+    with pytest.raises(ValueError, match="key was used for another run"):
+        begun("another", **other)
+    assert not (tmp_path / "another").exists()
+    assert len(books.statement().runs) == 1
+
+
+def swapped(column, one, other):
+    column = np.array(column)
+    column[[one, other]] = column[[other, one]]
+    return column
+
+
+@pytest.mark.parametrize(("name", "change"), [
+    ("a", lambda x: x + np.eye(80)[5]), ("a", lambda x: swapped(x, 5, 6)),
+    ("b", lambda x: x + 1e-3 * np.eye(80)[5]), ("y", lambda x: np.abs(x - np.eye(80)[5])),
+    ("g", lambda x: swapped(swapped(x, 0, 4), 1, 5)), ("who", lambda x: swapped(x, 1, 3)),
+    (None, lambda x: x)])
+@pytest.mark.parametrize(("owner", "kind"), [
+    (None, Charged()), ("who", Charged()), (None, Number(0, 20)), ("who", Number(0, 20))])
+def test_a_training_goes_on_with_its_own_rows_alone(tmp_path, monkeypatch, owner, kind, name,
+                                                    change):
+    """Whatever cell is another one: charged, declared, of the label, the group or the owner."""
+    table = {"a": np.linspace(1, 9, 80), "b": np.linspace(0, 1, 80), "y": np.arange(80) % 2,
+             "g": np.arange(80) // 4 % 2, "who": np.arange(80) // 2}
+    schema = Schema({"a": kind, "b": Number(0, 2)}, "y", 1, owner=owner,
+                    most=2 if owner else 1, groups="g", group_values=("0", "1"))
+    asked = []
+
+    def stop(key, *_):
+        asked.append(np.asarray(jax.random.key_data(key)).tolist())
+        raise StoppedError
+
+    for first in ("release_ranges", "release_moments"):
+        monkeypatch.setattr(statistics, first, stop)
+    how = {"epsilon": 2.0, "delta": 1e-4, "folder": tmp_path / "run"}
+    with pytest.raises(StoppedError):
+        train(table, schema, **how)
+    if name is None or (name == "who" and not owner):  # nothing that it reads
+        with pytest.raises(StoppedError):
+            train(table | {"other": np.ones(80)}, schema, **how)
+        assert asked[0] == asked[1]
+    else:
+        with pytest.raises(ValueError, match="another table"):
+            train(table | {name: change(table[name])}, schema, **how)

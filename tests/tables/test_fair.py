@@ -1,6 +1,7 @@
 """A private classifier with private groups: what it charges and refuses, and that it is fair."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import epsilon
 from jaxminimax.estimators import PrivateFairClassifier
-from jaxminimax.tables import Number, Schema, fair_defaults
+from jaxminimax.tables import Number, Schema, fair, fair_defaults, scorer, statistics
 
 SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1)}, "y", "1")
 
@@ -67,6 +68,25 @@ def test_what_a_fit_refuses_it_refuses_before_anything_is_released(tmp_path):
     with pytest.raises(NotFittedError):
         clone(one).predict(x)
     assert clone(one.set_params(weight=2.5, kind="odds")).get_params() == one.get_params()
+
+
+@pytest.mark.parametrize("people", [1, 3])
+@pytest.mark.parametrize("bounds", [(-1, 1), None])
+def test_a_statement_is_of_all_releases_and_of_all_records_of_a_person(monkeypatch, bounds, people):
+    """Nothing is drawn or trained: what the statement says follows from the settings alone."""
+    x, y, group = made(300)
+    state = types.SimpleNamespace(average=Saddle(np.zeros(3), ()), spent=np.int32(300))
+    monkeypatch.setattr(fair, "_trained", lambda *_, **__: state)
+    monkeypatch.setattr(fair, "release_shares", lambda *_, **__: np.full(2, 0.5))
+    monkeypatch.setattr(statistics, "release_moments", lambda *_, **__: scorer.Moments(
+        np.zeros(2), np.ones(2), 0.5))
+    monkeypatch.setattr(statistics, "release_ranges", lambda *_, **__: [Number(-1, 1)] * 2)
+    one = PrivateFairClassifier(4.0, 1e-4, bounds=bounds, people=people, random_state=0)
+    stated, described = one.fit(x, y, groups=group).statement_, one.scorer_.described
+    assert len(described.flattened()) == (3 if bounds else 4)
+    assert (stated.spent, stated.people) == (stated.allowed, people)
+    assert stated.epsilon == pytest.approx(epsilon(described, 1e-4, people=people), rel=1e-9)
+    assert 0.998 * 4 < stated.epsilon <= 4
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Notes: from public facts before a release, from released moments after it, by every route."""
 
 import csv
+import dataclasses
 import html
 import math
 import statistics as normal
@@ -17,6 +18,7 @@ from jaxminimax import __main__ as main
 from jaxminimax.estimators import PrivateAUCClassifier
 from jaxminimax.tables import (
     Category,
+    Charged,
     NoteWarning,
     Number,
     Schema,
@@ -77,6 +79,44 @@ def test_public_facts_are_noted_without_a_cell():
     assert "undeclared columns: height, 7" in str(note)
 
 
+PERSONS = ["patient_id", "user", "email", "account", "userId", "CustomerNo", "client number", "id",
+           "e-mail", "phone_number", "Patient ID", "accountno", "last_name", "Name",
+           "subject", "uuid"]
+FACTS = ["age", "users", "paid", "account_balance", "patient_age", "country_name", "monkey",
+         "email_opens", "Unnamed: 0", "index", "visit_date", "number_of_customers", "usage", ""]
+
+
+@pytest.mark.parametrize("name", [*PERSONS, *FACTS])
+def test_a_column_that_looks_like_a_person_is_noted_first_declared_or_not(name):
+    """With the fix; not where owners are known, and a column that holds a fact never."""
+    wide = dataclasses.replace(SCHEMA, columns={**SCHEMA.columns, name: Number(1, N)})
+    for schema, names in ((wide, ()), (wide, [name]), (SCHEMA, ["height", name])):
+        first = notes.before(schema, N, [*names, "y"])[:1]
+        if name in PERSONS:
+            assert columns(first) == [name]
+            for part in ("epsilon protects one row", f'[owner] name = "{name}"', "--people"):
+                assert part in str(first[0])
+        assert ("whose row it is" in "".join(map(str, first))) == (name in PERSONS)
+        for known in (notes.before(schema, N, names, owned=True), notes.before(
+                dataclasses.replace(schema, owner="who", most=3), N, names)):
+            assert "whose row" not in "".join(map(str, known))
+    assert "undeclared columns: height." in str(notes.before(SCHEMA, N, ["height", name, "y"])[
+        -1]) or name in FACTS
+
+
+def test_declared_values_and_ranges_say_whether_a_column_can_name_persons():
+    """Nearly unique text is known by declared values alone: no cell is read for it."""
+    def noted(kind, name="code"):
+        return [note.column for note in notes.before(Schema({name: kind}, "y", 1), 100)
+                if "whose row it is" in str(note)]
+
+    assert noted(Category(tuple(map(str, range(51))))) == ["code"]
+    assert not noted(Category(tuple(map(str, range(50)))))
+    assert not noted(Category(("yes", "no")), "account")
+    assert not noted(Number(0, 1), "client")
+    assert noted(Number(1, 50), "client") == noted(Charged(), "client") == ["client"]
+
+
 @pytest.mark.parametrize("delta", [1 / 300, 0.01])
 def test_a_delta_of_one_over_n_is_refused_unless_allowed(delta):
     table = made(300)
@@ -114,7 +154,7 @@ def test_thresholds_follow_the_noise():
     law = normal.NormalDist()
     schema = Schema({"a": Category(("u", "v"))}, "y", 1)
     for noise in (0.001, 0.02, 0.1):
-        sure = -law.inv_cdf(notes.FALSE / 2)
+        sure = -law.inv_cdf(notes.FALSE / 3)
         spread = noise * math.sqrt(2)
         threshold = max(notes.MATCHING - sure * spread, notes.POWER * spread)
         for share, noted in ((threshold - 1e-6, True), (threshold + 1e-6, False)):
@@ -212,3 +252,43 @@ def test_no_cell_changes_how_many_records_there_are(tmp_path_factory, rows, sepa
     frame = files.read(path)
     assert len(frame) == len(rows)
     assert frame.to_numpy().tolist() == [list(row) for row in rows]
+
+
+@pytest.mark.slow
+def test_the_note_on_persons_comes_first_by_every_route(tmp_path, capsys):
+    """By the command, also where the column is dropped; by `check`, the page and estimators."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.uniform(17, 90, 400).round(),
+                          "patient_id": np.arange(400) // 4, "height": 1,
+                          "y": rng.choice(["yes", "no"], 400)})
+    schema = Schema({"age": Number(17, 90)}, "y", "yes")
+    how = {"epsilon": 4.0, "delta": 1e-4}
+    with pytest.warns(NoteWarning, match="patient_id: by its name it says whose row it is"):
+        one = train(table, schema, **how)
+    assert columns(one.notes)[:2] == ["patient_id", None]
+    assert "patient_id" not in str(one.notes[1])
+    for stated in ({"people": 4}, {}):
+        owned = schema if stated else dataclasses.replace(schema, owner="patient_id", most=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoteWarning)
+            assert "whose row" not in str(train(table, owned, **how, **stated).notes)
+    for X, settled, first in (
+            (table[["age", "patient_id"]], {"bounds": (0, 400)}, True),
+            (table, {"schema": schema.columns}, True),
+            (table[["age", "patient_id"]].to_numpy(), {"bounds": (0, 400)}, False),
+            (table, {"schema": schema.columns, "people": 4}, False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoteWarning)
+            fitted = PrivateAUCClassifier(**how, **settled).fit(X, table.y)
+        assert (columns(fitted.notes_)[:1] == ["patient_id"]) == first
+    table.to_csv(tmp_path / "t.csv", index=False)
+    words = [str(tmp_path / "t.csv"), "--label", "y", "--positive", "yes", "--numeric", "age=17:90"]
+    assert main.main(["check", *words]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("patient_id: by its name")
+    assert main.main(["train", *words, "patient_id=0:99", "--drop", "patient_id", "--epsilon", "4",
+                      "--delta", "1e-4", "--out", str(tmp_path / "m")]) == 0
+    printed = capsys.readouterr().err
+    assert "whose row it is" in printed
+    assert "height" not in printed
+    page = (tmp_path / "m" / "report.html").read_text()
+    assert 0 < page.index("patient_id: by its name") < page.index("What this guarantees")

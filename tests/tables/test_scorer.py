@@ -10,12 +10,14 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
-from jaxminimax.estimators import PrivateAUCClassifier
+from jaxminimax.estimators import PrivateAUCClassifier, PrivateRegressor
 from jaxminimax.releases import sums
 from jaxminimax.tables import (
     Category,
@@ -89,7 +91,9 @@ def test_no_cell_is_refused_as_that_would_tell_of_it(cell):
     for column in COLUMNS.values():
         made = column.encode(np.array([cell, "1"], object))
         assert np.all(np.abs(made) <= 1)
-    assert np.all(np.isfinite(SCHEMA.labels({"y": np.array([cell, ">50K"], object)})))
+    y = SCHEMA.labels({"y": np.array([cell, ">50K"], object)})
+    assert set(np.nan_to_num(y, nan=0.5)) <= {0, 0.5, 1}
+    assert all(np.all(np.isfinite(x)) for x in records(np.zeros((2, 1), np.float32), y))
 
 
 def test_frames_dictionaries_and_arrays_give_the_same_features():
@@ -101,19 +105,20 @@ def test_frames_dictionaries_and_arrays_give_the_same_features():
 
 
 @pytest.mark.parametrize(("record", "message"), [
-    ({"columns": {"a": {"range": [0, 1]}}}, "label"),
-    ({"label": {"name": "y", "positive": 1}}, "a column at least"),
+    ({"columns": {"a": {"range": [0, 1]}}}, "label is missing"),
+    ({"label": {"name": "y", "positive": 1}}, "columns is missing"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {}}}, r"columns.a.*range"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [1, 1]}}}, "low < high"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, math.inf]}}},
-     "two finite numbers"),
+     r"columns.a.range\[1\] must be"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, np.ones(1)]}}},
-     "two finite numbers"),
+     r"columns.a.range\[1\] must be"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [-1, 1], "log": True}}},
      "log"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"categories": ["u", "u"]}}},
      "different"),
-    ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"ranges": [0, 1]}}}, "unknown"),
+    ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"ranges": [0, 1]}}},
+     r"columns\.a\.range is missing"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"y": {"range": [0, 1]}}}, "feature"),
     ({"label": {"name": "y"}, "columns": {"a": {"range": [0, 1]}}}, "positive"),
     ({"label": {"name": "y", "positive": 1}, "columns": {"a": {"range": [0, 1]}},
@@ -122,6 +127,56 @@ def test_frames_dictionaries_and_arrays_give_the_same_features():
 def test_a_schema_that_is_wrong_is_refused(record, message):
     with pytest.raises(ValueError, match=message):
         Schema.from_dict(record)
+
+
+WIDE = [(-9e307, 9e307), (-1.7e308, 1.7e308), (0, 10**400), (-1e151, 0.0), (0.0, 5e-324),
+        (1e149, 1e149 * (1 - 1e-16)), (-math.inf, 0), (0, math.nan), (-10**400, 10**400)]
+
+
+@pytest.mark.parametrize("ends", WIDE, ids=lambda ends: f"{str(ends[0])[:9]}")
+def test_a_range_that_no_cell_could_be_placed_in_is_refused_at_every_door(ends):
+    """With an infinite width every record would count as absent, after epsilon is spent."""
+    low, high = ends
+    x, codebook = np.zeros((4, 1)), [{"name": "a", "low": low, "high": high}]
+    for door in (
+            lambda: Number(low, high), lambda: Number(low, high, missing=True),
+            lambda: Schema({"a": Number(0, 1)}, "y", target=Number(low, high)),
+            lambda: Schema.from_codebook(codebook, label="y", positive="1"),
+            lambda: Schema.from_dict({"label": {"name": "y", "positive": "1"},
+                                      "columns": {"a": {"range": [low, high]}}}),
+            lambda: Schema.from_dict({"label": {"name": "y", "range": [low, high]},
+                                      "columns": {"a": {"range": [0, 1]}}}),
+            lambda: PrivateAUCClassifier(bounds=(low, high)).fit(x, [0, 1, 0, 1]),
+            lambda: PrivateRegressor(bounds=(0, 1), label_range=(low, high)).fit(x, [0, 1, 0, 1])):
+        with pytest.raises(ValueError, match=r"range(\[.\])? must"):
+            door()
+
+
+@given(st.floats(-1e150, 1e150), st.floats(0, 300), st.booleans(), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_every_range_that_is_taken_places_its_ends_and_its_middle(low, decades, log, narrow):
+    """-1, 0 and 1, with finite coefficients, in float64 as in the float32 of the features."""
+    low = abs(low) if log else low
+    high = low + 10.0 ** (decades - 150)
+    kind = np.float32 if narrow else float
+    with np.errstate(over="ignore"):
+        low, high = kind(low), kind(high)
+    ends = [math.log1p(e) if log else float(e) for e in (low, high)]
+    if not (max(map(abs, (float(low), float(high)))) <= 1e150 and ends[1] - ends[0] >= 1e-150):
+        with pytest.raises(ValueError, match="range must"):
+            Number(low, high, log=log)
+        return
+    column = Number(low, high, log=log)
+    assert type(column.low) is type(column.high) is float
+    schema = Schema({"a": column}, "y", "1")
+    cells = [column.low, column.high, math.nan, -math.inf, math.inf]
+    assert schema.features({"a": cells})[:, 0].tolist() == [-1.0, 1.0, 0.0, -1.0, 1.0]
+    inside = schema.features({"a": np.linspace(0, 1, 9) * (high - low) + low})
+    assert np.isfinite(inside).all()
+    assert (np.diff(inside[:, 0]) >= 0).all()
+    one = scorer.Scorer(schema, np.array([1.0, 0.5]), scorer.Moments(
+        np.zeros(1), np.ones(1), 0.5), None, {})
+    assert np.isfinite(np.append(*one.linear())).all()
 
 
 def test_a_schema_is_its_record():

@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 
+from jaxminimax.base.saved_json import FORMATS
 from jaxminimax.tables import Category, Note, Number, Schema, Scorer
 from jaxminimax.tables.records import scaled
 from jaxminimax.tables.scorer import Moments
@@ -122,7 +123,7 @@ def test_the_expression_in_sql_scores_as_the_library_does(table):
 def test_a_model_is_as_its_published_schema_says():
     import jsonschema
 
-    check = jsonschema.Draft202012Validator(json.loads((DOCS / "model.schema.json").read_text()))
+    check = jsonschema.Draft202012Validator(json.loads((FORMATS / "model.schema.json").read_text()))
     for scorer in scorers():
         record = json.loads(json.dumps(scorer.to_json()))
         check.validate(record)

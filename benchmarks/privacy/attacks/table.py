@@ -70,6 +70,7 @@ NAMES: dict[str, Callable[[int], Any]] = {
     "unicode": lambda k: unicodedata.normalize("NFC" if k % 2 else "NFD", "\u00e9" * (k // 2 + 1)),
     "small": lambda k: k}
 CELLS = ("1", "-1", "0.5", "1e300", "-inf", "nan", "", "text", " 1 ", "9" * 400, "\ufeff", "1,5")
+LABELS = ("0", "1", "0", "1", "", "NA")
 VALUES = ("1", "1.0", "true", "u", "U", "", str(LARGE), str(LARGE + 1), "x")
 
 
@@ -89,10 +90,10 @@ def _rows(rng: np.random.Generator, group: int, count: int,
           label: int | None) -> list[dict[str, Any]]:
     """Rows of a person: of odd cells, or all at the ends of their ranges."""
     edge = rng.random() < 0.7
-    ends = {"a": str(rng.choice([-1.0, 1.0])), "b": "9", "c": "u", "y": str(rng.integers(2))}
+    ends = {"a": str(rng.choice([-1.0, 1.0])), "b": "9", "c": "u", "y": str(rng.choice(LABELS))}
     fixed = {"g": group} | ({} if label is None else {"y": str(label)})
     return [(ends if edge else {"a": str(rng.choice(CELLS)), "b": str(rng.choice(CELLS)),
-                                "c": str(rng.choice(VALUES)), "y": str(rng.integers(2))}) | fixed
+                                "c": str(rng.choice(VALUES)), "y": str(rng.choice(LABELS))}) | fixed
             for _ in range(count)]
 
 

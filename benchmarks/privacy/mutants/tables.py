@@ -99,6 +99,15 @@ def of_half_noise(function: Any) -> Any:
     return changed
 
 
+def of_the_exact_share(function: Any) -> Any:
+    """Means of rows with a label are sums over their exact share, and not over the released one."""
+    def changed(key: Any, described: Any, x: Any, y: Any, weight: Any, *rest: Any) -> Any:
+        by, exact = function(key, described, x, y, weight, *rest), float(np.mean(np.sum(weight, 1)))
+        return by._replace(mean=by.mean * by.labelled / exact, labelled=exact)
+
+    return changed
+
+
 def descriptions(table: Any, schema: Schema) -> list[Any]:
     """Returns what is passed to the releases of `train`; none is made, so nothing is compiled."""
     described = []
@@ -175,6 +184,21 @@ def moved() -> Finding:
     return Finding(max(ratios.values()), 1.0 + 1e-6)
 
 
+def follows_from_the_release() -> Finding:
+    """How far means move with a person's labels, if the release is the same; they may not."""
+    schema, rng = table_attack.SCHEMAS["average"], np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, (9, 2, schema.width)), rng.integers(0, 2, (9, 2))
+    weights, made = [np.full((9, 2), 0.5), np.full((9, 2), 0.5)], []
+    weights[1][0] = 0
+    described = statistics.one_release(9, statistics.psi_length(schema), 1.0)
+    with mock.patch.object(sums, "compiled_release", lambda key, described, problem, start, data:
+                           Saddle(np.linspace(0.5, 1, len(start.w)) / 3, None)):
+        for weight in weights:
+            by = statistics.release_moments(KEY, described, x, y, weight, schema)
+            made.append(np.hstack(by))
+    return Finding(float(np.abs(made[1] - made[0]).max()), 0.0)
+
+
 def records_of_a_person() -> Finding:
     """The most records that the rows of one person are in; one is charged for."""
     made = records.records(_OWNERS[:, None], np.zeros(len(_OWNERS)), _OWNERS, _ROWS // 2)
@@ -202,6 +226,8 @@ BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], st
      _MOVED),
     ("calibration of classes not clipped", "sensitivity", "weight", plants.lifted,
      classes_out_of_range, _MOVED),
+    ("moments divided by the exact share of labels", "post-processing", "moments",
+     of_the_exact_share, follows_from_the_release, "how far equal releases lead apart"),
     *(bug for aim, (name, labels) in _RELEASES.items() for label in labels for bug in (
         (f"{aim} not charged, {label}", "accountant: all that is released", "extra releases",
          without(name), functools.partial(released, _KINDS[label]), _ALL),

@@ -1,0 +1,587 @@
+"""Rounds that read rows or the key past their releases, and rounds that do not.
+
+Every leak is a round that all other checks let pass: it releases what is charged, and does
+something else besides. A round is checked while it is traced, so `jmm.round` on shapes shows it.
+"""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.experimental import io_callback
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import PartitionSpec
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from jaxminimax.algorithms import descent
+from jaxminimax.releases import opening
+from jaxminimax.releases.sums import noisy_operator
+
+N = 40
+GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+DATA = tuple(jnp.linspace(a, 1.0, 2 * N).reshape(N, 2) for a in (-1.0, 0.5))
+Z = Saddle(jnp.zeros(2), jnp.zeros(2))
+
+
+def hyper_of(sampling=None, iterations=10):
+    query = jmm.Query(clip=Saddle(1.0, 1.0), sampling=sampling or jmm.Poisson(rate=0.25),
+                      population=N, noise_multiplier=Saddle(2.0, 2.0))
+    return jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=iterations)
+
+
+HYPER = hyper_of()
+
+
+def mechanism(hyper):
+    return jmm.Repeat(query=hyper.query, times=hyper.iterations)
+
+
+def algorithm(update, init=jmm.sgda.init):
+    module = types.SimpleNamespace(Hyper=jmm.sgda.Hyper, State=descent.State, init=init,
+                                   mechanism=mechanism, update=update)
+    module.__name__ = update.__name__
+    return module
+
+
+def released(key, state, data, hyper, problem, z=None, number=None):
+    """The release of a round."""
+    return noisy_operator(key, mechanism(hyper), state.spent if number is None else number,
+                          problem, state.z if z is None else z, data)
+
+
+def moved(state, g, scale=1.0, count=1):
+    """The next state, after a step along what was released."""
+    z = jax.tree.map(lambda a, b: a - 0.1 * scale * b, state.z, g)
+    return state._replace(z=z, spent=state.spent + count)
+
+
+def honest(key, state, data, hyper, problem, scale=1.0):
+    """A round that reads rows through its release only."""
+    return moved(state, released(key, state, data, hyper, problem), scale)
+
+
+def scaled_by(number):
+    """A round whose step is scaled by a number of its arguments."""
+    return lambda key, state, data, hyper, problem: honest(
+        key, state, data, hyper, problem, 1 + number(key, state, data))
+
+
+def besides(act):
+    """A round that does something else besides."""
+    def update(key, state, data, hyper, problem):
+        act(key, state, data)
+        return honest(key, state, data, hyper, problem)
+    return update
+
+
+def at(point):
+    """A round whose release is at another point."""
+    return lambda key, state, data, hyper, problem: moved(
+        state, released(key, state, data, hyper, problem, z=point(state, data, problem)))
+
+
+def of(rows):
+    """A round whose release gets other rows."""
+    return lambda key, state, data, hyper, problem: moved(
+        state, released(key, state, rows(data), hyper, problem))
+
+
+# --- what is refused, and what the message says ---
+
+
+def raw_gradient(problem, z, data):
+    return jax.tree.map(lambda x: x.mean(0), jax.vmap(problem.operator, (None, 0))(z, data))
+
+
+def only_in_round_seven(key, state, data, hyper, problem):
+    new = honest(key, state, data, hyper, problem)
+    w = jax.lax.cond(state.spent == 6, lambda: data[0][3], lambda: new.z.w)
+    return new._replace(z=Saddle(w, new.z.v))
+
+
+def optimiser_that_closes_over_rows(key, state, data, hyper, problem):
+    mean = data[0].mean(0)
+    rule = optax.chain(optax.scale(-0.1), optax.GradientTransformation(
+        lambda z: (), lambda g, past, z=None: (jax.tree.map(lambda x: x * mean, g), past)))
+    change, _ = rule.update(released(key, state, data, hyper, problem), rule.init(state.z))
+    return state._replace(z=optax.apply_updates(state.z, change), spent=state.spent + 1)
+
+
+def operator_that_closes_over_a_mean(key, state, data, hyper, problem):
+    mean = data[0].mean(0)
+    centred = problem._replace(operator=lambda z, x: problem.operator(z, (x[0] - mean, x[1])))
+    return honest(key, state, data, hyper, centred)
+
+
+def run_inside(key, state, data, hyper, problem):
+    inner = algorithm(scaled_by(lambda key, state, data: data[0][0, 0]))
+    z = jmm.run(key, state.z, data, hyper, inner, problem).state.z
+    return state._replace(z=z, spent=state.spent + hyper.iterations)
+
+
+def derivative(key, state, data, hyper, problem):
+    def squared(z):
+        g = released(key, state, data, hyper, problem, z=z)
+        return sum(jnp.vdot(x, x) for x in jax.tree.leaves(g))
+
+    return moved(state, jax.grad(squared)(state.z))
+
+
+def rows_in_a_scan(key, state, data, hyper, problem):
+    def body(_, rows):
+        return None, noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, rows)
+
+    g = jax.lax.scan(body, None, jax.tree.map(lambda x: x[None], data))[1]
+    return moved(state, jax.tree.map(lambda x: x[0], g))
+
+
+@jax.jit
+def traced_before(z, data):
+    return jax.tree.map(lambda x: x - 0.1 * data[0].mean(0), z)
+
+
+def rows_as_the_point(key, state, data, hyper, problem):
+    own = problem._replace(operator=lambda z, x: jax.tree.map(
+        lambda a, b: 0 * a + jnp.broadcast_to(b, a.shape), z, Saddle(*x)))
+    g = released(key, state, data, hyper, own, z=Saddle(*data))
+    return moved(state, jax.tree.map(lambda x: x[0], g))
+
+
+def release_key_of_rows(key, state, data, hyper, problem):
+    return honest(jax.random.fold_in(key, (data[0] > 0).sum()), state, data, hyper, problem)
+
+
+def another_key(key, state, data, hyper, problem):
+    return honest(jax.random.key(0), state, data, hyper, problem)
+
+
+def chained(loop):
+    """Rows reach one carry in the first iteration, and the next one in the second."""
+    def number(key, state, data):
+        def body(t, carry):
+            return carry[1], carry[2], data[0][0, 0]
+
+        zeros = (jnp.zeros_like(data[0][0, 0]),) * 3
+        if loop == "scan":
+            return jax.lax.fori_loop(0, 4, body, zeros)[0]
+        return jax.lax.while_loop(lambda c: c[1] < state.spent + 4,
+                                  lambda c: (body(c[1], c[0]), c[1] + 1), (zeros, 0))[0][0]
+    return number
+
+
+def under_rows(key, state, data, hyper, problem):
+    g = jax.lax.cond(data[0].mean() > 0, lambda: released(key, state, data, hyper, problem),
+                     lambda: state.z)
+    return moved(state, g)
+
+
+def sample_of_the_round(key, state, data, hyper, problem):
+    """The row numbers of its sample, in the state: they void the amplification."""
+    opened = opening.open_release(key, mechanism(hyper), state.spent, state.z, data)
+    new = honest(key, state, data, hyper, problem)
+    return new._replace(z=jax.tree.map(
+        lambda x: x + jax.random.key_data(opened.keys.sample).sum(), new.z))
+
+
+def in_a_ref(key, state, data):
+    ref = jax.new_ref(jnp.zeros(2))
+    ref[...] = data[0].mean(0)
+
+
+def spy(x):
+    jax.debug.callback(lambda x: None, x)
+    return x
+
+
+def host(x):
+    return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def in_shard_map(act):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    return lambda key, state, data: jax.shard_map(
+        act, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(),
+        check_vma=False)(data[0])
+
+
+def in_a_solve(act):
+    return lambda key, state, data: jax.lax.custom_linear_solve(
+        lambda x: x, data[0].mean(0), lambda _, b: act(b), symmetric=True)
+
+
+def in_custom_vmap(act):
+    function = jax.custom_batching.custom_vmap(act)
+    function.def_vmap(lambda *_: None)
+    return lambda key, state, data: function(data[0])
+
+
+def in_custom_partitioning(key, state, data):
+    function = custom_partitioning(spy)
+    function.def_partition(partition=lambda *_: None, sharding_rule="i j -> i j",
+                           infer_sharding_from_operands=lambda *_: None)
+    function(data[0])
+
+
+def in_linear_call(key, state, data):
+    def double(rows, x):
+        return 2 * x + 0 * spy(rows).sum()
+
+    jax.custom_derivatives.linear_call(double, double, data[0], state.z.w)
+
+
+def in_a_kernel(kernel, rows=True):
+    def act(key, state, data):
+        from jax.experimental import pallas
+
+        pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((1,), jnp.float32),
+                           interpret=True)(data[0] if rows else state.z.w)
+    return act
+
+
+def printing(x, out):
+    jax.debug.callback(lambda x: None, x[...])
+    out[...] = jnp.zeros_like(out)
+
+
+PAST, TOLD, GETS, ROWS = (
+    r"update returns data past a release: state\.", "update tells the host, or writes to, what is",
+    r"A release \(test_data_flow\.py:\d+\) gets what is", "gets rows that are")
+LEAKS = {
+    "a look ahead along the raw gradient": (at(lambda s, d, p: jax.tree.map(
+        lambda a, b: a - 0.1 * b, s.z, raw_gradient(p, s.z, d))), GETS),
+    "a step by a raw loss, by cond": (scaled_by(lambda k, s, d: jax.lax.cond(
+        d[0].mean() > 0.1, lambda: 1.0, lambda: 0.5)), PAST),
+    "a step by a raw loss, by where": (scaled_by(lambda k, s, d: jnp.where(
+        d[0].mean() > 0.1, 1.0, 0.5)), PAST),
+    "a loop that stops by a raw loss": (scaled_by(lambda k, s, d: jax.lax.while_loop(
+        lambda c: (c[0] < 5) & (d[0].mean() > 0.1), lambda c: (c[0] + 1, 0.9 * c[1]),
+        (0, 1.0))[1]), PAST),
+    "a step by a metric of the rows": (lambda key, s, d, h, p: honest(
+        key, s, d, h, p, jmm.metrics.natural_residual(p, s.z, d)), PAST),
+    "a clipped sum without noise": (lambda key, s, d, h, p: moved(s, jax.tree.map(
+        jnp.add, released(key, s, d, h, p), jmm.clipped_sum(
+            p.operator, Saddle(1.0, 1.0))(s.z, d))), PAST),
+    "a record in the state": (lambda key, s, d, h, p: honest(key, s, d, h, p)._replace(
+        memory=d[0][0]), PAST),
+    "in round seven alone": (only_in_round_seven, PAST),
+    "an index that rows decide": (scaled_by(lambda k, s, d: jnp.linspace(0.5, 1.0, N)[
+        jnp.argmax(d[0][:, 0])]), PAST),
+    "a draw under a key of rows": (scaled_by(lambda k, s, d: jax.random.normal(jax.random.fold_in(
+        k, (d[0] > 0.5).sum()))), PAST),
+    "a release under a key of rows": (release_key_of_rows, GETS),
+    "a release under another key": (another_key, "not derived from the run's"),
+    "an optimiser that closes over rows": (optimiser_that_closes_over_rows, PAST),
+    "an operator that closes over a mean": (operator_that_closes_over_a_mean, GETS),
+    "a run inside a round": (run_inside, PAST),
+    "a derivative through a release": (derivative, "takes a derivative through a release"),
+    "a record at a callback": (besides(lambda k, s, d: spy(d[1][7])), TOLD),
+    "a mean that is printed": (besides(lambda k, s, d: jax.debug.print("{}", d[0].mean())), TOLD),
+    "an ordered print": (besides(lambda k, s, d: jax.debug.print(
+        "{}", d[0][0], ordered=True)), TOLD),
+    "a record at an io_callback": (besides(lambda k, s, d: io_callback(
+        lambda x: x, jax.ShapeDtypeStruct((2,), d[0].dtype), d[0][0])), TOLD),
+    "a record at a pure_callback": (scaled_by(lambda k, s, d: host(d[0][0]).sum()), TOLD),
+    "a print of the key": (besides(lambda k, s, d: spy(jax.random.key_data(k))), TOLD),
+    "a print under a raw predicate": (besides(lambda k, s, d: jax.lax.cond(
+        d[0].mean() > 0, lambda: jax.debug.print("yes"), lambda: None)), TOLD),
+    "rows as the point": (rows_as_the_point, GETS),
+    "rows in a scan": (rows_in_a_scan, ROWS),
+    "centred rows": (of(lambda d: (d[0] - d[0].mean(), d[1])), ROWS),
+    "rows in an order of their content": (of(lambda d: jax.tree.map(
+        lambda x: x[jnp.argsort(d[0][:, 0])], d)), ROWS),
+    "leaves in another order": (of(lambda d: (d[1], d[0])), ROWS),
+    "one leaf twice": (of(lambda d: (d[0], d[0])), ROWS),
+    "rows that are not the data's": (of(lambda d: jax.tree.map(jnp.zeros_like, d)), ROWS),
+    "a jit that was traced before": (at(lambda s, d, p: traced_before(s.z, d)), GETS),
+    "the key in the state": (scaled_by(lambda k, s, d: jax.random.key_data(k)[0] * 1e-9), PAST),
+    "the key of the sample in the state": (sample_of_the_round, PAST),
+    "rows that loops hand on, by scan": (scaled_by(chained("scan")), PAST),
+    "rows that loops hand on, by while": (scaled_by(chained("while")), PAST),
+    "what a scan stacks": (scaled_by(lambda k, s, d: jax.lax.scan(
+        lambda c, x: (c, x.sum()), 0.0, d[0])[1][3]), PAST),
+    "a release under a raw predicate": (under_rows, "whether it makes a release"),
+    "a custom derivative": (scaled_by(lambda k, s, d: jax.grad(_ruled(d))(s.z.w).sum()), PAST),
+    "a Ref": (besides(in_a_ref), TOLD),
+    "a callback in shard_map": (besides(in_shard_map(spy)), TOLD),
+    "a pure_callback in shard_map": (besides(in_shard_map(host)), TOLD),
+    "a callback in a linear solve": (besides(in_a_solve(spy)), TOLD),
+    "a pure_callback in a linear solve": (besides(in_a_solve(host)), TOLD),
+    "a callback in custom_vmap": (besides(in_custom_vmap(spy)), TOLD),
+    "a pure_callback in custom_vmap": (besides(in_custom_vmap(host)), TOLD),
+    "a callback in custom_partitioning": (besides(in_custom_partitioning), TOLD),
+    "a callback in linear_call": (besides(in_linear_call), TOLD),
+    "a callback in a kernel": (besides(in_a_kernel(printing)), "pallas_call outside of a release"),
+    "a kernel that writes nothing": (besides(in_a_kernel(lambda x, out: None, rows=False)),
+                                     "memory that nobody wrote"),
+    "memory that nobody wrote": (scaled_by(lambda k, s, d: jax.lax.empty(
+        (2,), jnp.float32).sum()), "memory that nobody wrote"),
+}
+
+
+def _ruled(data):
+    function = jax.custom_jvp(lambda z: z.sum())
+    function.defjvp(lambda x, t: (x[0].sum(), t[0].sum() * data[0][0, 0]))
+    return function
+
+
+def traced(update, hyper=HYPER):
+    """Traces one round, and runs nothing."""
+    module = algorithm(update)
+    state = jmm.sgda.init(Z, hyper)
+    return jax.eval_shape(lambda key, state, data: jmm.round(
+        key, state, data, hyper, module, GAME), jax.random.key(1), state, DATA)
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_round_that_reads_rows_past_its_releases_is_refused(name):
+    update, message = LEAKS[name]
+    with pytest.raises(ValueError, match=message):
+        traced(update)
+
+
+def test_the_message_names_the_leaf_of_the_state_that_of_the_data_and_the_line():
+    with pytest.raises(ValueError, match=(
+            r"state\.z\.w is computed from data\[0\] \(slice, test_data_flow\.py:\d+\)")):
+        traced(only_in_round_seven)
+
+
+DOORS = {
+    "run": lambda module: jmm.run(jmm.noise.secret_key(), Z, DATA, HYPER, module, GAME),
+    "fit": lambda module: jmm.fit(jmm.noise.secret_key(), Z, DATA, HYPER, module, GAME,
+                                  delta=1e-4, progress=False),
+    "sweep": lambda module: jmm.sweep(jax.random.split(jmm.noise.secret_key(), (1, 2)), Z, DATA,
+                                      jmm.stack([HYPER]), module, GAME),
+    "tune": lambda module: jmm.tune(
+        jmm.noise.secret_key(), Z, DATA, jmm.stack([HYPER]), module, GAME, score=lambda w, x: 0.5,
+        bounds=(0.0, 1.0), repetitions=jmm.mechanism.Repetitions(mean=2.0), epsilon=1.0,
+        delta=1e-3),
+    "check": lambda module: jmm.check(GAME, Z, DATA, HYPER, module, delta=1e-4),
+    "a jit around it": lambda module: jax.jit(
+        lambda key, data: jmm.run(key, Z, data, HYPER, module, GAME).state)(
+            jax.random.key(1), DATA),
+    "a round by itself": lambda module: jmm.round(
+        jax.random.key(1), jmm.sgda.init(Z, HYPER), DATA, HYPER, module, GAME),
+}
+
+
+@pytest.mark.parametrize("door", [x for x in DOORS if x != "tune"])
+@pytest.mark.parametrize("name", ["in round seven alone", "a look ahead along the raw gradient",
+                                  "a record at a callback"])
+def test_every_driver_refuses_it(name, door):
+    update, message = LEAKS[name]
+    with pytest.raises(ValueError, match=message):
+        DOORS[door](algorithm(update))
+
+
+# --- one noise, twice ---
+
+
+def at_two_points_by_vmap(key, state, data, hyper, problem):
+    points = jax.tree.map(lambda x: jnp.stack([x, x + 0.1]), state.z)
+    g = jax.vmap(lambda z: released(key, state, data, hyper, problem, z=z))(points)
+    return moved(state, jax.tree.map(lambda x: x[0] - x[1], g))
+
+
+def at_two_points_by_scan(key, state, data, hyper, problem):
+    points = jax.tree.map(lambda x: jnp.stack([x, x + 0.1]), state.z)
+    g = jax.lax.scan(lambda c, z: (c, released(key, state, data, hyper, problem, z=z)),
+                     None, points)[1]
+    return moved(state, jax.tree.map(lambda x: x[0] - x[1], g))
+
+
+def numbered(number):
+    return lambda key, state, data, hyper, problem: moved(state, released(
+        key, state, data, hyper, problem, number=number(state.spent)))
+
+
+def in_turn_by_cond(key, state, data, hyper, problem):
+    def at(shift):
+        return lambda: released(key, state, data, hyper, problem, number=state.spent // 2,
+                                z=jax.tree.map(lambda x: x + shift, state.z))
+    return moved(state, jax.lax.cond(state.spent % 2 == 0, at(0.0), at(0.1)))
+
+
+def two_runs_inside(keys):
+    def update(key, state, data, hyper, problem):
+        module = algorithm(honest)
+        for part in keys(key, state.spent):
+            state = state._replace(z=jmm.run(part, state.z, data, hyper, module, problem).state.z)
+        return state._replace(spent=state.spent + 2 * hyper.iterations)
+    return update
+
+
+def twice_in_a_jit(key, state, data, hyper, problem):
+    g = jax.jit(lambda z: released(key, state, data, hyper, problem, z=z))
+    return moved(state, jax.tree.map(jnp.subtract, g(state.z), g(
+        jax.tree.map(lambda x: x + 0.1, state.z))))
+
+
+TWICE = {
+    "points by vmap": at_two_points_by_vmap,
+    "points by scan": at_two_points_by_scan,
+    "number 0 in every round": numbered(lambda t: 0),
+    "a number times 0": numbered(lambda t: 0 * t),
+    "half the number": numbered(lambda t: t // 2),
+    "a number modulo 3": numbered(lambda t: t % 3),
+    "two points in turn": in_turn_by_cond,
+    "two runs inside with one key": two_runs_inside(lambda key, t: (key, key)),
+    "two runs inside with one key of the round": two_runs_inside(
+        lambda key, t: (jax.random.fold_in(key, t),) * 2),
+    "twice in a jit": twice_in_a_jit,
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_round_that_uses_one_noise_twice_is_refused(name):
+    with pytest.raises(ValueError, match="one noise"):
+        traced(TWICE[name])
+
+
+def test_a_release_of_every_record_by_vmap_is_refused():
+    def update(key, state, data, hyper, problem):
+        single = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, 1.0), population=2,
+                                            noise_multiplier=Saddle(2.0, 2.0)), times=10)
+        module.mechanism = lambda hyper: single
+        operator = problem._replace(operator=lambda z, x: Saddle(0 * z.w + x[0], 0 * z.v + x[1]))
+        g = jax.vmap(lambda *rows: noisy_operator(
+            key, single, state.spent, operator, state.z, rows))(*data)
+        return moved(state, jax.tree.map(lambda x: x[3] - x[7], g))
+
+    module = algorithm(update)
+    module.mechanism = lambda hyper: jmm.Repeat(query=jmm.Query(
+        clip=Saddle(1.0, 1.0), population=2, noise_multiplier=Saddle(2.0, 2.0)), times=10)
+    with pytest.raises(ValueError, match="mapped over by vmap"):
+        jax.eval_shape(lambda key, data: jmm.round(
+            key, jmm.sgda.init(Z, HYPER), data, HYPER, module, GAME), jax.random.key(1), DATA)
+
+
+# --- what is not refused ---
+
+
+@jax.jit
+def before(key, described, t, z, data):
+    return noisy_operator(key, described, t, GAME, z, data)
+
+
+def in_a_jit_that_was_traced_before(key, state, data, hyper, problem):
+    return moved(state, before(key, mechanism(hyper), state.spent, state.z, data))
+
+
+def in_a_branch(key, state, data, hyper, problem):
+    g = jax.lax.cond(
+        state.spent % 2 == 0, lambda: released(key, state, data, hyper, problem),
+        lambda: released(key, state, data, hyper, problem, z=jax.tree.map(
+            lambda x: 0.5 * x, state.z)))
+    return moved(state, g)
+
+
+def in_a_checkpoint(key, state, data, hyper, problem):
+    g = jax.checkpoint(lambda z, data: released(key, state, data, hyper, problem, z=z))
+    return moved(state, g(state.z, data))
+
+
+def in_a_checkpoint_under_grad(key, state, data, hyper, problem):
+    """Autodiff computes the release again for the derivative of what is computed of it."""
+    def value(w):
+        def inner(w):
+            z = Saddle(jax.lax.stop_gradient(w), state.z.v)
+            g = released(key, state, data, hyper, problem, z=z)
+            return (jnp.sin(w) * jax.lax.stop_gradient(g.w)).sum()
+        return jax.checkpoint(inner)(w)
+
+    w = state.z.w - 0.1 * jax.grad(value)(state.z.w)
+    return state._replace(z=Saddle(w, state.z.v), spent=state.spent + 1)
+
+
+def in_a_loop(key, state, data, hyper, problem):
+    g = jax.lax.fori_loop(0, 2, lambda t, g: released(
+        key, state, data, hyper, problem, number=state.spent + t), state.z)
+    return moved(state, g, count=2)
+
+
+def lanes_with_numbers(key, state, data, hyper, problem):
+    g = jax.vmap(lambda t: released(key, state, data, hyper, problem, number=state.spent + t))(
+        jnp.arange(2))
+    return moved(state, jax.tree.map(lambda x: x.mean(0), g), count=2)
+
+
+def unused_reads(key, state, data, hyper, problem):
+    mean = data[0].mean()
+    jax.lax.while_loop(lambda c: c[0] < state.spent, lambda c: (c[0] + 1, c[1] + mean), (0, 0.0))
+    return honest(key, state, data, hyper, problem)
+
+
+HONEST = {
+    "plain": honest,
+    "a jit that was traced before": in_a_jit_that_was_traced_before,
+    "a branch": in_a_branch,
+    "a checkpoint": in_a_checkpoint,
+    "a checkpoint under grad": in_a_checkpoint_under_grad,
+    "a name": lambda key, s, d, h, p: moved(s, jax.named_call(
+        lambda z, d: released(key, s, d, h, p, z=z), name="x")(s.z, d)),
+    "a loop": in_a_loop,
+    "lanes with numbers of their own": lanes_with_numbers,
+    "reads that nothing uses": unused_reads,
+    "shapes": scaled_by(lambda k, s, d: 1 / len(d[0]) + jnp.zeros(d[1].shape).sum()
+                        + jnp.zeros_like(d[0])[0, 0]),
+    "a print of the state": besides(lambda k, s, d: spy(s.z.w)),
+    "draws of the key": scaled_by(lambda k, s, d: jax.random.normal(
+        jax.random.fold_in(k, s.spent))),
+    "a run inside, with a key for each": two_runs_inside(
+        lambda key, t: jax.random.split(jax.random.fold_in(key, t))),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_round_is_not_refused(name):
+    assert traced(HONEST[name]).z.w.shape == (2,)
+
+
+@pytest.mark.parametrize("name", ["plain", "a checkpoint under grad", "a loop"])
+def test_the_check_leaves_what_a_round_computes(name):
+    """To the bit, of the round by itself."""
+    state, key = jmm.sgda.init(Z, HYPER), jax.random.key(1)
+    module = algorithm(HONEST[name])
+    bare = jax.jit(lambda key, state: HONEST[name](key, state, DATA, HYPER, GAME))(key, state)
+    checked = jax.jit(lambda key, state: jmm.round(
+        key, state, DATA, HYPER, module, GAME))(key, state)
+    for a, b in zip(jax.tree.leaves(bare), jax.tree.leaves(checked), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- what a round closes over ---
+
+
+def test_a_round_that_closes_over_the_rows_is_refused():
+    update = scaled_by(lambda key, state, data: DATA[0].mean())
+    with pytest.raises(ValueError, match="closes over an array"):
+        jmm.run(jax.random.key(1), Z, DATA, HYPER, algorithm(update), GAME)
+
+    def own(key, rows):
+        update = scaled_by(lambda key, state, data: rows[0].mean())
+        return jmm.run(key, Z, rows, HYPER, algorithm(update), GAME).state.z
+
+    with pytest.raises(ValueError, match="closed over by update"):
+        jax.jit(own)(jax.random.key(1), DATA)
+
+
+@pytest.mark.parametrize("door", ["run", "a jit around it"])
+def test_an_observation_or_a_start_that_closes_over_the_rows_is_refused(door):
+    def called(key, data, rows, name):
+        module = algorithm(honest, init=jmm.sgda.init if name == "observe" else (
+            lambda z, hyper: jmm.sgda.init(Saddle(z.w + rows[0][0], z.v), hyper)))
+        observe = {"observe": (lambda state: state.z.w + rows[0].mean())} if (
+            name == "observe") else {}
+        return jmm.run(key, Z, data, HYPER, module, GAME, **observe).state
+
+    for name in ("observe", "init"):
+        with pytest.raises(ValueError, match=f"{name} closes over an array"):
+            if door == "run":
+                called(jax.random.key(1), DATA, DATA, name)
+            else:
+                jax.jit(lambda key, data, name=name: called(key, data, data, name))(
+                    jax.random.key(1), DATA)
