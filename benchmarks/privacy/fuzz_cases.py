@@ -137,7 +137,7 @@ def group_solution(rng: np.random.Generator) -> Any:
 def held_out_bound(rng: np.random.Generator) -> Any:
     """Bounds from records held out."""
     return jmm.mechanism.HeldOutBound(
-        bound=real(rng, 0.1, 10.0), population=size(rng, 1, 1e5), parameters=10,
+        bound=real(rng, 0.1, 10.0), population=size(rng, 1, 1e5),
         noise_multiplier=noise(rng), times=size(rng, 1, 10))
 
 

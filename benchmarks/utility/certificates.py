@@ -17,6 +17,7 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks.common import report
 from jaxminimax.drivers.certificates import of_losses, of_number
+from jaxminimax.mechanism import held_out
 
 DELTA, BETA, RUNS = 1e-6, 0.05, 200
 DIM, KINDS, DIAMETER = 3, 16, math.sqrt(8)
@@ -88,9 +89,9 @@ def gaps(rng: np.random.Generator, n: int, epsilon: float, share: float,
                    for k in (n - h, h))
     w, v = _trained(rng, train, n - h, games.smooth, epsilon)
     query = jmm.accounting.calibrate_noise(jmm.mechanism.HeldOutBound(
-        bound=1.0, population=h, parameters=2 * DIM), epsilon, DELTA)
+        bound=1.0, population=h), epsilon, DELTA)
     radius = np.hypot(1 + np.linalg.norm(w, axis=1), 1 + np.linalg.norm(v, axis=1))
-    unit = float(query.noise_multiplier) * (1 + 2 * query.slack) * 2 / h
+    unit = float(query.noise_multiplier) * held_out.length(query, 1.0)
     y = _gap(w, v, held) + unit * radius * rng.normal(size=runs)
     widths = [of_number(*one, BETA) for one in zip(y, [query] * runs, radius, strict=True)]
     true = _gap(w, v, games.mean())

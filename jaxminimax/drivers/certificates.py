@@ -62,16 +62,15 @@ from jaxminimax.releases.held_out import largest_distance, release_held_out_boun
 KINDS = ("worst_group", "strong_gap", "primal_risk")
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of beta, for the noise
 _PLACES = ("The {held} records held out lie at places that were drawn from public coins (seed "
-           "{seed}); all others are the training's.")
-_UNREAD = ("Operator: Nothing read the records held out before: no training, no scaling, no tuning "
-           "and no choice of features or of the seed. Otherwise they cost more, and the "
-           "certificate is void.")
-_DRAWN = "The records held out are independent draws of the population that is meant."
-_CLIPPED = ("What is certified is the risk of min(loss, {bound:g}), not of the loss, which may be "
-            "up to {most:g}.")
-_INSIDE = "A loss is at most {bound:g} on the feasible set, whatever a record contains."
+           "{seed}); the point is public, or a release stated here from the other records alone.")
+_UNREAD = ("Operator: Nothing else reads the records held out, before or after: no training, no "
+           "scaling, no tuning, no choice of features or of the seed, no second certificate. "
+           "Otherwise they cost more, and the certificate is void.")
+_DRAWN = ("The records held out are independent draws of the population that is meant, and "
+          "independent of the others.")
+_CLIPPED = "What is certified is the risk of min(loss, {:g}): of the loss, where none is larger."
 _MONOTONE = ("The game of every record and of the public terms is convex-concave, or its operator "
-             "monotone, on a convex set; no record's operator is longer than {bound:g} there.")
+             "monotone, on a convex set; no record's operator is longer than {:g} there.")
 _LOSS = "Every loss of the population lies in [{:g}, {:g}] on the feasible set."
 
 
@@ -124,9 +123,8 @@ class Certificate:
 
 def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, data: PyTree,
             problem: GroupProblem | Bounded, *, held_out: HeldOut, training: Any, delta: float,
-            beta: float = 0.05, of: str = "worst_group", read: Any = None, number: int = 0,
-            clipped: bool = False, reach: float | None = None, unit: str | None = None,
-            people: int = 1) -> Certificate:
+            beta: float = 0.05, of: str = "worst_group", read: Any = None,
+            reach: float | None = None, unit: str | None = None) -> Certificate:
     """Certifies a released point by records held out of its training, at no further epsilon.
 
         held = jmm.problems.hold_out(labels, 0.1)
@@ -138,6 +136,7 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
 
     The theorem, its proof and the charge are those of the module `drivers.certificates`. It does
     not beat the best guarantee of a plan where there is one: it is for points without a theorem.
+    One set of records held out serves one certificate.
 
     Args:
       key: root key of the certificate, a secret; drawn for it.
@@ -154,25 +153,20 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
       of: "worst_group", "strong_gap" or "primal_risk".
       read: numbers of the rows that `training` read, where its description does not say how many
         records it is for; none may be held out.
-      number: of this certificate among the `mechanism.times` on these records. Each then fails with
-        probability beta / times, for points that were fixed before the first of them.
-      clipped: whether a bound on losses below the problem's own is meant: what is certified is then
-        the risk of the clipped loss, and printed as that.
       reach: the largest norm of a point of the feasible set, of v's for a primal risk: it makes R
         the distance from z instead of the diameter, if that is smaller.
       unit: what one record is, for the statement.
-      people: k, if any k records of one person may differ instead of one.
 
     Raises:
-      ValueError: for rows that training may have read, a mechanism that is for other records,
-        clipped losses that were not asked for, a point outside of the set, a problem without the
-        constants or functions that the bound needs, or numbers out of range.
+      ValueError: for rows that training may have read, a mechanism that is for other records, or
+        that clips, a point outside of the set, a problem without the constants or functions that
+        the bound needs, or numbers out of range.
       TypeError: for places that `hold_out` did not draw.
 
     Examples:
         >>> game = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 2))
         >>> held = jmm.problems.hold_out(1000, 0.5)
-        >>> query = jmm.mechanism.HeldOutBound(bound=game.bound, population=500, parameters=4,
+        >>> query = jmm.mechanism.HeldOutBound(bound=game.bound, population=500,
         ...                                    noise_multiplier=4.0)
         >>> z = Saddle(jnp.full(2, 0.5), jnp.full(2, 0.5))  # of records of other people
         >>> found = jmm.certify(jmm.noise.secret_key(), query, z, np.ones((1000, 2, 2), np.float32),
@@ -193,25 +187,23 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
         raise ValueError(f"of={of!r} takes a {kind.__name__} and a {wanted.__name__}, whose "
                          "constants hold for records of any content, got a "
                          f"{type(mechanism).__name__} and a {type(problem).__name__}.")
-    composed.check(mechanism)
-    checks.count("number", number, low=0)
-    if number >= mechanism.times:
-        raise ValueError(f"number must be below times={mechanism.times}, the certificates that "
-                         f"the mechanism is charged for, got {number}.")
     everything = _together(training, mechanism, held_out, read)
     described = everything.parts[-1]  # at a place of its own, with keys of its own
-    own = held_out.taken(data)
-    arguments.records(own)
-    share = beta / described.times
-    answer: Any = (_of_groups(key, described, z, own, problem, held_out, share, number, clipped)
-                   if groups else
-                   _of_game(key, described, z, own, problem, held_out, share, number, of, reach))
-    width, released, conditions = answer
+    if described.times != 1 or described.bound < problem.bound * (1 - 1e-6):
+        raise ValueError(f"mechanism must have times=1 and bound={problem.bound:g}, the problem's, "
+                         f"or more, got {described.times} and {described.bound:g}: a second "
+                         "certificate needs other records, a loss above the bound would be "
+                         "certified as the bound, and a clipped operator is that of no game.")
+    arguments.records(own := held_out.taken(data))
+    if groups:
+        width, y, conditions = _of_groups(key, described, z, own, problem, held_out, beta)
+    else:
+        width, y, conditions = _of_game(key, described, z, own, problem, held_out, beta, of, reach)
     allowed = everything.releases()
     places = _PLACES.format(held=len(held_out.rows), seed=held_out.seed)
     stated = stating.state_of(everything, lambda _: everything, delta, spent=allowed,
-                              allowed=allowed, unit=unit, people=people, assumed=(places, _UNREAD))
-    return Certificate(of, width.bound, 1 - beta, released, width.noise, width.sampling,
+                              allowed=allowed, unit=unit, assumed=(places, _UNREAD))
+    return Certificate(of, width.bound, 1 - beta, y, width.noise, width.sampling,
                        (_DRAWN, *conditions), stated)
 
 
@@ -221,18 +213,17 @@ def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parall
     Raises:
       ValueError: for rows that may be read by both.
     """
+    composed.check(mechanism)
     if training is None:
         return Parallel(parts=(mechanism,))
     composed.check(training)
-    rest = held.population - len(held.rows)
-    if read is not None and np.isin(held.rows, np.asarray(read)).any():
-        raise ValueError("training read rows that are held out: train on held_out.rest(data).")
-    stated = training.records()
-    if stated > rest or (stated == 0 and read is None):
-        for_ = "does not say how many records it is for" if not stated else f"is for {stated}"
-        raise ValueError(f"training {for_}, and {rest} of {held.population} records are not held "
-                         "out: train on held_out.rest(data), or give read=, the numbers of the "
-                         "rows that it read, where its description has none.")
+    rest, stated = len(held.labels) - len(held.rows), training.records()
+    if stated > rest or (stated == 0 and read is None) or (
+            read is not None and np.isin(held.rows, np.asarray(read)).any()):
+        raise ValueError(f"training may have read rows that are held out: it is for {stated} "
+                         f"records (0: it does not say), and {rest} of {len(held.labels)} are not "
+                         "held out. Train on held_out.rest(data), or give read=, the numbers of "
+                         "the rows that it read, where its description has none.")
     return Parallel(parts=(training, mechanism))
 
 
@@ -280,7 +271,8 @@ def of_losses(released: np.ndarray, mechanism: GroupLosses, beta: float) -> Widt
 
     def parts(share: float) -> tuple[np.ndarray, np.ndarray]:
         """The noise, and ln(1 / beta_1) / h, where beta_2 is this share of beta."""
-        return (bound * scale / h * _quantile(share * beta, mechanism.gaussian) + 2 * step,
+        quantile = (1 + 2e-6) * _quantile(share * beta, mechanism.gaussian)
+        return (bound * scale / h * quantile + 2 * step,
                 math.log(1 / ((1 - share) * beta)) / h)
 
     # of public numbers: how beta is split depends on no release
@@ -295,18 +287,17 @@ def of_losses(released: np.ndarray, mechanism: GroupLosses, beta: float) -> Widt
 
 def of_number(released: float, mechanism: HeldOutBound, radius: float, beta: float) -> Width:
     """Bounds a gap, or a primal risk, by a released c(z)."""
-    scale, slack = float(check_noise(mechanism)), float(mechanism.slack)
-    moved = float(held_out.sensitivity(mechanism, radius))
-    deviation, reach = scale * (1 + 2 * slack) * moved, float(mechanism.bound) * radius
+    scale, moved = float(check_noise(mechanism)), float(held_out.length(mechanism, radius))
+    reach = float(mechanism.bound) * radius
     # 2 L R; B + L R of a primal risk
     low, high = mechanism.loss_range or (0.0, reach)
     span = high - low + reach
-    # the noise is rounded to a step of its grid, and sums by a part of the slack
-    rounding = 2 * deviation * 2.0 ** -grid_bits(2 * scale, 1) + slack * moved
+    # the noise is rounded to a step of its grid, sums by a part of the slack, clip norms to float32
+    rounding = (2 * scale * 2.0 ** -grid_bits(2 * scale, 1) + held_out.SLACK) * moved + 1e-6 * reach
 
     def parts(share: float) -> tuple[float, float]:
         log_odds = math.log(1 / ((1 - share) * beta))
-        return (deviation * _quantile(share * beta, True) + rounding,
+        return ((1 + 2e-6) * scale * moved * _quantile(share * beta, True) + rounding,
                 span * math.sqrt(log_odds / (2 * mechanism.population)))
 
     noise, sampling = min((parts(share) for share in _SHARES), key=sum)
@@ -316,45 +307,33 @@ def of_number(released: float, mechanism: HeldOutBound, radius: float, beta: flo
 _Found = tuple[Width, tuple[float, ...], tuple[str, ...]]
 
 
-def _of_groups(key: jax.Array, mechanism: GroupLosses, z: Saddle, data: PyTree,
-               problem: Any, held: HeldOut, beta: float, number: int, clipped: bool) -> _Found:
+def _of_groups(key: jax.Array, mechanism: GroupLosses, z: Saddle, data: PyTree, problem: Any,
+               held: HeldOut, beta: float) -> _Found:
     """Releases the groups' mean losses, and bounds the largest risk."""
     if not held.grouped or mechanism.sizes != held.sizes or mechanism.only_argmax:
         raise ValueError(f"mechanism must be GroupLosses of sizes={held.sizes}, those of "
                          "hold_out(labels, share), with only_argmax=False.")
-    bound = float(mechanism.bound)
-    below = bound < problem.bound * (1 - 1e-6)
-    if below and not clipped:
-        raise ValueError(f"bound must be at least the problem's {problem.bound:g}, got {bound:g}: "
-                         "losses would be clipped, and the risk of the clipped loss certified. If "
-                         "that is meant, say clipped=True, and the certificate says so.")
-    y = release_group_losses(key, mechanism, jnp.int32(number), problem, z.w,
-                             by_group(data, held.taken(held.labels))[0])
-    released = np.asarray(y, np.float64)
-    condition = (_CLIPPED if below else _INSIDE).format(bound=bound, most=problem.bound)
-    return of_losses(released, mechanism, beta), tuple(released.tolist()), (condition,)
+    y = np.asarray(release_group_losses(key, mechanism, jnp.int32(0), problem, z.w, by_group(
+        data, held.taken(held.labels))[0]), np.float64)
+    return of_losses(y, mechanism, beta), tuple(y.tolist()), (
+        _CLIPPED.format(float(mechanism.bound)),)
 
 
 def _of_game(key: jax.Array, mechanism: HeldOutBound, z: Saddle, data: PyTree, problem: Any,
-             held: HeldOut, beta: float, number: int, of: str, reach: float | None) -> _Found:
+             held: HeldOut, beta: float, of: str, reach: float | None) -> _Found:
     """Releases c(z), and bounds the gap, or the primal risk."""
-    game, length, primal = problem.problem, float(mechanism.bound), of == "primal_risk"
-    if held.grouped:
-        raise ValueError("held_out draws from each group by itself, which is no sample of all "
-                         "records: use hold_out(n, share).")
-    if mechanism.population != len(held.rows) or primal != (mechanism.loss_range is not None):
+    game, primal = problem.problem, of == "primal_risk"
+    if held.grouped or mechanism.population != len(held.rows) or (
+            primal != (mechanism.loss_range is not None)):
         raise ValueError(f"mechanism must be a HeldOutBound of population={len(held.rows)}, "
-                         f"{'with a' if primal else 'without'} loss_range for a {of}.")
-    if length < problem.bound * (1 - 1e-6):
-        raise ValueError(f"bound must be at least the problem's {problem.bound:g}, got {length:g}: "
-                         "operators would be clipped, and a clipped operator is that of no game.")
+                         f"{'with a' if primal else 'without'} loss_range for a {of}, and held_out "
+                         "of hold_out(n, share): draws from each group are no sample of all.")
     away = float(optax.tree.norm(optax.tree.sub(z, game.project(z))))
     if not away <= 1e-5 * (1 + float(optax.tree.norm(z))):
         raise ValueError(f"z lies {away:.3g} outside of the feasible set: certify "
                          "problem.project(z), which costs nothing.")
-    radius = largest_distance(game, z, reach, problem.diameter, primal)
-    y = float(release_held_out_bound(key, mechanism, jnp.int32(number), game, z, data, radius))
-    conditions = [_MONOTONE.format(bound=length)]
-    if mechanism.loss_range is not None:
-        conditions.append(_LOSS.format(*mechanism.loss_range))
-    return of_number(y, mechanism, radius, beta), (y,), tuple(conditions)
+    radius = away + largest_distance(game, z, reach, problem.diameter, primal)
+    y = float(release_held_out_bound(key, mechanism, jnp.int32(0), game, z, data, radius))
+    return of_number(y, mechanism, radius, beta), (y,), (
+        _MONOTONE.format(float(mechanism.bound)),
+        *([_LOSS.format(*mechanism.loss_range)] if mechanism.loss_range is not None else ()))

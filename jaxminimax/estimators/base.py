@@ -100,8 +100,10 @@ class PrivateEstimator(BaseEstimator):
         kept = self._groups(groups, table, target, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
-        of, kept, rest = self._apart(kept, owners, index)
-        population = len(index[rest])
+        of = certified.apart(kept, getattr(self, "held_out", None), epsilon=self.epsilon,
+                             delta=self.delta, persons=owners is not None or self.people > 1)
+        rest = slice(None) if of is None else of.others
+        kept, population = kept if of is None else kept.part(rest), len(index[rest])
         notes.check_delta(self.delta, population, self.allow_large_delta)
         paid = statistics.ranges_query(population, schema, self.epsilon, self.delta, self.people)
         chosen = self._chosen(population, schema, kept, epsilon=self.epsilon, delta=self.delta,
@@ -112,9 +114,7 @@ class PrivateEstimator(BaseEstimator):
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
             same = identity.unit_of(self.people, None if owners is None else most)
-            everything = chosen.mechanism()
-            everything = everything if of is None else of.with_training(everything)
-            self.ledger.reserve(everything, unit=same if (
+            self.ledger.reserve(certified.together(chosen.mechanism(), of), unit=same if (
                 self.unit is None and self.ledger.unit == same) else unit)
         for described in paid:
             cells = records.records(schema.charged_cells(table), target, owners, most)
@@ -129,8 +129,8 @@ class PrivateEstimator(BaseEstimator):
                 *(() if self.random_state is None else (_SEEDED,))))
         if of is not None:
             self.scorer_ = certified.certified(
-                random_bits.fold_in_on_host(key, 2), self.scorer_, rows.x[of.rows, 0],
-                rows.y[of.rows, 0], of, unit=unit)
+                random_bits.fold_in_on_host(key, 2), self.scorer_,
+                rows.x[of.held.rows, 0], rows.y[of.held.rows, 0], of, unit=unit)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -262,10 +262,6 @@ class PrivateEstimator(BaseEstimator):
                              "of fit, and of the schema: dataclasses.replace(schema, groups=None, "
                              "group_values=(), by_label=False).")
         return None
-
-    def _apart(self, kept: Any, owners: Any, index: np.ndarray) -> tuple[Any, Any, Any]:
-        """Returns what is held out if anything, and groups and rows of the rest."""
-        return None, kept, slice(None)
 
     def _chosen(self, population: int, schema: Schema, kept: Any, **numbers: Any) -> Any:
         """Chooses the settings from public numbers."""

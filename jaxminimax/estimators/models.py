@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base import checks, row_names
 from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer, Scored
-from jaxminimax.tables import certified, columns, fair, records, scorer
+from jaxminimax.tables import columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
 
 
@@ -292,13 +292,6 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         """Returns the groups' losses that `fit` released."""
         check_is_fitted(self)
         return self.scorer_.group_losses
-
-    def _apart(self, kept: Any, owners: Any, index: np.ndarray) -> tuple[Any, Any, Any]:
-        if self.held_out is None:
-            return super()._apart(kept, owners, index)
-        of = certified.apart(kept, self.held_out, epsilon=self.epsilon, delta=self.delta,
-                             persons=owners is not None or self.people > 1)
-        return of, kept.part(of.rest), of.rest
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray,
                 index: np.ndarray) -> records.Groups:

@@ -11,6 +11,7 @@ from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["HeldOutBound"]
 
+SLACK = 1e-3  # what arithmetic may move, over Delta
 CLIPPED = ("Every held-out record's operator is clipped to the stated norm, players together, and "
            "its loss to the stated range, before they are averaged.")
 
@@ -28,23 +29,24 @@ class HeldOutBound(description.Leaf):
         Delta = (B + 2 L R) / h,      R >= ||z - u|| for all u in W,
 
     and so does the maximum, whatever records contain. R follows from z, which was released before,
-    and the noise is `noise_multiplier` times (1 + 2 slack) Delta. So each release is a Gaussian
+    and the noise is `noise_multiplier` times (1 + 2 SLACK) Delta. So each release is a Gaussian
     mechanism with a multiplier that does not depend on z: releases at points that were chosen by
     looking at earlier ones compose as `times` such mechanisms. k records move it by k Delta at
     most, since each of them moves (a, g) of its own.
 
-    The slack pays for float64 arithmetic: sums of h vectors of d numbers, and one inner product,
-    are off by a part h (h + d) 2^-52 of Delta at most, however they are added up.
+    SLACK pays for float64 arithmetic, (1 + 2 SLACK) Delta being what the noise is over. With public
+    terms r, sums of h vectors of d numbers, the minimiser and one inner product are off by a part
+
+        lost = h max(h + d, 2^10) 2^-52 (1 + ||r|| / L) (1 + ||z|| / R)
+
+    of Delta at most, however they are added up. The release refuses where that is above SLACK.
 
     Attributes:
       bound: L, the clip norm of one record's operator [gradient units].
       loss_range: (low, high) of one record's loss, B = high - low; None for a gap.
       population: h, the number of records held out; public.
-      parameters: d, the largest number of numbers of a point; public.
-      slack: what arithmetic may move, over Delta.
-      noise_multiplier: standard deviation of the noise over (1 + 2 slack) Delta.
+      noise_multiplier: standard deviation of the noise over (1 + 2 SLACK) Delta.
       times: number of releases, each at a point of its own.
-      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> query = jmm.mechanism.HeldOutBound(bound=1.0, population=500, noise_multiplier=5.0)
@@ -55,32 +57,21 @@ class HeldOutBound(description.Leaf):
     bound: float | jax.Array
     loss_range: tuple[float, float] | None = jax.tree.static(default=None)
     population: int = jax.tree.static()
-    parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    slack: float | jax.Array = 1e-3
     noise_multiplier: float | jax.Array | None = None
     times: int = jax.tree.static(default=1)
-    exact: bool = jax.tree.static(default=True)
 
     kind = description.Kind.HELD_OUT
 
     def check(self) -> None:
-        """The numbers, and whether the slack pays for the arithmetic."""
-        grid.check_grid(self.exact, self.parameters)
+        """The numbers."""
         grid.check_times("times (the number of releases)", self.times)
         checks.count("population", self.population)
         checks.number("bound", self.bound, low=1e-12, high=1e12, closed=True)
-        checks.number("slack", self.slack, low=0.0, high=1.0)
         grid.check_multiplier("noise_multiplier", self.noise_multiplier)
         if self.loss_range is not None:
             low, high = self.loss_range
             checks.number("loss_range[0]", low, low=-1e12, high=1e12)
             checks.number("loss_range[1]", high, low=low, high=1e12)
-        h = self.population
-        lost = h * (h + self.parameters) * 2.0**-52
-        if grid.are_plain(self.slack) and lost > concrete(self.slack):
-            raise ValueError(f"slack must be at least {lost:.3g}, got {concrete(self.slack):g}: "
-                             f"sums over {h} records of {self.parameters} numbers may be off by as "
-                             "much.")
 
     def supports_group_privacy(self) -> bool:
         """Yes: k records move a release by k times what one does."""
@@ -90,8 +81,7 @@ class HeldOutBound(description.Leaf):
         """A record moves the one number of every release."""
         return description.Facts(SENSITIVITY, self.times, self.times, numbers=self.times,
                                  near=self.times, repeats=True, records=self.population,
-                                 noise=self.noise_multiplier, parameters=1, exact=self.exact,
-                                 slack=self.slack)
+                                 noise=self.noise_multiplier, parameters=1, slack=SLACK)
 
     def words(self) -> Words:
         """States what is bounded, on how many records, and the constants of its sensitivity."""
@@ -101,12 +91,13 @@ class HeldOutBound(description.Leaf):
             f"{self.times} release(s) of a bound on {loss}, from {self.population} records held "
             f"out, operators of norm at most {concrete(self.bound):g}, with Gaussian noise.",
             (CLIPPED,), (
-                "The problem's linear minimiser finds a minimum over the feasible set, and neither "
-                "it nor its public terms read the data.",),
+                "The problem's linear minimiser finds a minimum over the feasible set, which lies "
+                "within the stated distance of the point; neither it nor public terms read the "
+                "data.",),
             unit="Gaussian deviation / ((B + 2 L R) / h)")
 
 
-def sensitivity(query: HeldOutBound, radius: Any) -> Any:
-    """Delta = (B + 2 L R) / h, what replacing a record may move, with R = `radius`."""
+def length(query: HeldOutBound, radius: Any) -> Any:
+    """(1 + 2 SLACK) Delta, Delta = (B + 2 L R) / h, what replacing a record may move."""
     low, high = query.loss_range or (0.0, 0.0)
-    return (high - low + 2 * query.bound * radius) / query.population
+    return (1 + 2 * SLACK) * (high - low + 2 * query.bound * radius) / query.population

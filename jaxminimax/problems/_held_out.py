@@ -20,15 +20,15 @@ class HeldOut:
     their places are. So nobody gives the places: they are drawn here, and follow from the seed.
 
     Attributes:
-      labels: the group of every record, integers from 0, `[n]`; all 0 without groups.
+      labels: the group of every record, `[n]`; all 0 without groups, negative in none.
       share: of each group, that is held out.
       seed: of the public coins.
       grouped: whether there are groups.
 
     Examples:
         >>> held = jmm.problems.hold_out(1000, 0.1)
-        >>> held.population, held.taken(np.arange(1000)).tolist() == held.rows.tolist()
-        (1000, True)
+        >>> len(held.rows), held.taken(np.arange(1000)).tolist() == held.rows.tolist()
+        (100, True)
     """
 
     labels: np.ndarray
@@ -36,17 +36,12 @@ class HeldOut:
     seed: int
     grouped: bool
 
-    @property
-    def population(self) -> int:
-        """n, the records of the table."""
-        return len(self.labels)
-
     @functools.cached_property
     def rows(self) -> np.ndarray:
         """The numbers of the rows held out, in their order."""
-        order = np.random.default_rng(self.seed).permutation(self.population)
+        order = np.random.default_rng(self.seed).permutation(len(self.labels))
         groups = (order[self.labels[order] == k] for k in range(int(self.labels.max()) + 1))
-        return np.sort(np.concatenate([x[: int(self.share * len(x))] for x in groups]))
+        return _unwritable(np.sort(np.concatenate([x[: int(self.share * len(x))] for x in groups])))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -59,21 +54,27 @@ class HeldOut:
 
     def rest(self, data: PyTree) -> PyTree:
         """Returns the other records, for the training."""
-        return self._part(data, np.setdiff1d(np.arange(self.population), self.rows))
+        return self._part(data, np.setdiff1d(np.arange(len(self.labels)), self.rows))
 
     def _part(self, data: PyTree, rows: np.ndarray) -> PyTree:
         lengths = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
-        if lengths != {(self.population,)}:
+        if lengths != {(len(self.labels),)}:
             raise ValueError(f"data has leading axes {lengths}, and records were held out of "
-                             f"{self.population}: give all of them, held_out takes its own.")
+                             f"{len(self.labels)}: give all of them, held_out takes its own.")
         return jax.tree.map(lambda x: x[rows], data)
+
+
+def _unwritable(x: np.ndarray) -> np.ndarray:
+    x.flags.writeable = False
+    return x
 
 
 def hold_out(records: int | np.ndarray, share: float, *, seed: int = 0) -> HeldOut:
     """Draws the places of records to hold out of a training, from public coins.
 
     Args:
-      records: n, or the public group of each record, integers from 0, `[n]`.
+      records: n, or the public group of each record, integers from 0, `[n]`; negative for a record
+        that is in none, which is never held out.
       share: of the records, or of each group's, in (0, 1).
       seed: of the draw; public, chosen without a look at the records.
 
@@ -93,11 +94,11 @@ def hold_out(records: int | np.ndarray, share: float, *, seed: int = 0) -> HeldO
     if not grouped:
         checks.count("records", records)
     labels = np.array(records) if grouped else np.zeros(records, int)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not np.any(labels >= 0):
         raise ValueError("records must be n, or a vector of group numbers 0, 1, ..., got shape "
                          f"{labels.shape} and dtype {labels.dtype}.")
-    counts = np.bincount(labels)
+    counts = np.bincount(labels[labels >= 0])
     if not all(1 <= int(share * n) < n for n in counts):
         raise ValueError(f"share={share:g} leaves no record on a side of a group of "
                          f"{counts.min()}: each needs one at least.")
-    return HeldOut(labels, float(share), seed, grouped)
+    return HeldOut(_unwritable(labels), float(share), seed, grouped)

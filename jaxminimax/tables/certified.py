@@ -2,11 +2,12 @@
 
 The loss of a row is 1 if its prediction is wrong and 0 if not, so that nothing is clipped, and the
 certificate is of the errors themselves: with groups cut by the label, of the worst share of errors
-of one label in one group.
+of one label in one group. A row without a label counts as wrong, so that the share among labelled
+rows is no larger.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,34 +27,36 @@ class Apart(NamedTuple):
     """Rows of a table that are held out of the training, and what a certificate releases of them.
 
     Attributes:
-      held_out: places among the rows that are in a group.
-      inside: numbers of these rows.
-      rest: which rows train, `[n]` of bool.
+      held: their places.
       losses: the description of what is released, calibrated like the training.
     """
 
-    held_out: HeldOut
-    inside: np.ndarray
-    rest: np.ndarray
+    held: HeldOut
     losses: GroupLosses
 
     @property
-    def rows(self) -> np.ndarray:
-        """The numbers of the rows that are held out."""
-        return self.inside[self.held_out.rows]
+    def others(self) -> np.ndarray:
+        """The numbers of the rows that train."""
+        return np.asarray(self.held.rest(np.arange(len(self.held.labels))))
 
-    def with_training(self, training: Description) -> Description:
-        """Describes training and certificate, on disjoint rows."""
-        return Parallel(parts=(training, self.losses))
+    def read(self, held: records.Table) -> Any:
+        """Everything that is read of the rows apart, as arrays of 32 bits."""
+        charged = None if held.charged is None else held.charged.view(np.uint32)
+        return self.held.labels.astype(np.int32), held.x, held.labels, charged
 
 
-def apart(groups: records.Groups | None, share: float, *, epsilon: float, delta: float,
-          persons: bool) -> Apart:
+def together(training: Description, of: Apart | None) -> Description:
+    """Describes training and certificate, if there is one, on disjoint rows."""
+    return training if of is None else Parallel(parts=(training, of.losses))
+
+
+def apart(groups: records.Groups | None, share: float | None, *, epsilon: float, delta: float,
+          persons: bool) -> Apart | None:
     """Holds rows of every group out of a training.
 
     Args:
       groups: of all rows; public.
-      share: of each group's rows, in (0, 1).
+      share: of each group's rows, in (0, 1); None for no certificate.
       epsilon: of the training, and of the certificate.
       delta: of both.
       persons: whether a person may have several rows.
@@ -62,17 +65,15 @@ def apart(groups: records.Groups | None, share: float, *, epsilon: float, delta:
       ValueError: without groups, for persons with several rows, or a share that leaves no row of a
         group on a side.
     """
+    if share is None:
+        return None
     if groups is None:
         raise ValueError("A certificate is of the worst group: give the schema groups.")
     if persons:
         raise ValueError("Rows are held out one by one: a certificate is for tables where a record "
                          "is a row, without owners and with people=1.")
-    inside = np.flatnonzero(groups.number < len(groups.names))
-    held = hold_out(groups.number[inside], share)
-    rest = np.ones(len(groups.number), bool)
-    rest[inside[held.rows]] = False
-    losses = calibrate_noise(GroupLosses(bound=1.0, sizes=held.sizes), epsilon, delta)
-    return Apart(held, inside, rest, losses)
+    held = hold_out(np.where(groups.number < len(groups.names), groups.number, -1), share)
+    return Apart(held, calibrate_noise(GroupLosses(bound=1.0, sizes=held.sizes), epsilon, delta))
 
 
 def certified(key: jax.Array, made: scorer.Scorer, x: np.ndarray, y: np.ndarray, of: Apart, *,
@@ -88,9 +89,9 @@ def certified(key: jax.Array, made: scorer.Scorer, x: np.ndarray, y: np.ndarray,
       unit: what one record is, for the statement.
     """
     scores = records.scaled(x, made.moments, made.floor) @ made.weights
-    wrong = np.zeros(of.held_out.population, np.float32)
-    wrong[of.held_out.rows] = (scores > 0) != (y > 0.5)
+    wrong = np.zeros(len(of.held.labels), np.float32)
+    wrong[of.held.rows] = ((scores > 0) != (y > 0.5)) | np.isnan(y)
     certificate: Certificate = certify(
-        key, of.losses, Saddle(jnp.zeros(()), ()), wrong, _SHARE, held_out=of.held_out,
+        key, of.losses, Saddle(jnp.zeros(()), ()), wrong, _SHARE, held_out=of.held,
         training=made.described, delta=made.statement.delta, unit=unit)
     return dataclasses.replace(made, certificate=certificate)

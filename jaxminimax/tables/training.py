@@ -221,22 +221,14 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     table = records.encoded(frame, schema, progress, 0 if share is None else share.room)
     index = None if table.owners is None else records.by_person(
         len(table.labels), table.owners, schema.most)
+    groups, held = _groups_of(table, schema, index), table
+    of = certified.apart(groups, certify, epsilon=epsilon, delta=delta,
+                         persons=index is not None or people > 1)
+    if of is not None:
+        held, table, groups = (table.part(of.held.rows), table.part(of.others),
+                               groups.part(of.others))  # type: ignore[union-attr]
     population = share.population if share is not None else len(
         table.labels if index is None else index)
-    groups = None
-    if table.groups is not None:
-        groups = records.Groups(table.groups, schema.group_values)
-        if schema.by_label:
-            groups = groups.cut(table.labels)
-        if index is not None:
-            groups = dataclasses.replace(
-                groups, number=records.group_of_persons(groups.number, index))
-    held, of = table, None  # rows of the certificate, if there is one
-    if certify is not None:
-        of = certified.apart(groups, certify, epsilon=epsilon, delta=delta,
-                             persons=index is not None or people > 1)
-        table, held = table.part(of.rest), table.part(of.rows)
-        groups, population = groups.part(of.rest), int(np.sum(of.rest))  # type: ignore[union-attr]
     notes.check_delta(delta, population, allow_large_delta)
     paid = statistics.ranges_query(population, schema, epsilon, delta, people)
     chosen = rule.defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
@@ -248,24 +240,24 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     values: PyTree = None
     if table.charged is not None:
         values = records.records(table.charged, table.labels, table.owners, schema.most)
-    settings = _settings(chosen, mesh, share) + ("" if of is None else f", {of.losses} apart")
+    settings = _settings(chosen, mesh, share)
     if share is not None:
         key = share.agreed(key, schema, frame, f"{settings} for {epsilon!r}, {delta!r}, {method!r}")
     with unfinished.Unfinished(folder, key) as job:
         job.promise((table.x, table.labels, None if index is None else index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
-                     None if values is None else values.x.view(np.uint32)),
+                     None if values is None else values.x.view(np.uint32),
+                     None if of is None else of.read(held)),
                     settings, schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
-                    method=method)
+                    method=method, certify=certify)
 
         def reserved() -> books.Entry | None:
             if ledger is None:
                 return None
             ledger.check_same("The training", people=people)
-            everything = chosen.mechanism()
-            everything = everything if of is None else of.with_training(everything)
             return job.reserve(
-                ledger, everything, name=name, unit=in_ledger(ledger, schema, unit, people),
+                ledger, certified.together(chosen.mechanism(), of), name=name,
+                unit=in_ledger(ledger, schema, unit, people),
                 delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
 
         entry = reserved() if share is None else processes.in_first(reserved)
@@ -299,6 +291,17 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         if entry is not None:
             entry.close()
         return scorer
+
+
+def _groups_of(table: records.Table, schema: Schema, index: Any) -> records.Groups | None:
+    """Returns the groups of the records, if the schema has any."""
+    if table.groups is None:
+        return None
+    groups = records.Groups(table.groups, schema.group_values)
+    if schema.by_label:
+        groups = groups.cut(table.labels)
+    return groups if index is None else dataclasses.replace(
+        groups, number=records.group_of_persons(groups.number, index))
 
 
 def check_people(people: int, owned: bool) -> None:

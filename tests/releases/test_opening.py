@@ -112,8 +112,8 @@ def release_cases():
                          solution, 2, **groups),
         "bound from records held out": Case(
             lambda key, m, k, x: release_held_out_bound(key, m, k, BALL, Z, x, 2.0),
-            jmm.mechanism.HeldOutBound(bound=1.0, noise_multiplier=1.0, population=N, times=3,
-                                       parameters=2), 3, ROWS, f"population={N}"),
+            jmm.mechanism.HeldOutBound(bound=1.0, noise_multiplier=1.0, population=N, times=3), 3,
+            ROWS, f"population={N}"),
         "leaf": Case(lambda key, m, k, x: release_leaf(key, m, k, SINGLE, Z, x, (ZERO,)).w,
                      tree, 3, ROWS, "the same for every array"),
         "loss": Case(lambda key, m, k, x: release_loss(key, m, k, GROUPED, W, x, (ZERO, ZERO)),

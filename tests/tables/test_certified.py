@@ -55,11 +55,13 @@ def test_it_certifies_the_errors_of_the_scorer(made):
     of = certified.apart(groups, 0.2, epsilon=EPSILON, delta=DELTA, persons=False)
     of = of._replace(losses=jmm.GroupLosses(bound=1.0, sizes=of.losses.sizes, noise_multiplier=0.0,
                                             noise="gaussian"))
-    features = schema().features({name: x[of.rows] for name, x in rows.items()})
-    again = certified.certified(jmm.noise.secret_key(), made, features, rows["ill"][of.rows], of,
-                                unit="one row")
-    wrong = (made.decision_function(rows) > 0) != rows["ill"]
-    expected = [wrong[of.rows][groups.number[of.rows] == k].mean() for k in (0, 1)]
+    apart = of.held.rows
+    features = schema().features({name: x[apart] for name, x in rows.items()})
+    labels = rows["ill"][apart].astype(float)
+    labels[::7] = np.nan  # no label: wrong
+    again = certified.certified(jmm.noise.secret_key(), made, features, labels, of, unit="one row")
+    wrong = (made.decision_function(rows) > 0)[apart] != labels
+    expected = [wrong[groups.number[apart] == k].mean() for k in (0, 1)]
     np.testing.assert_allclose(again.certificate.released, expected, rtol=1e-6)
 
 
@@ -71,13 +73,48 @@ def test_rows_apart_train_nothing():
     of = certified.apart(records.Groups(groups, ("a", "b")), 0.2, epsilon=EPSILON, delta=DELTA,
                          persons=False)
     changed = {name: np.array(x) for name, x in rows.items()}
-    changed["age"][of.rows], changed["ill"][of.rows] = 80.0, 1 - changed["ill"][of.rows]
+    apart = of.held.rows
+    changed["age"][apart], changed["ill"][apart] = 80.0, 1 - changed["ill"][apart]
     own = jmm.tables.Schema({"age": Charged()}, "ill", "1", groups="group",
                             group_values=("a", "b"))
     one, two = (training.train(x, own, epsilon=EPSILON, delta=DELTA, certify=0.2, key=key)
                 for x in (rows, changed))
     assert (one.weights == two.weights).all()
     assert one.certificate.released != two.certificate.released
+
+
+def test_rows_in_no_group_train_and_are_never_held_out():
+    rows, short = table(), schema(group_values=("a",))
+    found = training.train(rows, short, epsilon=EPSILON, delta=DELTA, certify=0.2)
+    inside = int((rows["group"] == "a").sum())
+    assert found.statement.records == 900 - int(0.2 * inside)
+    assert found.certificate.statement.records == 900
+    assert len(found.certificate.released) == 1
+
+
+@pytest.mark.slow
+def test_a_training_that_goes_on_has_the_same_rows_apart(tmp_path):
+    """Or the certificates of two tables would have one noise, and their difference none."""
+    rows, folder = table(300), tmp_path / "run"
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    def train(rows, **how):
+        return training.train(rows, schema(), epsilon=EPSILON, delta=DELTA, folder=str(folder),
+                              **{"certify": 0.2, **how})
+
+    with pytest.raises(KeyboardInterrupt):
+        train(rows, callback=stopped)
+    groups = np.unique(rows["group"], return_inverse=True)[1]
+    of = certified.apart(records.Groups(groups, ("a", "b")), 0.2, epsilon=EPSILON, delta=DELTA,
+                         persons=False)
+    changed = {name: np.array(x) for name, x in rows.items()}
+    changed["ill"][of.held.rows[0]] ^= 1
+    for how in ({"rows": changed}, {"rows": rows, "certify": None}):
+        with pytest.raises(ValueError, match="another"):
+            train(**how)
+    assert train(rows).certificate.bound < 1
 
 
 @pytest.mark.slow

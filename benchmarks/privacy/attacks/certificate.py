@@ -65,7 +65,7 @@ def path(of: str, multiplier: float) -> Path:
             jnp.stack([same, same.at[0].set(50.0)]))
     primal = of == "primal_risk"
     query = jmm.mechanism.HeldOutBound(
-        bound=1.0, population=RECORDS, noise_multiplier=multiplier, parameters=2,
+        bound=1.0, population=RECORDS, noise_multiplier=multiplier,
         loss_range=(0.0, 1.0) if primal else None)
     # an operator along z - u, where all other records have it, and a loss that moves with it
     along = jnp.array([0.0, -1.0, 4.0]) if primal else jnp.array([1.0, -1.0, 0.0])
@@ -129,7 +129,7 @@ def below(beta: float = 0.5) -> Finding:
     x = _biased(0.9)
     count, records = x.shape
     query = jmm.mechanism.HeldOutBound(bound=math.sqrt(2), population=records,
-                                       noise_multiplier=0.01, parameters=2)
+                                       noise_multiplier=0.01)
     radius = held_out.largest_distance(GAME.problem, EDGE, REACH["strong_gap"], GAME.diameter)
     pair = jnp.stack([x, -x, 0 * x], -1)
     keys = jax.random.split(jax.random.key(29), count)
@@ -144,8 +144,7 @@ def charged() -> Finding:
     """Epsilon of a certificate alone over that of the statement of training and certificate."""
     apart = jmm.problems.hold_out(200, 0.25)
     quiet = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(80.0, 80.0), population=150)
-    query = jmm.mechanism.HeldOutBound(bound=math.sqrt(2), population=50, noise_multiplier=1.0,
-                                       parameters=2)
+    query = jmm.mechanism.HeldOutBound(bound=math.sqrt(2), population=50, noise_multiplier=1.0)
     made = jmm.certify(jax.random.key(3), query, EDGE, np.ones((200, 3), np.float32), GAME,
                        held_out=apart, training=jmm.Repeat(query=quiet, times=1), delta=1e-6,
                        of="strong_gap")
@@ -155,7 +154,7 @@ def charged() -> Finding:
 def narrow() -> Finding:
     """The least bound that any split of beta allows, by the formula, over the printed one."""
     beta, h, radius = 0.05, 50, 2.0
-    query = jmm.mechanism.HeldOutBound(bound=1.0, population=h, noise_multiplier=3.0, parameters=2)
+    query = jmm.mechanism.HeldOutBound(bound=1.0, population=h, noise_multiplier=3.0)
     printed = certificates.of_number(0.0, query, radius, beta).bound
     deviation = 3.0 * (1 + 2e-3) * 2 * radius / h
     normal = statistics.NormalDist()

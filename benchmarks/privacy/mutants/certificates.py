@@ -20,7 +20,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "noise on losses": (noisy_sums, "add_noise_to_losses"),
     "clip of held-out operators": (held_out, "clipped_sum"),
     "clip of held-out losses": (groups, "_clipped"),
-    "distance": (described, "sensitivity"),
+    "distance": (described, "length"),
     "largest mean": (held_out, "_largest_mean"),
     "charge of a certificate": (certificates, "_together"),
     "width": (certificates, "of_number"),
@@ -49,19 +49,19 @@ def not_clipped(_: Any) -> Any:
     return made
 
 
-def of_half_the_diameter(sensitivity: Any) -> Any:
+def of_half_the_diameter(length: Any) -> Any:
     """At the edge of the set the distance is the diameter."""
-    return lambda query, radius: sensitivity(query, radius / 2)
+    return lambda query, radius: length(query, radius / 2)
 
 
 def one_of_two_halves(of: Any) -> Any:
     """The gap of player w alone."""
-    def changed(problem: Any, query: Any, z: Saddle, data: Any) -> Any:
+    def changed(problem: Any, *args: Any) -> Any:
         def operator(z: Saddle, x: Any) -> Saddle:
             g = problem.operator(z, x)
             return Saddle(g.w, jax.tree.map(jnp.zeros_like, g.v))
 
-        return of(problem._replace(operator=operator), query, z, data)
+        return of(problem._replace(operator=operator), *args)
 
     return changed
 
