@@ -59,7 +59,8 @@ from jaxminimax.problems import Bounded, HeldOut, by_group
 from jaxminimax.releases.groups import release_group_losses
 from jaxminimax.releases.held_out import largest_distance, release_held_out_bound
 
-KINDS = ("worst_group", "strong_gap", "primal_risk")
+KINDS = {"worst_group": "The worst group's risk", "strong_gap": "The strong gap",
+         "primal_risk": "The primal risk"}
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of beta, for the noise
 _PLACES = ("The {held} records held out lie at places that were drawn from public coins (seed "
            "{seed}); the point is public, or a release stated here from the other records alone.")
@@ -109,10 +110,8 @@ class Certificate:
     statement: Statement
 
     def __str__(self) -> str:
-        what = {"worst_group": "The worst group's risk", "strong_gap": "The strong gap",
-                "primal_risk": "The primal risk"}[self.of]
         return "\n".join((
-            f"{what} is at most {self.bound:.4g} with probability {self.probability:g} "
+            f"{KINDS[self.of]} is at most {self.bound:.4g} with probability {self.probability:g} "
             f"(noise {self.noise:.2g}, sampling {self.sampling:.2g} of it).",
             *(f"It rests on this: {x}" for x in self.conditions), str(self.statement)))
 
@@ -175,7 +174,7 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
         True
     """
     arguments.key(key)
-    checks.one_of("of", of, KINDS)
+    checks.one_of("of", of, tuple(KINDS))
     checks.number("beta", beta, low=0.0, high=1.0)
     if not isinstance(held_out, HeldOut):
         raise TypeError("held_out must be of jmm.problems.hold_out, which draws places from public "

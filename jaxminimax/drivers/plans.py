@@ -2,24 +2,25 @@
 
 import functools
 import inspect
-import typing
 from typing import Any, NamedTuple
 
 from jaxminimax import mechanism
 from jaxminimax.algorithms import ALGORITHMS, described_by
 from jaxminimax.algorithms.planning import Plan
 from jaxminimax.base import checks
-from jaxminimax.base.types import GroupProblem, Saddle
+from jaxminimax.base.types import GroupProblem
 from jaxminimax.drivers.runs import plan
 from jaxminimax.problems import Bounded
 
 # what a guarantee may bound, in the order of the table; one is never compared with another
-KINDS = {("strong", "population"): "the strong gap on the population",
-         ("weak", "population"): "the weak gap on the population",
-         ("strong", "records"): "the strong gap on the records themselves",
-         ("regret", "population"): "the regret on the population",
-         ("risk", "population"): "the worst group's excess risk on the population",
-         ("risk", "records"): "the worst group's excess risk on the records themselves"}
+KINDS = {("strong", "population"): "Bounds on the strong gap on the population:",
+         ("weak", "population"): "Bounds on the weak gap on the population:",
+         ("strong", "records"): "Bounds on the strong gap on the records themselves:",
+         ("regret", "population"): "Bounds on the regret on the population:",
+         ("risk", "population"): "Bounds on the worst group's excess risk on the population:",
+         ("risk", "records"): "Bounds on the worst group's excess risk on the records themselves:",
+         ("", ""): "Rates, and settings without a number, by record gradients:",
+         None: "No plan:"}
 _HEAD = ("plan", "guarantee", "of the trivial", "releases", "record gradients", "measured", "if")
 _NOTE = ("measured: the mean gap of default plans at 1,000 records and epsilon = 1 on one small "
          "problem, for comparison: a bilinear game, for gda a quadratic one, for groups points "
@@ -64,6 +65,12 @@ class Choice(NamedTuple):
         return ", ".join((self.algorithm, *(
             x if isinstance(x, str) else name for name, x in self.arguments.items())))
 
+    @property
+    def place(self) -> tuple[int, float]:
+        """Where it stands: kinds of gaps one after the other, each by its numbers."""
+        kind = None if self.plan is None else (self.gap, self.on)
+        return list(KINDS).index(kind), getattr(self.plan, "guarantee", None) or self.gradients
+
     def to_json(self) -> dict[str, Any]:
         """Returns a record for JSON."""
         numbers = {name: getattr(self.plan, name, None) for name in ("guarantee", "trivial")}
@@ -75,13 +82,9 @@ class Choices(tuple[Choice, ...]):
 
     def __str__(self) -> str:
         lines = []
-        for kind, title in KINDS.items():
-            if own := [x for x in self if (x.gap, x.on) == kind]:
-                lines += [f"Bounds on {title}:", *_table(own)]
-        if rates := [x for x in self if x.plan is not None and not x.gap]:
-            lines += ["Rates, and settings without a number, by record gradients:", *_table(rates)]
-        if others := [x for x in self if x.plan is None]:
-            lines += ["No plan:", *(f"  {x.name}: {x.why}" for x in others)]
+        for k, title in enumerate(KINDS.values()):
+            if rows := [x for x in self if x.place[0] == k]:
+                lines += [title, *_table(rows)]
         return "\n".join([*lines, _NOTE])
 
     __repr__ = __str__
@@ -90,7 +93,8 @@ class Choices(tuple[Choice, ...]):
 def _table(rows: list[Choice]) -> list[str]:
     cells = [_HEAD]
     for one in rows:
-        assert one.plan is not None
+        if one.plan is None:
+            return [f"  {x.name}: {x.why}" for x in rows]
         number, trivial = one.plan.guarantee, one.plan.trivial
         cells.append((one.name, "-" if number is None else f"{number:.3g}",
                       f"{100 * number / trivial:.2g} %" if number is not None and trivial else "-",
@@ -152,16 +156,7 @@ def plans(*, epsilon: float, delta: float, neighbours: str = "replace_one",
                          f"plans are {', '.join(sorted(taken))}.")
     choices = [_choice(name, variant, numbers, epsilon, delta, neighbours)
             for name, module in modules.items() for variant in module.plan_variants]
-    return Choices(sorted((x for x in choices if x is not None), key=_place))
-
-
-def _place(one: Choice) -> tuple[int, float]:
-    """Where a choice stands: kinds of gaps one after the other, each by its numbers."""
-    if one.plan is None:
-        return len(KINDS) + 1, 0.0
-    if one.plan.guarantee is None:
-        return len(KINDS), one.gradients
-    return list(KINDS).index((one.gap, one.on)), one.plan.guarantee
+    return Choices(sorted((x for x in choices if x is not None), key=lambda x: x.place))
 
 
 @functools.cache
@@ -183,36 +178,22 @@ def _choice(name: str, variant: Any, numbers: dict[str, Any], epsilon: float, de
     if missing := [x for x, must in (needed | dict.fromkeys(variant.needs, True)).items()
                    if must and numbers.get(x) is None]:
         return empty._replace(why=f"give {', '.join(f'{x}=' for x in missing)}")
+    certified = described_by(module) in (mechanism.Resolvent, mechanism.GroupSolution)
+    # privacy of certified solutions rests on the modulus of every record, and it may be the mean's
+    given = {x: numbers[x] for x in needed.keys() & numbers.keys()
+             if not (certified and x == "modulus")}
     try:
-        planned = plan(module, epsilon=epsilon, delta=delta, neighbours=neighbours,
-                       **_given(module, needed, numbers), **variant.arguments)
+        planned = plan(module, epsilon=epsilon, delta=delta, neighbours=neighbours, **given,
+                       **variant.arguments)
     except ValueError as error:
         return empty._replace(why=str(error))
     described = module.mechanism(planned.hyper)
     gap, on = (planned.gap, planned.on) if planned.guarantee is not None else ("", "")
-    certified = described_by(module) in (mechanism.Resolvent, mechanism.GroupSolution)
     holds = (*(("monotone records of any content",) if certified else ("nothing clipped",)),
              *(("independent records",) if on == "population" else ()))
     return empty._replace(plan=planned, gap=gap, on=on, releases=described.releases(),
                           gradients=round(sum(map(_gradients, mechanism.leaves(described)))),
                           why=", ".join(holds))
-
-
-def _given(module: Any, needed: dict[str, bool], numbers: dict[str, Any]) -> dict[str, Any]:
-    """The numbers that a plan takes."""
-    chosen = {name: x for name, x in numbers.items() if name in needed}
-    dim = chosen.get("dim")
-    if isinstance(dim, Saddle):
-        if Saddle not in typing.get_args(typing.get_type_hints(module.plan)["dim"]):
-            chosen["dim"] = dim.w + dim.v
-        elif chosen.get("smooth_l1") is not None:  # of simplices, which the dimension decides
-            chosen.pop("diameter", None), chosen.pop("radius", None)
-    else:
-        chosen.pop("smooth_l1", None)
-    if described_by(module) is mechanism.Resolvent:
-        # there privacy rests on the modulus of every record, and here it may be the mean's
-        chosen.pop("modulus", None)
-    return chosen
 
 
 def _gradients(leaf: Any) -> float:

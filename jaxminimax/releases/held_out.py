@@ -110,12 +110,9 @@ def _lost(query: HeldOutBound, z: Saddle) -> float:
     return h * max(h + sum(map(jnp.size, jax.tree.leaves(z))), 2**10) * 2.0**-52
 
 
-def _of_both(z: Saddle) -> Saddle:
-    return z
-
-
-def _of_v(z: Saddle) -> Saddle:
-    return Saddle(jax.tree.map(jnp.zeros_like, z.w), z.v)
+def _part(z: Saddle, player: bool) -> Saddle:
+    """Returns z, or v alone."""
+    return Saddle(jax.tree.map(jnp.zeros_like, z.w), z.v) if player else z
 
 
 def _largest_mean(problem: Problem, query: HeldOutBound, z: Saddle, data: PyTree,
@@ -124,21 +121,21 @@ def _largest_mean(problem: Problem, query: HeldOutBound, z: Saddle, data: PyTree
     total = clipped_sum(problem.operator, Saddle(query.bound, query.bound), joint=True)
     g = jax.tree.map(lambda x: x / query.population, total(z, data))
     r = jax.tree.map(jnp.zeros_like, g) if problem.public is None else problem.public(z)
-    g, value, part = optax.tree.add(g, r), jnp.zeros((), jnp.float64), _of_both
+    g, value = optax.tree.add(g, r), jnp.zeros((), jnp.float64)
     if query.loss_range is not None:
-        (low, high), part = query.loss_range, _of_v
+        low, high = query.loss_range
         loss: Any = problem.operator.loss  # type: ignore[attr-defined]
         each = jax.vmap(loss, (None, None, 0))(z.w, z.v, data) - low
         # in [0, B] whatever a record contains; what is not a number counts as B
         value = jnp.mean(jnp.where(jnp.isnan(each), high - low, jnp.clip(each, 0, high - low)))
-    g = part(g)
+    g = _part(g, query.loss_range is not None)
     largest = optax.tree.norm(g, ord=jnp.inf)
     u = problem.support(  # type: ignore[misc]
         jax.tree.map(lambda x: x / jnp.where(largest > 0, largest, 1), g))
     if any(x.dtype != jnp.float64 for x in jax.tree.leaves((g, r, u, value))):
         raise ValueError("The problem answers in less than float64 at a float64 point: cast the "
                          "record to the point's dtype, not the reverse.")
-    away = part(optax.tree.sub(z, u))
+    away = _part(optax.tree.sub(z, u), query.loss_range is not None)
     lost = _lost(query, z) * (1 + optax.tree.norm(r) / query.bound) * (
         1 + optax.tree.norm(z) / radius)
     fits = (optax.tree.norm(away) <= radius) & (lost <= held_out.SLACK)
@@ -164,9 +161,9 @@ def largest_distance(problem: Problem, z: Saddle, reach: float | None, diameter:
     """
     if reach is None:
         return diameter
-    part = _of_v if player else _of_both
-    here, u = (np.concatenate([np.ravel(x).astype(float) for x in jax.tree.leaves(part(x))])
-               for x in (z, problem.support(part(z))))  # type: ignore[misc]
+    z = _part(z, player)
+    here, u = (np.concatenate([np.ravel(x).astype(float) for x in jax.tree.leaves(one)])
+               for one in (z, _part(problem.support(z), player)))  # type: ignore[misc]
     # a part in 10^5 of the squares more, for what float32 loses
     return min(diameter, math.sqrt(here @ here - 2 * here @ u + reach**2
                                    + 1e-5 * (here @ here + reach**2)))

@@ -45,6 +45,14 @@ def test_every_record_is_held_out_or_left_to_the_training():
     assert (HELD.rows == jmm.problems.hold_out(LABELS, 0.2).rows).all()
     assert (HELD.rows != jmm.problems.hold_out(LABELS, 0.2, seed=1).rows).any()
     assert len(jmm.problems.hold_out(1000, 0.1).rows) == 100
+    some = jmm.problems.hold_out(LABELS - 1, 0.2)  # rows of label 0 are in no group
+    assert (LABELS[some.rows] != 0).all()
+    assert some.sizes == (20, 20)
+    assert len(some.rest(ROWS)) == 260
+    for of in (HELD, jmm.problems.hold_out(300, 0.2)):
+        for places in (of.rows, of.labels):
+            with pytest.raises(ValueError, match="read-only"):
+                places[:] = 0
 
 
 def test_places_are_drawn_evenly():
@@ -78,7 +86,7 @@ def test_a_sorted_table_is_certified_as_well_as_a_shuffled_one():
 @pytest.mark.parametrize(("records", "share", "words"), [
     (100, 0.0, "share"), (100, 1.0, "share"), (100, math.nan, "share"), (5, 0.1, "on a side"),
     (np.array([0, 0, 0, 1]), 0.5, "on a side"), (np.array([0.0, 1.0]), 0.5, "group numbers"),
-    (np.array([-1, 0]), 0.5, "group numbers"), (np.zeros((2, 2), int), 0.5, "group numbers"),
+    (np.array([-1, -1]), 0.5, "group numbers"), (np.zeros((2, 2), int), 0.5, "group numbers"),
     (0, 0.5, "records"), (2.5, 0.5, "records")])
 def test_draws_that_leave_nothing_are_refused(records, share, words):
     with pytest.raises(ValueError, match=words):
@@ -98,7 +106,7 @@ def test_a_certificate_costs_no_more_than_the_dearer_of_both():
     assert made.statement.records == 300
     text = str(made)
     assert "drawn from public coins (seed 0)" in " ".join(text.split())
-    assert "Nothing read the records held out before" in " ".join(text.split())
+    assert "Nothing else reads the records held out, before or after" in " ".join(text.split())
 
 
 def test_training_that_may_have_read_the_same_rows_is_refused():
@@ -106,7 +114,7 @@ def test_training_that_may_have_read_the_same_rows_is_refused():
     several = jmm.Sequence(parts=(OTHERS, dataclasses.replace(OTHERS, sizes=(240,)), of_all))
     unstated = jmm.mechanism.Solution(sensitivity=1.0, noise_multiplier=2.0, because="-")
     for training in (of_all, several, unstated):
-        with pytest.raises(ValueError, match=r"train on held_out\.rest"):
+        with pytest.raises(ValueError, match=r"Train on held_out\.rest"):
             certify(training=training)
     rest = np.setdiff1d(np.arange(300), HELD.rows)
     assert certify(training=unstated, read=rest).statement.epsilon > 0

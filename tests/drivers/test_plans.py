@@ -126,9 +126,6 @@ def test_a_problem_gives_its_constants():
     public = game._replace(problem=game.problem._replace(public=lambda z: z))
     with pytest.raises(ValueError, match="public_bound"):
         jmm.plans(problem=public, **given)
-    entropic = jmm.plans(**{**given, "dim": Saddle(2, 2)}, problem=game, smooth_l1=1.0)
-    (optimistic,) = (x for x in entropic if x.name == "optimistic, proved")
-    assert optimistic.plan.hyper.geometry in (jmm.optimistic.ENTROPIC, jmm.optimistic.EUCLIDEAN)
 
 
 def test_group_problems_have_plans_of_their_own():
