@@ -249,6 +249,19 @@ def test_a_game_is_certified_at_its_released_point():
     assert made.to_json()["of"] == "strong_gap"
 
 
+def test_a_point_at_the_edge_has_a_number_whatever_records_are():
+    """Where float32 left it outside, the far end of the set is beyond the diameter."""
+    held, z = jmm.problems.hold_out(100, 0.5), Saddle(*[jnp.full(1, 1 + 1e-5)] * 2)
+    query = HeldOutBound(bound=2.0, population=50, noise_multiplier=1.0)
+    game = GAME._replace(problem=GAME.problem._replace(operator=jmm.saddle_operator(
+        lambda w, v, x: jnp.sum(w * x) - jnp.sum(v * x))))
+    for reach in (None, math.sqrt(2)):
+        for x in (np.ones((100, 1), np.float32), -np.ones((100, 1), np.float32)):
+            made = jmm.certify(KEY, query, z, x, game, held_out=held, training=None, delta=1e-6,
+                               of="strong_gap", reach=reach)
+            assert math.isfinite(made.bound)
+
+
 # --- what is refused or printed ---
 
 
