@@ -23,8 +23,9 @@ u* that is a function of z and the population, and not of H. So c(z) >= mean <G_
 Hoeffding. For bilinear games without public terms gap(z) is this maximum itself; a strongly
 monotone game's is smaller, and the bound is then larger than it need be.
 
-*Primal risk.* For F concave in v, max_u F(w, u) <= max_u E psi_u with psi_u(x) = f(w, v; x) + <g_x,
-v - u>, g_x the operator of player v. psi_u is at least f(w, u; x), so it lies in [low, high + L R].
+*Primal risk.* For f concave in v, of every record, max_u F(w, u) <= max_u E psi_u with psi_u(x) =
+f(w, v; x) + <g_x, v - u>, g_x the operator of player v, and R the distance of players v alone. psi_u
+is at least f(w, u; x), so it lies in [low, high + L R] if losses lie in [low, high]: Hoeffding.
 
 **Privacy.** Training and H are disjoint by place: `Parallel`. A neighbour in the training part
 changes the law of z alone, and y given z is one kernel on both data sets. A neighbour in H leaves
@@ -188,22 +189,50 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
                          f"{type(mechanism).__name__} and a {type(problem).__name__}.")
     everything = _together(training, mechanism, held_out, read)
     described = everything.parts[-1]  # at a place of its own, with keys of its own
-    if described.times != 1 or described.bound < problem.bound * (1 - 1e-6):
-        raise ValueError(f"mechanism must have times=1 and bound={problem.bound:g}, the problem's, "
-                         f"or more, got {described.times} and {described.bound:g}: a second "
-                         "certificate needs other records, a loss above the bound would be "
-                         "certified as the bound, and a clipped operator is that of no game.")
+    settings = {"times": 1} | ({"sizes": held_out.sizes, "only_argmax": False} if groups else
+                               {"population": len(held_out.rows)})
+    primal, losses = of == "primal_risk", getattr(described, "loss_range", None)
+    if (any(getattr(described, name) != x for name, x in settings.items())
+            or primal != (losses is not None) or described.bound < problem.bound * (1 - 1e-6)
+            or groups != held_out.grouped):
+        raise ValueError(
+            f"of={of!r} takes a {kind.__name__} of {settings}, of bound={problem.bound:g} or more, "
+            f"{'with' if primal else 'without'} a loss_range, and held_out of hold_out("
+            f"{'labels' if groups else 'n'}, share). One set of records serves one certificate, "
+            "clipped losses or operators are not the problem's, and draws from each group are no "
+            f"sample of all. Got {described!r}.")
     arguments.records(own := held_out.taken(data))
     if groups:
-        width, y, conditions = _of_groups(key, described, z, own, problem, held_out, beta)
+        y = np.asarray(release_group_losses(
+            key, described, jnp.int32(0), problem, z.w,
+            by_group(own, held_out.taken(held_out.labels))[0]), np.float64)
+        width, conditions = of_losses(y, described, beta), [_CLIPPED.format(described.bound)]
     else:
-        width, y, conditions = _of_game(key, described, z, own, problem, held_out, beta, of, reach)
+        radius = _radius(problem, z, reach, primal)
+        y = np.asarray(release_held_out_bound(
+            key, described, jnp.int32(0), problem.problem, z, own, radius), np.float64)
+        width = of_number(float(y), described, radius, beta)
+        conditions = [_MONOTONE.format(described.bound), *(
+            [_LOSS.format(*losses)] if losses is not None else ())]
     allowed = everything.releases()
     places = _PLACES.format(held=len(held_out.rows), seed=held_out.seed)
     stated = stating.state_of(everything, lambda _: everything, delta, spent=allowed,
                               allowed=allowed, unit=unit, assumed=(places, _UNREAD))
-    return Certificate(of, width.bound, 1 - beta, y, width.noise, width.sampling,
-                       (_DRAWN, *conditions), stated)
+    return Certificate(of, width.bound, 1 - beta, tuple(y.ravel().tolist()), width.noise,
+                       width.sampling, (_DRAWN, *conditions), stated)
+
+
+def _radius(problem: Any, z: Saddle, reach: float | None, primal: bool) -> float:
+    """Returns R of a point in the set.
+
+    Raises:
+      ValueError: for a point outside of it.
+    """
+    away = float(optax.tree.norm(optax.tree.sub(z, problem.problem.project(z))))
+    if not away <= 1e-5 * (1 + float(optax.tree.norm(z))):
+        raise ValueError(f"z lies {away:.3g} outside of the feasible set: certify "
+                         "problem.project(z), which costs nothing.")
+    return away + largest_distance(problem.problem, z, reach, problem.diameter, primal)
 
 
 def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parallel:
@@ -301,38 +330,3 @@ def of_number(released: float, mechanism: HeldOutBound, radius: float, beta: flo
 
     noise, sampling = min((parts(share) for share in _SHARES), key=sum)
     return Width(released + 1e-6 * abs(released) + noise + sampling, noise, sampling)
-
-
-_Found = tuple[Width, tuple[float, ...], tuple[str, ...]]
-
-
-def _of_groups(key: jax.Array, mechanism: GroupLosses, z: Saddle, data: PyTree, problem: Any,
-               held: HeldOut, beta: float) -> _Found:
-    """Releases the groups' mean losses, and bounds the largest risk."""
-    if not held.grouped or mechanism.sizes != held.sizes or mechanism.only_argmax:
-        raise ValueError(f"mechanism must be GroupLosses of sizes={held.sizes}, those of "
-                         "hold_out(labels, share), with only_argmax=False.")
-    y = np.asarray(release_group_losses(key, mechanism, jnp.int32(0), problem, z.w, by_group(
-        data, held.taken(held.labels))[0]), np.float64)
-    return of_losses(y, mechanism, beta), tuple(y.tolist()), (
-        _CLIPPED.format(float(mechanism.bound)),)
-
-
-def _of_game(key: jax.Array, mechanism: HeldOutBound, z: Saddle, data: PyTree, problem: Any,
-             held: HeldOut, beta: float, of: str, reach: float | None) -> _Found:
-    """Releases c(z), and bounds the gap, or the primal risk."""
-    game, primal = problem.problem, of == "primal_risk"
-    if held.grouped or mechanism.population != len(held.rows) or (
-            primal != (mechanism.loss_range is not None)):
-        raise ValueError(f"mechanism must be a HeldOutBound of population={len(held.rows)}, "
-                         f"{'with a' if primal else 'without'} loss_range for a {of}, and held_out "
-                         "of hold_out(n, share): draws from each group are no sample of all.")
-    away = float(optax.tree.norm(optax.tree.sub(z, game.project(z))))
-    if not away <= 1e-5 * (1 + float(optax.tree.norm(z))):
-        raise ValueError(f"z lies {away:.3g} outside of the feasible set: certify "
-                         "problem.project(z), which costs nothing.")
-    radius = away + largest_distance(game, z, reach, problem.diameter, primal)
-    y = float(release_held_out_bound(key, mechanism, jnp.int32(0), game, z, data, radius))
-    return of_number(y, mechanism, radius, beta), (y,), (
-        _MONOTONE.format(float(mechanism.bound)),
-        *([_LOSS.format(*mechanism.loss_range)] if mechanism.loss_range is not None else ()))

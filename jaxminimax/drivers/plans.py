@@ -180,10 +180,10 @@ def _choice(name: str, variant: Any, numbers: dict[str, Any], epsilon: float, de
         return empty._replace(why=f"give {', '.join(f'{x}=' for x in missing)}")
     certified = described_by(module) in (mechanism.Resolvent, mechanism.GroupSolution)
     # privacy of certified solutions rests on the modulus of every record, and it may be the mean's
-    given = {x: numbers[x] for x in needed.keys() & numbers.keys()
-             if not (certified and x == "modulus")}
+    own = {x: numbers[x] for x in needed.keys() & numbers.keys()
+           if not (certified and x == "modulus")}
     try:
-        planned = plan(module, epsilon=epsilon, delta=delta, neighbours=neighbours, **given,
+        planned = plan(module, epsilon=epsilon, delta=delta, neighbours=neighbours, **own,
                        **variant.arguments)
     except ValueError as error:
         return empty._replace(why=str(error))

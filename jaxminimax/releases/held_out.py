@@ -105,7 +105,7 @@ def _check(problem: Problem, mechanism: HeldOutBound, z: Saddle) -> None:
 
 
 def _lost(query: HeldOutBound, z: Saddle) -> float:
-    """What float64 loses over Delta, at a point in the middle of the set and without r."""
+    """The part of Delta that float64 loses at a point near 0 and without r, see `HeldOutBound`."""
     h = query.population
     return h * max(h + sum(map(jnp.size, jax.tree.leaves(z))), 2**10) * 2.0**-52
 

@@ -288,11 +288,11 @@ CENTRE = Saddle(jnp.zeros(3), jnp.zeros(3))
 @pytest.mark.parametrize(("how", "words"), [
     ({"mechanism": QUERY}, "takes a GroupLosses"), ({"problem": GAME}, "takes a GroupLosses"),
     ({"of": "weak_gap"}, "of must be"), ({"beta": 0.0}, "beta"), ({"beta": 1.0}, "beta"),
-    ({"mechanism": OTHERS}, "sizes="), ({"held_out": PLAIN}, "sizes="),
+    ({"mechanism": OTHERS}, "sizes"), ({"held_out": PLAIN}, "labels, share"),
     ({"mechanism": dataclasses.replace(LOSSES, only_argmax=True)}, "only_argmax"),
     ({"mechanism": dataclasses.replace(LOSSES, noise_multiplier=None)}, "not set"),
     ({"data": ROWS[:200]}, "leading axes"),
-    ({"mechanism": dataclasses.replace(LOSSES, times=2)}, "times=1"),
+    ({"mechanism": dataclasses.replace(LOSSES, times=2)}, "'times': 1"),
     ({"of": "strong_gap"}, "takes a HeldOutBound"),
     ({"of": "strong_gap", "mechanism": QUERY, "problem": GAME.problem}, "records of any content"),
     ({"of": "strong_gap", "mechanism": QUERY, "problem": GAME, "z": CENTRE}, "from each group"),
@@ -301,9 +301,9 @@ CENTRE = Saddle(jnp.zeros(3), jnp.zeros(3))
     ({"of": "primal_risk", "mechanism": QUERY, "problem": GAME, "held_out": PLAIN, "z": CENTRE},
      "with a loss_range"),
     ({"of": "strong_gap", "problem": GAME, "held_out": PLAIN, "z": CENTRE,
-      "mechanism": dataclasses.replace(QUERY, population=61)}, "population=60"),
+      "mechanism": dataclasses.replace(QUERY, population=61)}, "'population': 60"),
     ({"of": "strong_gap", "problem": GAME, "held_out": PLAIN, "z": CENTRE,
-      "mechanism": dataclasses.replace(QUERY, bound=0.9)}, "that of no game"),
+      "mechanism": dataclasses.replace(QUERY, bound=0.9)}, "are not the problem"),
 ])
 def test_what_cannot_be_certified_is_refused(how, words):
     with pytest.raises(ValueError, match=words):

@@ -1,7 +1,9 @@
 """One number from records held out: its sensitivity, its noise, and what it refuses."""
 
+import collections
 import dataclasses
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from jaxminimax import Saddle
 from jaxminimax.base.types import OwnOperator
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.mechanism import HeldOutBound, held_out
+from jaxminimax.releases import watch
 from jaxminimax.releases.held_out import (
     _largest_mean,
     largest_distance,
@@ -216,6 +219,38 @@ def test_an_operator_that_reads_other_records_is_refused():
     described = query(population=40)
     with pytest.raises(ValueError, match=r"closes over|captures|reads|rows"):
         released(described, Saddle(jnp.zeros(2), ()), rows, 3.0, problem=problem)
+
+
+def _shifted(z, x):
+    return jax.tree.map(lambda a: a + x["c"][0].astype(a.dtype), z)
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({}, None), ({"z": lambda z, x: _shifted(z, x)}, "elsewhere than as its data"),
+    ({"radius": lambda r, x: r + x["c"][0]}, "elsewhere than as its data"),
+    ({"data": lambda x, _: jax.tree.map(lambda a: a[::-1], x)}, "gets rows that are"),
+    ({"problem": lambda p, x: p._replace(public=lambda z: _shifted(z, x))}, "elsewhere than"),
+    ({"problem": lambda p, x: p._replace(support=lambda g: _shifted(g, x))}, "elsewhere than"),
+])
+def test_a_round_reads_held_out_records_through_its_data_alone(changed, words):
+    described, z = query(noise_multiplier=1.0), Saddle(jnp.zeros(2), jnp.full(3, 1 / 3))
+    data = jax.tree.map(jnp.asarray, records(np.random.default_rng(0), (H,), 1.0))
+
+    def update(key, state, data, hyper, problem):
+        given = {"z": z, "radius": 3.0, "data": data, "problem": problem}
+        given |= {name: change(given[name], data) for name, change in changed.items()}
+        y = release_held_out_bound(key, described, state.spent, given["problem"], given["z"],
+                                   given["data"], given["radius"])
+        return state._replace(y=y, spent=state.spent + 1)
+
+    state = collections.namedtuple("State", "y spent")(jnp.float32(0), jnp.int32(0))
+    algorithm = types.SimpleNamespace(update=update, mechanism=lambda hyper: described)
+    hyper = types.SimpleNamespace(iterations=1)
+    if words is None:
+        assert np.isfinite(watch.update(algorithm, KEY, state, data, hyper, GAME).y)
+    else:
+        with pytest.raises(ValueError, match=words):
+            watch.update(algorithm, KEY, state, data, hyper, GAME)
 
 
 @pytest.mark.parametrize(("how", "words"), [
