@@ -208,6 +208,7 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
             by_group(own, held_out.taken(held_out.labels))[0]), np.float64)
         width, conditions = of_losses(y, described, beta), [_CLIPPED.format(described.bound)]
     else:
+        assert isinstance(problem, Bounded)
         radius = _radius(problem, z, reach, primal)
         y = np.asarray(release_held_out_bound(
             key, described, jnp.int32(0), problem.problem, z, own, radius), np.float64)
@@ -222,7 +223,7 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
                        width.sampling, (_DRAWN, *conditions), stated)
 
 
-def _radius(problem: Any, z: Saddle, reach: float | None, primal: bool) -> float:
+def _radius(problem: Bounded, z: Saddle, reach: float | None, primal: bool) -> float:
     """Returns R of a point in the set.
 
     Raises:
