@@ -24,8 +24,8 @@ Hoeffding. For bilinear games without public terms gap(z) is this maximum itself
 monotone game's is smaller, and the bound is then larger than it need be.
 
 *Primal risk.* For f concave in v, of every record, max_u F(w, u) <= max_u E psi_u with psi_u(x) =
-f(w, v; x) + <g_x, v - u>, g_x the operator of player v, and R the distance of players v alone. psi_u
-is at least f(w, u; x), so it lies in [low, high + L R] if losses lie in [low, high]: Hoeffding.
+f(w, v; x) + <g_x, v - u>, g_x the operator of player v, and R the distance of v alone. psi_u is at
+least f(w, u; x), so it lies in [low, high + L R] if losses lie in [low, high]: Hoeffding.
 
 **Privacy.** Training and H are disjoint by place: `Parallel`. A neighbour in the training part
 changes the law of z alone, and y given z is one kernel on both data sets. A neighbour in H leaves
@@ -65,7 +65,7 @@ KINDS = {"worst_group": "The worst group's risk", "strong_gap": "The strong gap"
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of beta, for the noise
 _PLACES = ("The {held} records held out lie at places that were drawn from public coins (seed "
            "{seed}); the point is public, or a release stated here from the other records alone.")
-_UNREAD = ("Operator: Nothing else reads the records held out, before or after: no training, no "
+_UNREAD = ("Nothing else reads the records held out, before or after: no training, no "
            "scaling, no tuning, no choice of features or of the seed, no second certificate. "
            "Otherwise they cost more, and the certificate is void.")
 _DRAWN = ("The records held out are independent draws of the population that is meant, and "
