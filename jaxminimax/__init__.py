@@ -22,4 +22,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return dir(importlib.import_module(f"{__name__}.face"))
+    return list(importlib.import_module(f"{__name__}.face").__all__)

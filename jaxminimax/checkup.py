@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import time
+import warnings
 from typing import Any
 
 import jax
@@ -20,10 +21,10 @@ from jaxminimax.algorithms import planning, sgda
 from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.gradients import clipping, summation
+from jaxminimax.gradients import clipping, summation, unmoved
 from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement import host_data, sharding
-from jaxminimax.releases import record_isolation, release_keys, watch
+from jaxminimax.releases import made_releases, record_isolation, release_keys, watch
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates
@@ -103,6 +104,10 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
           delta: float | None = None, look: bool = False, measure: bool = True) -> Report:
     """Checks a run before it starts, and reports what it will do.
 
+    Its warnings name, besides figures that are unusual, what the run cannot learn: parameters that
+    no record moves, or that the optimiser does not, and parts of a record that no gradient reads
+    (`gradients.unmoved`). For these it computes gradients of synthetic records.
+
     Args:
       problem: operator, public terms, projection.
       z: initial point; must not depend on the data.
@@ -142,8 +147,8 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     axes = 1 + grouped
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
-    record_isolation.check(release_keys.operator_of(problem), z, rows, axes, drawn=problem.random)
-    record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
+    drawn, operator = problem.random, release_keys.operator_of(problem)
+    program, value, record = record_isolation.check(operator, z, rows, axes, drawn=drawn)
     parts: list[Any] = leaves(described)
     main, queries = parts[0], [getattr(part, "query", part) for part in parts]
     clips = main.clips()
@@ -151,9 +156,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     sampling = getattr(queries[0], "sampling", Full())
     size = getattr(queries[0], "population", None) or max(getattr(queries[0], "sizes", (n,)))
     read = int(sampling.rows_read(size))
-    drawn = getattr(problem, "random", False)
-    summed = clipping.clipped_sum(
-        release_keys.operator_of(problem) if drawn else problem.operator, wanted)
+    summed = clipping.clipped_sum(operator, wanted)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
                             (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
     cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),
@@ -161,7 +164,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     noise = all(query.noise_multiplier is not None for query in queries)
     if measure:
         # noise for a round whose result nobody sees
-        cost |= _measured(rows, z, hyper if noise else composed.with_noise_of_all(hyper, 1.0),
+        cost |= _measured(data, rows, z, hyper if noise else composed.with_noise_of_all(hyper, 1.0),
                           algorithm, problem)
     labels = getattr(problem, "labels", None)
     return Report(
@@ -173,7 +176,9 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
                 "batch size": float(sampling.batch_size(size)), "rows read": read},
         strategy=summed.explain(z, batch_of), cost=cost,
-        warnings=_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
+        warnings=(*_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
+                  *unmoved.notes(program, value, z, record, wanted, numbers=True),
+                  *unmoved.by_optimiser(getattr(hyper, "optimiser", None), z, wanted)),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 
 
@@ -258,7 +263,8 @@ def _lost(query: Any, each: int) -> float:
 # --- on synthetic data ---
 
 
-def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any) -> dict[str, Any]:
+def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
+              problem: Any) -> dict[str, Any]:
     """Bytes and seconds of a compiled round, on synthetic data of these shapes.
 
     A `ValueError` names two releases of one description with one number, in one round or in two.
@@ -269,8 +275,10 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
     def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
         return watch.update(algorithm, key, state, rows, hyper, problem)
 
-    with watch.numbered() as numbers:
-        compiled = one.lower(key, state, rows).compile()
+    with made_releases.collected() as releases, warnings.catch_warnings(action="ignore"):
+        traced = one.trace(key, state, rows)
+        record_isolation.check_constants(traced.jaxpr, data, "update")
+        compiled = traced.lower().compile()
     memory = compiled.memory_analysis()
     record: dict[str, Any] = {"bytes": None if memory is None else int(
         memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}
@@ -282,7 +290,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
         begun = time.perf_counter()
         state = jax.block_until_ready(compiled(key, state, ones))
         taken.append(time.perf_counter() - begun)
-        watch.check_numbers(numbers, algorithm.mechanism(hyper), int(state.spent))
+        made_releases.check_charge(releases, algorithm.mechanism(hyper), int(state.spent))
     return record | {"seconds": min(taken)}
 
 

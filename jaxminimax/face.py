@@ -1,6 +1,6 @@
 """The names of `jaxminimax`, loaded when the first one is asked for."""
 
-import warnings
+import functools
 from typing import Any
 
 from jaxminimax import (
@@ -20,6 +20,7 @@ from jaxminimax.accounting import calibrate, delta, epsilon, profile, statement
 from jaxminimax.algorithms import *  # noqa: F403
 from jaxminimax.algorithms import descent as averaging
 from jaxminimax.algorithms import planning as schedules
+from jaxminimax.base import public_names
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check
 from jaxminimax.drivers import certify, fit, plan, plans, round, run, stack, sweep, tune
@@ -48,30 +49,9 @@ __all__ = ["AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "G
            "schedules", "solvers", "stack", "statement", "sweep", "tables", "tune", "types"]
 __all__ += algorithms.__all__
 
-# names that stood at the top level until 0.2, by the module that has them; they go in 0.3
-MOVED = {name: module for module, names in {
-    "accounting": "Ledger LedgerStatement Profile Statement TuningStatement calibrate_iterations "
-                  "calibrate_noise effective_noise_multiplier tuned_delta tuned_epsilon",
-    "averaging": "Averaging TAIL UNIFORM WEIGHTED",
-    "mechanism": "CorrelatedSums Difference GroupSolution RecordLosses Repetitions Resolvent "
-                 "Selection Solution TreeSums Windows budget_split planned_bands",
-    "noise": "secret_key",
-    "placement": "HostData shard",
-    "problems": "by_person",
-    "tables": "Schema defaults",
-    "types": "Algorithm ClippedSum OnlineOptimiser Report Run SaddleOperator Tuned "
-             "pytree_dataclass with_strategy",
-}.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    """Finds a name that has moved, and warns where to."""
-    if name not in MOVED:
-        raise AttributeError(f"module 'jaxminimax' has no attribute {name!r}")
-    warnings.warn(f"jaxminimax.{name} is jaxminimax.{MOVED[name]}.{name} since 0.2, and the old "
-                  "name goes in 0.3.", DeprecationWarning, stacklevel=3)
-    return getattr(globals()[MOVED[name]], name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# tab completion shows public names alone
+_listed: list[Any] = [accounting, audit, mechanism, metrics, noise, placement, problems, solvers,
+                      solvers.groups, types]
+for _module in _listed:
+    _module.__dir__ = functools.partial(
+        public_names, vars(_module), modules=["groups"] if _module is solvers else [])

@@ -7,14 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax.base import public_names as _public_names
 from jaxminimax.base import row_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.releases import release_keys
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
 
 
 def _needs(problem: Problem, *players: str) -> Callable[[Saddle, PyTree], jax.Array]:
@@ -241,13 +236,6 @@ def natural_residual(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     return optax.tree.norm(optax.tree.sub(z, moved))
 
 
-def _group_means(values: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """Averages the first n_i entries of row i, `[p]` from `[p, n_max]`."""
-    n = jnp.asarray(sizes)[:, None]
-    present = jnp.arange(values.shape[1])[None] < n
-    return jnp.sum(jnp.where(present, values, 0), 1) / n[:, 0]
-
-
 def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
                 sizes: tuple[int, ...]) -> jax.Array:
     """Reads the data; not private. Every group's mean loss at w, `[p]`.
@@ -269,7 +257,9 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
     """
     release_keys.refuse(problem, "A group's risk")
     each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
-    return _group_means(each, sizes)
+    n = jnp.asarray(sizes)[:, None]
+    present = jnp.arange(each.shape[1])[None] < n
+    return jnp.sum(jnp.where(present, each, 0), 1) / n[:, 0]
 
 
 def worst_group_risk(problem: GroupProblem, w: PyTree, data: PyTree,
@@ -288,25 +278,6 @@ def worst_group_risk(problem: GroupProblem, w: PyTree, data: PyTree,
         0.5
     """
     return jnp.max(group_risks(problem, w, data, sizes))
-
-
-def group_accuracies(w: jax.Array, data: tuple[jax.Array, jax.Array],
-                     sizes: tuple[int, ...]) -> jax.Array:
-    """Reads the data; not private. Share of records with <x, w> y > 0 in every group, `[p]`.
-
-    Args:
-      w: the weights of a linear scorer, `[d]`.
-      data: x `[p, n_max, d]` and y `[p, n_max]` in {-1, 1}.
-      sizes: the number of records of each group.
-
-    Examples:
-        >>> x = jnp.array([[[1.0], [2.0]], [[1.0], [0.0]]])  # two groups, of two records and of one
-        >>> y = jnp.array([[1.0, -1.0], [1.0, 0.0]])
-        >>> jmm.metrics.group_accuracies(jnp.ones(1), (x, y), (2, 1)).tolist()
-        [0.5, 1.0]
-    """
-    x, y = data
-    return _group_means(((x @ w) * y > 0).astype(w.dtype), sizes)
 
 
 def auc(scores: jax.Array | np.ndarray, y: jax.Array | np.ndarray) -> float:

@@ -13,7 +13,3 @@ from jaxminimax.gradients.clipping import ClippedSum
 
 __all__ = ["Algorithm", "Certificate", "Choice", "ClippedSum", "OnlineOptimiser", "Report", "Run",
            "SaddleOperator", "Tuned", "pytree_dataclass", "with_strategy"]
-
-
-def __dir__() -> list[str]:
-    return __all__

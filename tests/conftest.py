@@ -107,8 +107,6 @@ def pytest_configure(config):
         lru_cache.LRUCache.put = put_whole
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-        # in place of a folder: names of stored programs do not say how tests are compiled
-        pathlib.Path(folder, "tables").touch()
 
     tiny = jax.jit(lambda x: x + 1).lower(1.0)
     for name, value in list(QUICK.items()):

@@ -222,11 +222,8 @@ def test_files_and_commands_that_are_named_exist(page):
 
 @every_page
 def test_names_of_the_library_are_its_own(page):
-    """`jmm.a.b` is there, wherever a page says it; the list of changes has old names too."""
-    old = set(jmm.MOVED) if page == "CHANGELOG.md" else set()
+    """`jmm.a.b` is there, wherever a page says it."""
     for name in set(re.findall(r"\bjmm((?:\.[A-Za-z_]\w*)+)", read(page))):
-        if name[1:] in old:
-            continue
         thing = jmm
         for part in name[1:].split("."):
             assert hasattr(thing, part), f"jmm{name}"

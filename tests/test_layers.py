@@ -320,8 +320,11 @@ def test_keys_budgets_and_samples_have_one_place_each(path):
     tree = ast.parse(SOURCES[path])
     random = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
               and ast.unparse(node.value) == "jax.random"}
-    words = {"key_impl", "key_data", "wrap_key_data"}
-    assert random <= (words if path == "releases/release_keys.py" else set())
+    words = {"releases/release_keys.py": {"key_impl", "key_data", "wrap_key_data"},
+             "releases/made_releases.py": {"key_data"},
+             # compares derived keys, under another key than the run's
+             "releases/data_flow.py": {"key", "key_data", "key_impl"}}
+    assert random <= words.get(path, set())
     guards = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Compare)
               and "spent" in {getattr(x, "id", "") for x in (node.left, *node.comparators)}]
     assert bool(guards) == (path == "releases/opening.py")
@@ -381,14 +384,13 @@ def test_commands_alone_keep_programs():
 
 
 def test_the_package_leaves_the_configuration_of_jax_alone():
-    """But for one inner solve in float64 and programs to store, in scopes, and for commands."""
+    """But for one inner solve in float64, in a scope, and for commands."""
     actual = {(path, name) for path, source in SOURCES.items()
               for node in ast.walk(ast.parse(source))
               for name in ([node.attr] if isinstance(node, ast.Attribute) else
                            node.name.split(".") if isinstance(node, ast.alias) else [])
               if name in ("config", "enable_x64")}
-    assert actual == {("base/tree.py", "enable_x64"), ("base/own_files.py", "config"),
-                      ("base/programs.py", "config")}
+    assert actual == {("base/tree.py", "enable_x64"), ("base/own_files.py", "config")}
 
 
 def test_names_of_our_own_modules_have_no_default():

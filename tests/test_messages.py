@@ -334,7 +334,7 @@ PRINTED = {
         "', '.join(('mechanism', *needed)) | ', '.join(choices) | 2 * size | _holder(path)"
         " | about.st_uid | dtype | each | error | first | fix | folder | generator | inside"
         " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, wanted)"
-        " | jnp.result_type(x) | kind | low | module | name | of | os.fspath(what) | path"
+        " | jnp.result_type(x) | low | module | name | of | os.fspath(what) | path"
         " | signature | span | stats.st_uid | text | wanted | what | where"),
     "checkup": (
         'described | lengths | n'),
@@ -348,8 +348,6 @@ PRINTED = {
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
-    "face": (
-        'MOVED[name] | name | name!r'),
     "gradients": (
         'clip!r | memory!r | rows | strategy!r'),
     "mechanism": (
@@ -381,21 +379,23 @@ PRINTED = {
         ' | mesh.axis_names | name | population | sent[1:] | shards | size | sorted(number)'
         " | spec | total | type(x).__module__.split('.')[0] | wanted | where"),
     "problems": (
-        "', or one number,' * (classes == 2) | __name__!r | base.convex | base.random"
-        ' | base.smooth | classes | clip!r | count | counts.size - 1 | file | high!r'
-        ' | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r | name'
-        ' | name!r | reach!r | rows | shape | shares!r | wanted'),
+        "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
+        " | classes | clip!r | count | counts.size - 1 | high!r | int(np.argmin(counts))"
+        " | jnp.shape(x) | kind!r | labels.size | lengths | low!r | name | reach!r | rows"
+        " | shape | shares!r | wanted"),
     "releases": (
-        "2 ** 32 // _KINDS | _AGAIN | _KINDS - 1 | _line(e) | _text(label)"
+        "2 ** 32 // _KINDS | _AGAIN | _KINDS - 1 | _text(label)"
         " | _text(value.label) | _text(where.under) | answers | axes | by | clip!r | count"
-        " | data!r | described | described(mechanism)[0]!r | each.shape[2:] | error"
-        " | instead | jnp.result_type(group) | jnp.result_type(spent) | jnp.result_type(v)"
-        " | jnp.shape(v) | kind | leaf | limit | line | losses.shape[2:] | mechanism.kind!r"
-        " | mechanism.place | met[use][0] | n | name | named | num_coordinates | number"
-        " | one.line | opened.data.described | other.line | p | params['vmap_method']!r"
-        " | path | place | place[1] | promised!r | query.clip!r | query.groups!r"
-        " | query.smooth!r | release | rows | settings | shape | size | spent | t | true!r"
-        " | unwritten.pop() | what | which!r | x.primitive.name"),
+        " | data_argument!r | described | described(mechanism)[0]!r | each.shape[2:]"
+        " | e.primitive.name | programs.line(e) | programs.line(equation)"
+        " | error | instead | jnp.result_type(group) | jnp.result_type(spent)"
+        " | jnp.result_type(v) | jnp.shape(v) | kind | limit | line"
+        " | losses.shape[2:] | mechanism.kind!r | mechanism.place | other[0] | use[1] | n | name"
+        " | named | num_coordinates | number | one.line | opened.data.described"
+        " | other.line | p | path | place | place[1] | promised!r"
+        " | query.clip!r | query.groups!r | query.smooth!r | release | rows | settings"
+        " | shape | size | spent | t | true!r | unwritten.pop() | what | which!r"
+        " | x.primitive.name"),
     "tables": (
         "' '.join(inline) | ' '.join(sorted(taken)) | ' '.join(unknown)"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"

@@ -396,7 +396,7 @@ def test_nothing_is_released_before_a_ledger_accepts_it(name, people, tmp_path, 
     opened = opening.open_release
     monkeypatch.setattr(opening, "open_release", outside_a_program)
     monkeypatch.setattr(sums, "compiled_release", first)
-    for where, program in ((long_runs, "_advance"), (runs, "call_kept")):
+    for where, program in ((long_runs, "_piece"), (runs, "call_kept")):
         monkeypatch.setattr(where, program, release_nothing)
     monkeypatch.setattr(jmm.accounting.Ledger, "reserve", noted)
 

@@ -26,6 +26,7 @@ from benchmarks.data_sets import data
 from benchmarks.published.table2 import settings as table2_settings
 from benchmarks.utility import table_sets
 from jaxminimax import Saddle
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import files, rule
 from jaxminimax.tables.records import by_person, records
 from jaxminimax.tables.training import train_records
@@ -69,7 +70,8 @@ def of_table(name: str, seed: int) -> dict[str, dict[str, float]]:
             hyper = jmm.calibrate(chosen.algorithm, described(chosen.hyper, way), epsilon, _DELTA,
                                   alongside=chosen.extra())
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), k), j)
-            scorer = train_records(key, own, schema, dataclasses.replace(chosen, hyper=hyper))
+            scorer = train_records(release_keys.training_keys(key, False), own, schema,
+                                   dataclasses.replace(chosen, hyper=hyper))
             result.setdefault(f"{epsilon:g}", {})[way] = float(
                 roc_auc_score(answer, scorer.decision_function(held)))
     return result

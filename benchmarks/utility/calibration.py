@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.common import report
 from benchmarks.utility import table_sets
 from benchmarks.utility.table_sets import Table
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import defaults, files, labels, records, rule, training
 from jaxminimax.tables.records import scaled
 
@@ -56,7 +57,8 @@ def measure(table: Table, seed: int) -> dict[str, Any]:
     for k, epsilon in enumerate(EPSILONS):
         chosen = defaults(len(y), schema, epsilon=epsilon, delta=DELTA)
         train, last = jax.random.split(jax.random.fold_in(jax.random.key(seed), k))
-        scorer = training.train_records(train, rows, schema, dataclasses.replace(chosen, line=None))
+        scorer = training.train_records(release_keys.training_keys(train, False), rows, schema,
+                                        dataclasses.replace(chosen, line=None))
         own, held = (scaled(a, scorer.moments, scorer.floor) for a in (rows.x, z))
         scores = held @ scorer.weights
         spread = rule.GATHERED**2 * np.sum(held**2, 1)

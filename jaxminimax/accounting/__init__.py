@@ -17,7 +17,3 @@ __all__ = ["Ledger", "LedgerStatement", "Profile", "Statement", "TuningStatement
            "calibrate_iterations", "calibrate_noise", "calibrate_parts",
            "calibrate_shares", "delta", "effective_noise_multiplier", "epsilon",
            "profile", "statement", "tuned_delta", "tuned_epsilon"]
-
-
-def __dir__() -> list[str]:
-    return __all__

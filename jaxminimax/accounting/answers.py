@@ -43,9 +43,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxminimax.accounting import curve, gaussian
+from jaxminimax.accounting import curve, roots
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Description, Repeat, composed, repeat
+from jaxminimax.mechanism import Description, Repeat, Sequence, composed, repeat
 from jaxminimax.mechanism.costs import Charge, concrete, silent
 
 LARGE = 0.1  # a delta from here on gets a warning of its own
@@ -156,11 +156,9 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
         (0.94, 5.55)
     """
     check_delta(delta)
-    asked = ask(mechanism, spent, neighbours, people)
+    done = released(mechanism, spent, neighbours, people)
     warn_of(delta, mechanism)
-    if asked is None:
-        return 0.0
-    return curve.dearest(asked.mechanism, float(delta), neighbours, asked.people).epsilon
+    return curve.dearest(done, float(delta), neighbours, int(people)).epsilon
 
 
 def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
@@ -186,52 +184,19 @@ def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
     """
     checks.number("epsilon", epsilon, low=0.0, high=1e6, closed=True)
     concrete(epsilon)
-    asked = ask(mechanism, spent, neighbours, people)
-    if asked is None:
-        return 0.0
-    return max(float(np.max(pair)) for pair in curves(asked, np.array([float(epsilon)])))
+    done = released(mechanism, spent, neighbours, people)
+    return float(np.max(curve.curves(done, np.array([float(epsilon)]), neighbours, int(people))))
 
 
-class Asked(NamedTuple):
-    """A question to the accountant: a description, its charges, and the neighbouring relation."""
-
-    mechanism: Description
-    costs: tuple[Charge, ...]
-    neighbours: str
-    people: int
-
-    @property
-    def together(self) -> bool:
-        """Returns True if the charges hold for all of the records together."""
-        return curve.together(self.mechanism, self.costs, self.people)
-
-
-def ask(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
-    """Checks a question; returns None if nothing was released."""
-    costs, done = curve.charges(mechanism, neighbours), mechanism
+def released(mechanism: Description, spent: int | None, neighbours: str,
+             people: int) -> Description:
+    """Checks a question, and describes the first `spent` releases, or all of them."""
+    curve.charges(mechanism, neighbours)
     curve.check_people(mechanism, people)
-    if spent is not None:
-        checks.count("spent", spent, low=0)
-        part = mechanism.truncated(int(spent))
-        if part is None:
-            return None
-        costs, done = curve.charges(part, neighbours), part
-    return Asked(done, costs, neighbours, int(people))
-
-
-def curves(asked: Asked, at: np.ndarray) -> list[curve.Ways]:
-    """Bounds delta for each dominating pair both ways, by the group lemma where that is smaller."""
-    direct = [(np.ones_like(at), np.ones_like(at))]
-    if asked.together:
-        direct = [pair for cost in curve.anywhere(asked.costs)
-                  for pair in curve.both_ways(cost, at, asked.neighbours, asked.people)]
-    if asked.people == 1:
-        return direct
-    single = np.max([way for cost in asked.costs for pair in curve.both_ways(
-        cost, at / asked.people, asked.neighbours) for way in pair], axis=0)
-    grown = np.array([curve.factor(e, asked.people) for e in at / asked.people])
-    value = np.minimum(1.0, np.where(single > 0, single * grown, 0.0))
-    return [(np.minimum(right, value), np.minimum(left, value)) for right, left in direct]
+    if spent is None:
+        return mechanism
+    checks.count("spent", spent, low=0)
+    return mechanism.truncated(int(spent)) or Sequence(parts=())
 
 
 class Limits(NamedTuple):
@@ -355,7 +320,7 @@ def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
     high = min(_ceiling(cost, delta) for cost in costs)
     if people == 1 or not proven(0.0):
         return high if people == 1 else 0.0
-    return gaussian.last(proven, 0.0, min(high, 1e3))[1]
+    return roots.bisect(proven, 0.0, min(high, 1e3))[1]
 
 
 STEPS = 13  # milestones, T included

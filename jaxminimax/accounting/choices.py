@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax.accounting import answers, calibration, curve
+from jaxminimax.accounting import answers, calibration, curve, roots
 from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Description, Sequence, composed, correlated
 
 _QUIET = 1.2  # noise multiplier above which parts in turn gain nothing
 _GAIN = 0.95  # what they must leave of the noise
 _MOST = 64  # parts; a release draws as many numbers for each of its own
+_ENDLESS = 2**40  # iterations
 
 
 def calibrate_parts(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,
@@ -118,28 +119,16 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
             Sequence(parts=(*alongside, shortest)), delta, neighbours, people))
         raise ValueError(f"One iteration alone exceeds epsilon = {epsilon:g} at delta = {delta:g}: "
                          "raise the noise multipliers.")
-    about = _last(lambda n: private(n, True), 1, 2)
-    step = max(1, about // 1000)
-    low = high = about
-    while not private(low):
-        low, high, step = max(1, low - step), low, 2 * step
-    if low == high:
-        high = low + step
-    best = _last(private, low, high)
+    about = _largest(lambda n: private(n, True), 2, 2)
+    best = _largest(private, about, max(1, about // 1000))
     answers.warn_of(delta, mechanism)
     return dataclasses.replace(hyper, iterations=best)
 
 
-def _last(private: Callable[[int], bool], low: int, high: int) -> int:
-    """Finds the largest private number by bisection, from one that is private and a larger one."""
-    step = high - low
-    while private(high):
-        step *= 2
-        low, high = high, high + step
-        if high > 2**40:
-            raise ValueError("More than 10^12 iterations meet the target, so there is no largest "
-                             "number to return: lower the noise multipliers.")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if private(middle) else (low, middle)
-    return low
+def _largest(private: Callable[[int], bool], start: int, step: int) -> int:
+    """Finds the largest private number, near `start`; 1 if there is none."""
+    low, high = roots.bracket(private, start, step, lowest=1, highest=_ENDLESS)
+    if low == _ENDLESS:
+        raise ValueError("More than 10^12 iterations meet the target, so there is no largest "
+                         "number to return: lower the noise multipliers.")
+    return roots.bisect(private, low, high)[0]

@@ -6,6 +6,7 @@ so its tilt is guessed: from masses on geometric grids, with the tilted sum take
 is returned does not rest on guesses: every transform gives bounds (`tilt`).
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import pairs, tilt
+from jaxminimax.accounting import pairs, roots, tilt
 
 Direction = Sequence[tuple[pairs.Pair, int]]
 _TRUNCATED = 1e-4  # of delta, by all releases together
@@ -55,16 +56,11 @@ class _Guess:
 
         if self.near(0.0)[0] <= target:
             return 0.0
-        low = high = 0.0
-        while gap(high) > 0:
-            low, high = high, high + 2
-            if high > 25:
-                return math.exp(high)
-        while gap(low) <= 0:
-            low, high = low - 2, low
-            if low < -25:
-                return 0.0
-        return math.exp(float(scipy.optimize.brentq(gap, low, high, xtol=1e-3)))
+        low, high = roots.bracket(lambda log_t: gap(log_t) > 0, 0.0, 2.0, factor=1.0,
+                                  lowest=-26.0, highest=26.0)
+        if high == -26.0:
+            return 0.0
+        return math.exp(roots.zero(gap, low, high, xtol=1e-3))
 
     def epsilon(self, delta: float) -> float:
         """Returns about the epsilon of delta."""
@@ -72,12 +68,8 @@ class _Guess:
         if t > 0:
             return self.near(t)[1]
         _, mean, spread = self.near(0.0)
-
-        def gap(eps: float) -> float:
-            return self.near(0.0, eps)[0] - math.log(delta)
-
-        low = max(0.0, mean - 30 * spread)
-        return low if gap(low) <= 0 else float(scipy.optimize.brentq(gap, low, mean, rtol=1e-6))
+        return roots.zero(lambda eps: self.near(0.0, eps)[0] - math.log(delta),
+                          max(0.0, mean - 30 * spread), mean, rtol=1e-6)
 
     def composed(self, t: float, eps: float, spread: float, log_delta: float) -> tilt.Composed:
         """Composes by the transform, with cells as wide as accuracy allows or memory demands."""
@@ -207,37 +199,29 @@ def _affordable(paid: Callable[[float], float]) -> float:
     least = 0.99 * paid(0.0)
     if paid(1e6) >= least:
         return math.inf
-    low, high = 0.0, 1e6
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (middle, high) if paid(middle) >= least else (low, middle)
-    return low
+    return roots.bisect(lambda eps: paid(eps) >= least, 0.0, 1e6, width=1e-3)[0]
 
 
 def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
     """Finds the root of delta(eps) = paid(eps) near `start`, from above; None without one."""
+    @functools.cache
     def gap(eps: float) -> float:
         left = paid(eps)
         if left <= 0:
             return math.inf
         return math.log(max(composed.delta(eps), 1e-320)) - math.log(left)
 
+    def short(eps: float) -> bool:
+        return gap(eps) > 0
+
     lowest, highest = max(0.0, float(composed.losses[0])), float(composed.losses[-1])
-    low = high = min(max(start, lowest), highest)
-    step = 0.05 * composed.spread
-    while gap(high) > 0:
-        if high >= highest:
-            return None
-        low, high, step = high, min(high + step, highest), 2 * step
-    while low == high or gap(low) <= 0:
-        if low <= lowest:
-            return low
-        low, high, step = max(low - step, lowest), low, 2 * step
+    low, high = roots.bracket(short, min(max(start, lowest), highest), 0.05 * composed.spread,
+                              lowest=lowest, highest=highest)
+    if low == high:
+        return None if short(high) else low
     width = 1e-7 * max(high, composed.h)
-    root = float(scipy.optimize.brentq(lambda eps: min(gap(eps), 100.0), low, high, xtol=width))
-    while gap(root) > 0:
-        root, width = root + width, 2 * width
-    return min(root, high)
+    root = roots.zero(lambda eps: min(gap(eps), 100.0), low, high, xtol=width)
+    return roots.bracket(short, root, width, lowest=root, highest=high)[1]
 
 
 def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> float:

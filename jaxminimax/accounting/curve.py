@@ -328,6 +328,21 @@ def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
     return tuple(cost._replace(**most) for cost in costs)
 
 
+def curves(mechanism: Description, at: np.ndarray, neighbours: str, people: int) -> list[Ways]:
+    """Bounds delta for each dominating pair both ways, by the group lemma where that is smaller."""
+    costs = charges(mechanism, neighbours)
+    direct = [(np.ones_like(at), np.ones_like(at))]
+    if together(mechanism, costs, people):
+        direct = [pair for cost in anywhere(costs)
+                  for pair in both_ways(cost, at, neighbours, people)]
+    if people == 1:
+        return direct
+    single = np.max([both_ways(cost, at / people, neighbours) for cost in costs], axis=(0, 1, 2))
+    grown = np.array([factor(e, people) for e in at / people])
+    value = np.minimum(1.0, np.where(single > 0, single * grown, 0.0))
+    return [(np.minimum(right, value), np.minimum(left, value)) for right, left in direct]
+
+
 def factor(epsilon: float, people: int) -> float:
     """Returns sum_{j < k} e^(j epsilon), rounded up."""
     if epsilon * (people - 1) > 690.0:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jaxminimax.accounting import answers, gaussian, renyi
+from jaxminimax.accounting import answers, renyi, roots
 from jaxminimax.accounting.curve import charges, dearest, together
 from jaxminimax.mechanism import Description, Sequence
 
@@ -309,7 +309,7 @@ class Renyi(Filter):
         def fits(epsilon: float) -> bool:
             return renyi.pure(epsilon, self.details["order"]) <= left["divergence"]
 
-        return gaussian.last(fits, 0.0, left["divergence"] + 50.0)[0], left["failure"]
+        return roots.bisect(fits, 0.0, left["divergence"] + 50.0)[0], left["failure"]
 
     def summary(self) -> tuple[str, str]:
         """Returns the theorem with its order, and what the milestones mean."""

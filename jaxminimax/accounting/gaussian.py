@@ -64,11 +64,11 @@ minimum over g is sharper than the single threshold of the first.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import scipy
 
+from jaxminimax.accounting import roots
 from jaxminimax.mechanism import size_law
 
 _LEAST = 1e-306
@@ -134,7 +134,7 @@ def epsilon(mu: float, delta: float) -> float:
     if not exceeds(0.0):
         return 0.0
     # s = 39 at the upper end; of two neighbours, the one that does not exceed delta
-    return last(exceeds, 0.0, mu * (_FARTHEST + mu / 2))[1]
+    return roots.bisect(exceeds, 0.0, mu * (_FARTHEST + mu / 2))[1]
 
 
 def closest_mu(epsilon: float, divergence: float) -> float:
@@ -156,17 +156,7 @@ def closest_mu(epsilon: float, divergence: float) -> float:
         high *= 2
         if high > 1e6:
             return math.inf
-    return last(short, 0.0, high)[1]
-
-
-def last(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Bisects to two neighbouring numbers: `holds` is true of the first and not of the second."""
-    while high - low > 2.0**-52 * high:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low, high
+    return roots.bisect(short, 0.0, high)[1]
 
 
 # --- samples of a fixed size ---

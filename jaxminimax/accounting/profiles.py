@@ -38,7 +38,7 @@ import numpy as np
 import scipy
 
 from jaxminimax.accounting import curve, gaussian, renyi, statements
-from jaxminimax.accounting.answers import Asked, ask, curves, up
+from jaxminimax.accounting.answers import released, up
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, costs
 
@@ -220,11 +220,9 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
         >>> round(curve.advantage, 3)  # of membership inference, at most
         0.089
     """
-    asked = ask(mechanism, spent, neighbours, people)
-    if asked is None:
-        asked = Asked(mechanism, (costs.Charge(),), neighbours, people)
+    done, people = released(mechanism, spent, neighbours, people), int(people)
     if epsilons is None:
-        at = _range(asked)
+        at = _range(done, neighbours, people)
     else:
         asked_for = list(epsilons)
         for one in asked_for:
@@ -233,56 +231,56 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
         at = np.unique([0.0, *map(float, asked_for)])
     # a bound at a smaller epsilon holds at a larger one
     pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)
-                  for pair in curves(asked, at))
-    zcdp, renyi = _renyi_of(asked)
+                  for pair in curve.curves(done, at, neighbours, people))
+    charged = curve.charges(done, neighbours)
+    exact = curve.together(done, charged, people)
+    zcdp, renyi = _renyi_of(charged, neighbours, people) if exact else (None, None)
     return Profile(
         neighbours, people, tuple(map(float, at)),
         tuple(map(float, np.max(pairs, axis=(0, 1)))), pairs,  # type: ignore[arg-type]
         zcdp, renyi,
         # failures are in no Renyi divergence
-        max(cost.failures(people) + people * cost.departure(people) for cost in asked.costs))
+        max(cost.failures(people) + people * cost.departure(people) for cost in charged))
 
 
 def briefly(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:
     """Computes a profile at few epsilons, up to that of `delta`, for statements."""
-    asked = Asked(mechanism, curve.charges(mechanism, neighbours), neighbours, people)
-    top = _reaches(asked, delta) or 1.0
-    first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
-    at = [*np.linspace(0.0, top, 5), *_best_for(STATED, first)]
+    top = _reaches(mechanism, delta, neighbours, people) or 1.0
+    at = [*np.linspace(0.0, top, 5), *_best_for(STATED, mechanism, neighbours, people)]
     return profile(mechanism, neighbours=neighbours, people=people, epsilons=at)
 
 
-def _range(asked: Asked) -> np.ndarray:
+def _range(mechanism: Description, neighbours: str, people: int) -> np.ndarray:
     """Returns epsilons from 0 to where delta is small, and those that the printed rates need."""
-    reached = (_reaches(asked, least) for least in _FARTHEST)
+    reached = (_reaches(mechanism, least, neighbours, people) for least in _FARTHEST)
     top = max(next((one for one in reached if one is not None), 1.0), 1e-6)
-    first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
-    near = [one for one in _best_for(RATES, first) if one < top]
+    near = [one for one in _best_for(RATES, mechanism, neighbours, people) if one < top]
     return np.unique([*np.linspace(0.0, top, _POINTS), *near])
 
 
-def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
-    """Returns epsilons at which a Gaussian with this advantage has its best tests, and more."""
+def _best_for(rates: Iterable[float], mechanism: Description, neighbours: str,
+              people: int) -> list[float]:
+    """Returns epsilons at which a Gaussian of the same advantage has its best tests, and more."""
+    advantage = float(np.max(curve.curves(mechanism, np.zeros(1), neighbours, people)))
     mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
 
 
-def _reaches(asked: Asked, least: float) -> float | None:
+def _reaches(mechanism: Description, least: float, neighbours: str, people: int) -> float | None:
     """Returns the epsilon of a delta if it is below 700, else None."""
     try:
-        reached = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
+        reached = curve.dearest(mechanism, least, neighbours, people).epsilon
     except ValueError:  # failures alone exceed that delta
         return None
     return reached if reached < 700 else None
 
 
-def _renyi_of(asked: Asked) -> tuple[Any, Any]:
+def _renyi_of(charged: tuple[costs.Charge, ...], neighbours: str,
+              people: int) -> tuple[Any, Any]:
     """Combines the alternatives: the largest rho, and the orders that all of them have."""
-    if not asked.together:
-        return None, None
-    rhos = [renyi.concentrated(cost, *asked[2:]) for cost in asked.costs]
-    each = [renyi.divergences(cost, *asked[2:]) for cost in asked.costs]
+    rhos = [renyi.concentrated(cost, neighbours, people) for cost in charged]
+    each = [renyi.divergences(cost, neighbours, people) for cost in charged]
     if any(one is None for one in (*rhos, *each)):
         return None, None
     largest = np.max(np.asarray(each, np.float64), axis=0)

@@ -54,8 +54,6 @@ class Stated(abc.ABC):
     def from_json(cls, record: dict[str, Any]) -> Self:
         """Returns the statement that `to_json` made `record` of.
 
-        Records of version 0.1.0 and before, with null for infinity, are read too.
-
         Raises:
           ValueError: for what is no such record.
         """
@@ -63,12 +61,10 @@ class Stated(abc.ABC):
             raise ValueError("A statement's record must be a dictionary from Statement.to_json, "
                              f"got {type(record).__name__}.")
         kinds = typing.get_type_hints(cls)
-        needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
-        if wrong := sorted(needed - set(record) | set(record) - set(kinds)):
+        if wrong := sorted({field.name for field in dataclasses.fields(cls)} ^ set(record)):
             raise ValueError(f"The record does not fit the statements of this version: {wrong} are "
                              "missing or unknown.")
-        return cls(**{name: _read(name, value, kinds[name], record)
-                      for name, value in record.items()})
+        return cls(**{name: _read(name, value, kinds[name]) for name, value in record.items()})
 
     @abc.abstractmethod
     def scope(self) -> str:
@@ -173,27 +169,20 @@ def _wrapped(text: str, indent: int = 0) -> str:
     return textwrap.fill(text, 100, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
-def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
-    """Returns a field as before `to_json`; a `ValueError` if the value is not of its type.
-
-    Records of version 0.1.0 and before say null for infinity: where a number must be, that is what
-    null still means.
-    """
+def _read(name: str, value: Any, kind: Any) -> Any:
+    """Returns a field as before `to_json`; a `ValueError` if the value is not of its type."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         (kind,) = (one for one in inside if one is not type(None))
-        # in an old record, the odometer of a milestone
-        infinite = name == "epsilon_if_stopped_by_looking" and record.get("milestone") is not None
-        none = value is None and not infinite
-        return None if none else _read(name, value, kind, record)
+        return None if value is None else _read(name, value, kind)
     if kind is Any:
         return value
     if origin is tuple and isinstance(value, list):
-        return tuple(_read(name, one, inside[0], record) for one in value)
+        return tuple(_read(name, one, inside[0]) for one in value)
     if origin is dict and isinstance(value, dict):
-        return {key: _read(name, one, inside[1], record) for key, one in value.items()}
-    if kind is float and (value in (None, NO_GUARANTEE) or type(value) in (int, float)):
-        return float("inf" if value in (None, NO_GUARANTEE) else value)
+        return {key: _read(name, one, inside[1]) for key, one in value.items()}
+    if kind is float and (value == NO_GUARANTEE or type(value) in (int, float)):
+        return float("inf" if value == NO_GUARANTEE else value)
     if kind in (int, str) and type(value) is kind:
         return value
     raise ValueError(f"{name} of a statement's record must be {kind}, got {value!r}.")
@@ -234,7 +223,7 @@ class Statement(Stated):
         the user's.
       answers: what `profile` gives besides epsilon, if asked for: the largest advantage of attacks,
         true positives at given rates of false ones, and the mu of the closest Gaussian.
-      records: n, the number of records; 0 in records of older versions.
+      records: n, the number of records.
       proven_up_to: None unless `epsilon` is infinite although there is noise. Then no epsilon above
         this one can be proven at `delta`, and the run may have a finite one; 0 if none can be
         proven, as samplers and noise may fail with a probability of `delta` or more.
@@ -269,10 +258,10 @@ class Statement(Stated):
     event: str
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
-    people: int = 1
-    answers: dict[str, Any] | None = None
-    proven_up_to: float | None = None
-    records: int = 0
+    people: int
+    answers: dict[str, Any] | None
+    proven_up_to: float | None
+    records: int
 
     def no_guarantee(self) -> str:
         """Says that there is no guarantee, or up to which epsilon one could be proven."""

@@ -242,7 +242,7 @@ class TuningStatement(statements.Stated):
       accountant: bound, library and version.
       enforced: what the code guarantees.
       assumed: what the user and the operator must see to; each sentence begins with its owner.
-      records: n, the number of records; 0 in records of older versions.
+      records: n, the number of records.
 
     Examples:
         >>> fields = jmm.accounting.TuningStatement.__dataclass_fields__
@@ -272,7 +272,7 @@ class TuningStatement(statements.Stated):
     accountant: str
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
-    records: int = 0
+    records: int
 
     def scope(self) -> str:
         """Returns the choice that epsilon covers, and the method."""

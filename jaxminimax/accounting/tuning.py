@@ -20,9 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import scipy
-
-from jaxminimax.accounting import answers, calibration, gaussian
+from jaxminimax.accounting import answers, calibration, gaussian, roots
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Parallel, Repeat, composed, with_noise
@@ -154,15 +152,6 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
     return e
 
 
-def _root_of(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Finds the zero of a falling function, or the nearest end of the interval."""
-    if falling(low) <= 0:
-        return low
-    if falling(high) >= 0:
-        return high
-    return float(scipy.optimize.brentq(falling, low, high, xtol=1e-13))
-
-
 def gaussian_with(e: float, delta: float) -> float:
     """Returns about the mu at which a Gaussian mechanism has this delta at e >= 0."""
     return gaussian.closest_mu(e, min(max(delta, 1e-280), 1 - 1e-9))
@@ -173,7 +162,7 @@ def gaussian_condition(mu: float, factor: float) -> float:
     def gap(e: float) -> float:
         return math.log(gaussian.delta(mu, e)) - math.log(factor) - e - math.log(-math.expm1(-e))
 
-    return _root_of(gap, 1e-12, 20 * mu * mu + 20 * mu + 200)
+    return roots.zero(gap, 1e-12, 20 * mu * mu + 20 * mu + 200, xtol=1e-13)
 
 
 @functools.lru_cache(maxsize=64)
@@ -186,7 +175,7 @@ def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
             return 50.0
         return min(math.log(gaussian.delta(mu, left)) - math.log(delta / runs.mean), 50.0)
 
-    return math.exp(_root_of(lambda x: -gap(x), -21.0, math.log(50 + epsilon)))
+    return math.exp(roots.zero(lambda x: -gap(x), -21.0, math.log(50 + epsilon), xtol=1e-13))
 
 
 Points = tuple[tuple[float, float], ...]

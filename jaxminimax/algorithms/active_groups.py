@@ -167,10 +167,10 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     Raises:
       ValueError: for numbers out of range.
     """
-    if iterations is None:
-        planning.check_numbers(epsilon=target.epsilon)
+    if iterations is None:  # `rounds` refuses a target without epsilon
         iterations = 4 * rounds(
-            sizes=sizes, epsilon=target.epsilon, delta=target.delta, bound=problem.bound,
+            sizes=sizes, epsilon=target.epsilon,  # type: ignore[arg-type]
+            delta=target.delta, bound=problem.bound,
             diameter=problem.diameter, lipschitz=problem.lipschitz)
     query = groups.GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes),
                                   sampling=sampling or Full())

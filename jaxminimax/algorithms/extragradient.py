@@ -166,9 +166,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     if passes != "many":
         planning.check_numbers(epsilon=epsilon)
         numbers["multiplier"] = target.multiplier()
-    if passes == "one":
-        numbers["radius"] = radius
-    chosen = schedule(**numbers)
+    chosen = single_pass(**numbers, radius=radius) if passes == "one" else schedule(**numbers)
     query = planning.joint_query(bound, population, kind(batch=chosen.batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
                                iterations=chosen.iterations))
@@ -177,7 +175,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     if passes != "one":
         return planning.Plan(hyper, None, False, reasons, gap="weak")
     numbers["multiplier"] = concrete(hyper.query.noise_multiplier.w)
-    chosen = single_pass(**numbers, batch=chosen.batch)
+    chosen = single_pass(**numbers, radius=radius, batch=chosen.batch)
     hyper = dataclasses.replace(hyper, step=Saddle(chosen.step, chosen.step))
     return planning.guaranteed(hyper, chosen.gap_bound, (bound + public_bound) * diameter, *reasons)
 

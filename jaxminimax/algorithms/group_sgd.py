@@ -198,8 +198,7 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     Raises:
       ValueError: for numbers out of range.
     """
-    if iterations is None:
-        planning.check_numbers(epsilon=target.epsilon)
+    if iterations is None:  # `rounds` refuses a target without epsilon
         iterations = rounds(sizes=sizes, dim=dim, epsilon=target.epsilon,  # type: ignore[arg-type]
                             delta=target.delta)
     query = GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes), sampling=sampling or Full())
@@ -231,7 +230,7 @@ def model_regret(hyper: Any, *, dim: int, diameter: float) -> float:
     query, clip = hyper.query, concrete(hyper.query.clip)
     # the second moment of a mean of m records is C^2 at most, but for sums of a random number
     spread = query.sampling.spread() / min(group_batch_sizes(query))
-    less = query.sampling.drawn_less(max(query.sizes))  # samples are drawn among so many rows
+    less = query.sampling.shortfall(max(query.sizes))  # samples are drawn among so many rows
     return bounds.average_gap(
         step=hyper.step, rounds=hyper.iterations + 1, variance=0.0, diameter=diameter,
         second=clip**2 * (1 + spread) + dim * _gradient_noise(query) ** 2) + less * clip * diameter
@@ -278,8 +277,8 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
 
 
 def _gradient_noise(query: GroupGradients) -> float:
-    return (concrete(query.clip) * concrete(grid.check_noise(query))
-            / min(group_batch_sizes(query)))
+    z, clip = concrete(grid.check_noise(query)), concrete(query.clip)
+    return clip * z / min(group_batch_sizes(query))
 
 
 def weight_step(losses: GroupLosses, iterations: int) -> float:

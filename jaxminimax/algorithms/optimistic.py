@@ -221,7 +221,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
             "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
             f"The step is {step * norm.smooth:.3g} / L; up to 1 / (4 L), with equal weights"
             f"{' and full batches' if entropic else ''}, there is one: proved=True."), on="records")
-    gap = bounds.with_redraws(gap, sampling.drawn_less(population), bound=bound,
+    gap = bounds.with_redraws(gap, sampling.shortfall(population), bound=bound,
                               diameter=norm.diameter, public_bound=public_bound)
     own = ("It is on the records themselves: that on the population is larger by what sampling "
            "adds.")

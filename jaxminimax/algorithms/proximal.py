@@ -187,7 +187,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
     numbers: Any = dict(population=population, dim=dim, bound=bound, diameter=diameter,
                         epsilon=epsilon, delta=target.delta)
-    one, whole = passes == "one", smooth + public_smooth
+    one, steep = passes == "one", smooth + public_smooth
     if not one and smooth_difference is not None:
         raise ValueError("smooth_difference is for passes='one': leave it out.")
     if one:
@@ -196,8 +196,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
                         public_bound=public_bound, radius=radius)
         chosen = single_pass(multiplier=target.multiplier(), **numbers)
     else:
-        chosen = multi_pass(smooth=whole, **numbers)
-    query = Resolvent(bound=bound, prox=chosen.prox, lipschitz=whole, diameter=diameter,
+        chosen = multi_pass(smooth=steep, **numbers)
+    query = Resolvent(bound=bound, prox=chosen.prox, lipschitz=steep, diameter=diameter,
                       sampling=(Disjoint if one else FixedSize)(batch=chosen.batch),
                       population=population, assumes="monotone", slack=slack, modulus=modulus,
                       solver=solver)

@@ -144,7 +144,7 @@ class Public:
             checks.count("inner", self.inner, low=2)
 
     @property
-    def whole(self) -> float:
+    def total_bound(self) -> float:
         """L_all = L + P."""
         return self.bound + self.public_bound
 
@@ -183,7 +183,7 @@ class Public:
     def distances(self, base: float, m: int, rounds: int) -> list[float]:
         """D_1, ..., D_T of the theorem, for lambda = `base` and m records a round."""
         far: list[float] = []
-        less = 0.0 if self.slack is not None else self.drawn(m).drawn_less(m)
+        less = 0.0 if self.slack is not None else self.drawn(m).shortfall(m)
         for t in range(1, rounds + 1):
             mu = 4 * base * (2.0**t - 1)
             sampled = self.bound / mu * (1 / math.sqrt(m) + less)
@@ -192,7 +192,7 @@ class Public:
                 certified = sampled + 2 * self.slack * self.bound / (mu * m)
                 far.append(math.hypot(certified, noise * math.sqrt(self.dim)))
             else:
-                start = far[-1] + sampled if far else min(self.far, self.whole / mu)
+                start = far[-1] + sampled if far else min(self.far, self.total_bound / mu)
                 far.append(sampled + self._error(base, m, t, mu, start))
         return far
 
@@ -200,10 +200,10 @@ class Public:
         """e_t, for a round whose start is so far from its solution."""
         k, variance = self.iterates(m), self._variance(m)
         if self.decaying:
-            second = 4 * self.whole**2 + variance  # H^2
+            second = 4 * self.total_bound**2 + variance  # H^2
             return math.sqrt(((k + math.log(k)) * second / mu**2 + 2 * start**2) / (k * (k + 1)))
         hint = float(step_distance(self.bound, base, self.diameter, m, t))
-        steep = self.whole + (0.0 if self.composite else mu * self.diameter)
+        steep = self.total_bound + (0.0 if self.composite else mu * self.diameter)
         excess = math.sqrt((steep**2 + variance) / k) * (start**2 / hint + hint)
         return math.sqrt(excess / mu + (self.diameter**2 / k if self.composite else 0.0))
 
@@ -220,7 +220,7 @@ class Public:
         """The theorem's bound."""
         last, pull, mu, reach = self.terms(base, m, rounds)
         bias = pull * (reach - pull / mu) if 2 * pull <= mu * reach else mu * reach**2 / 4
-        return math.sqrt(2) * self.whole * last + bias
+        return math.sqrt(2) * self.total_bound * last + bias
 
     def base(self, mode: str, kappa: float, m: int, rounds: int) -> float:
         """The regularisation lambda for so many rounds of m records."""
@@ -241,7 +241,7 @@ class Public:
 def guaranteed(hyper: HyperT, public: Public, chosen: Schedule) -> planning.Plan[HyperT]:
     """Returns the plan of a schedule, with the bound for the noise that `public` says."""
     return planning.guaranteed(hyper, public.gap(chosen.base, chosen.population, chosen.rounds),
-                               public.whole * public.diameter, *chosen.why)
+                               public.total_bound * public.diameter, *chosen.why)
 
 
 def step_distance(bound: Any, base: Any, diameter: Any, m: Any, t: Any) -> Any:

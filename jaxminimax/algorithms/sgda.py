@@ -28,6 +28,7 @@ Examples:
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -188,8 +189,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     sampling = Poisson(rate=size / population)
     query = planning.joint_query(bound, population, sampling)
     hyper = target.noise(Hyper(query=query, step=step, iterations=rounds))
-    why = ("Samples are Poisson's, and the noise is calibrated to them.",
-           f"Theorem 2({'b' if smooth is None else 'a'}) of Yang et al. (2022) has this order.")
+    which = "b" if smooth is None else "a"
+    why = (f"Theorem 2({which}) of Yang et al. (2022) has this order, here on Poisson samples.",)
     if diameter is None:
         return planning.Plan(hyper, None, False, (
             "The weak gap, as a rate: for a bound, and for its step, give diameter.", *why),
@@ -197,39 +198,38 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     spread = 1 - size / population
     variance = bounds.fresh_variance(bound=bound, batch=size, dim=dim, spread=spread,
                                      multiplier=concrete(hyper.query.noise_multiplier.w))
-    whole, among = bound + public_bound, {"diameter": diameter, "radius": radius}
+    total, among = bound + public_bound, dict[str, Any](diameter=diameter, radius=radius)
 
     def gap(step: float) -> float:
-        empirical = bounds.average_gap(step=step, rounds=rounds, second=whole**2 + variance,
+        empirical = bounds.average_gap(step=step, rounds=rounds, second=total**2 + variance,
                                        variance=variance, **among)
         moved = bounds.descent_stability(
             population=population, bound=bound, step=step, rounds=rounds, batch=size,
             spread=spread, smooth=steep, public_bound=public_bound)
         return bounds.weak_gap(
             empirical=bounds.with_redraws(
-                empirical, sampling.drawn_less(population), bound=bound, diameter=diameter,
+                empirical, sampling.shortfall(population), bound=bound, diameter=diameter,
                 public_bound=public_bound), stability=moved, bound=bound)
 
     chosen = step.w
     if mode == "tight":
-        longest = math.log(bounds.best_step(rounds=rounds, second=whole**2 + variance, **among))
+        longest = math.log(bounds.best_step(rounds=rounds, second=total**2 + variance, **among))
         chosen = math.exp(scipy.optimize.minimize_scalar(
             lambda x: gap(math.exp(x)), bounds=(longest - 15, longest), method="bounded",
             options={"xatol": 1e-4}).x)
     return planning.guaranteed(
-        dataclasses.replace(hyper, step=Saddle(chosen, chosen)), gap(chosen), whole * diameter,
+        dataclasses.replace(hyper, step=Saddle(chosen, chosen)), gap(chosen), total * diameter,
         "The weak gap, for independent records of which nothing is clipped and each of which has a "
         "monotone operator, by the bounds of `sgda.plan`.", *why, gap="weak")
 
 
 def _one_pass(target: planning.Target, population: int, dim: int, bound: float, batch: int | None,
               public_bound: float, diameter: float, radius: float | None) -> planning.Plan[Hyper]:
-    whole = bound + public_bound
+    total = bound + public_bound
 
     def of(batch: int, multiplier: float) -> tuple[float, float, int, int]:
         rounds, noise = max(1, population // batch), dim * (bound * multiplier / batch) ** 2
-        among = {"rounds": rounds, "second": whole**2 + noise, "diameter": diameter,
-                 "radius": radius}
+        among: Any = dict(rounds=rounds, second=total**2 + noise, diameter=diameter, radius=radius)
         step = bounds.best_step(**among)
         return bounds.average_gap(step=step, variance=bound**2 / batch + noise,
                                   **among), step, batch, rounds
@@ -241,7 +241,7 @@ def _one_pass(target: planning.Target, population: int, dim: int, bound: float, 
                                iterations=max(1, population // batch)))
     gap, step, *_ = of(batch, concrete(hyper.query.noise_multiplier.w))
     return planning.guaranteed(
-        dataclasses.replace(hyper, step=Saddle(step, step)), gap, whole * diameter,
+        dataclasses.replace(hyper, step=Saddle(step, step)), gap, total * diameter,
         "The strong gap of one pass over independent records of which nothing is clipped, by the "
         "bound of `sgda.plan`, after Appendix A.2 of Bassily, Guzman and Menart (2023).")
 

@@ -40,7 +40,6 @@ from jaxminimax.audit import pairs, released, signals
 from jaxminimax.audit.pairs import PAIRS, Rounds
 from jaxminimax.audit.signals import Signal, charged_signal, clopper_pearson, index_signal, signal
 from jaxminimax.base import checks
-from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
 from jaxminimax.mechanism import Query, Repeat, Resolvent
 
@@ -51,10 +50,6 @@ _ENOUGH = 4000  # runs that the signal is measured on
 _FEW = 1000  # with fewer it is not
 _THRESHOLDS = 400
 _COLUMNS = 256  # numbers of a run that the linear statistic weighs one by one
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -262,7 +262,8 @@ def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper
                     new, shown = update(key, state, data, described(noise))
                     return new, jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(shown)])
 
-                both, seen = jax.vmap(jax.vmap(flat, (None, 0)), (0, None))(noise, data)
+                # one after the other, with the noise and without it, under one key
+                both, seen = jax.lax.map(lambda x: jax.vmap(flat, (None, 0))(x, data), noise)
                 return jax.tree.map(lambda x: x[0, on], both), (seen[0], seen[1])
 
             return jax.lax.scan(step, start, length=hyper.iterations)[1]

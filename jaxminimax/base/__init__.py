@@ -11,10 +11,8 @@ def public_names(namespace: Mapping[str, Any], modules: Collection[str] = ()) ->
     """The public names of a module, sorted.
 
     They are the names in its `__all__`. Without one, they are all names without an underscore that
-    were defined in the module or below it, except other modules. A module calls it as
-
-        def __dir__() -> list[str]:
-            return _public_names(globals())
+    were defined in the module or below it, except other modules. `face` makes it the `__dir__` of
+    modules.
 
     Args:
       namespace: `globals()` of the module.

@@ -1,11 +1,11 @@
 """Folders and files that only this user may write, changed by one process at a time.
 
-The folder of a run holds its key and its releases. The folder of compiled programs holds code that
-a later process executes. Another user who could write there would know the noise, or
-choose the code. A file is written under another name, flushed to the disk and then renamed, so that
-a crash or a full disk leaves the former content or the new one. Locks are the operating system's,
-which releases them whenever a process ends; network file systems do not promise them.
-Owners and modes are not checked on systems without them, such as Windows.
+The folder of a run holds its key and its releases. JAX's folder of compiled programs, which
+`keep_programs` makes, holds code that a later process executes. Another user who could write there
+would know the noise, or choose the code. A file is written under another name, flushed to the disk
+and then renamed, so that a crash or a full disk leaves the former content or the new one. Locks are
+the operating system's, which releases them whenever a process ends; network file systems do not
+promise them. Owners and modes are not checked on systems without them, such as Windows.
 """
 
 import contextlib
@@ -136,13 +136,13 @@ def read_bytes(path: str | os.PathLike[str], *, secret: bool = False) -> bytes:
         return file.read()
 
 
-def write(path: str | os.PathLike[str], content: str | bytes, *, mode: int = 0o666,
+def write(path: str | os.PathLike[str], content: str, *, mode: int = 0o666,
           new: bool = False) -> None:
     """Replaces the content of a file; returns when it is on disk.
 
     Args:
       path: the path of the file.
-      content: of the file; text is written as UTF-8.
+      content: text, written as UTF-8.
       mode: the mode of the file, less the umask.
       new: whether the file must not exist yet.
 
@@ -154,7 +154,7 @@ def write(path: str | os.PathLike[str], content: str | bytes, *, mode: int = 0o6
     try:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content.encode())
             file.flush()
             os.fsync(file.fileno())
         (os.link if new else os.replace)(part, path)

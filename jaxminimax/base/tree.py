@@ -81,6 +81,11 @@ def add_compensated(total: PyTree, lost: PyTree, more: PyTree) -> tuple[PyTree, 
     return new, jax.tree.map(two_sum_error, total, more, new)
 
 
+def paths(name: str, x: PyTree) -> list[str]:
+    """Names the leaves, as in name['w'][0]."""
+    return [name + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(x)]
+
+
 def add(x: PyTree, y: PyTree) -> PyTree:
     """Returns x + y in the dtypes of x."""
     return jax.tree.map(lambda a, b: a + b.astype(a.dtype), x, y)

@@ -9,7 +9,3 @@ from jaxminimax.drivers.tuning import Tuned, tune
 
 __all__ = ["Certificate", "Choice", "Run", "Tuned", "certify", "fit", "plan", "plans", "round",
            "run", "stack", "sweep", "tune"]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -1,4 +1,4 @@
-"""Fingerprints of a saved run, in a few keyed words: its rows, its problem, its optimisers.
+"""Fingerprints of a saved run, in a few keyed words: its rows, its round, its machine.
 
 A run that goes on with other rows, or with the same in another order, may read a record twice where
 one reading is charged; with another operator, it repeats with other numbers what a crash made it
@@ -12,9 +12,17 @@ inner sums with probability 2^-66 at most, and `mix` is a bijection. A sum over 
 which device or process held a row, so a run may go on with its data in other places; it takes one
 pass over the data, a chunk at a time. Of records in groups, row j of group i has number
 i n_max + j, wherever it is.
+
+    round     the program of `init` and of one `update`, as JAX traces them, and BLAKE2b of it
+
+with every array and number that they close over, by value. So loss, operator, public term,
+projection, optimiser, schedule, sampling and algorithm count by what they compute, wherever their
+code and numbers are kept, and in every process alike. What the trace does not hold is not seen:
+what a callback computes on the host, and what the round does not read, such as a metric, or a
+number of the problem that is used in sentences alone. A function that iterates over a set of
+strings computes in another order in every process, where its run is refused: sort the set.
 """
 
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -22,7 +30,6 @@ import os
 import pathlib
 import platform
 import re
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,12 +39,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.base import checks, programs
-from jaxminimax.base.types import AnyProblem, GroupProblem, PyTree, Saddle
+from jaxminimax.base.types import Algorithm, AnyProblem, GroupProblem, PyTree, Saddle, with_strategy
 from jaxminimax.placement import sent_rows, sharding
 from jaxminimax.placement.host_data import HostData
+from jaxminimax.releases.watch import update
 
 KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
-_LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")
+ROUND = "operator, loss, public term, projection, optimiser, schedule, start or observe"
+_PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
 # that compilers read, and XLA's flags
 _VARIABLES = ("LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
@@ -51,42 +60,70 @@ def secret(key: jax.Array) -> bytes:
     return hashlib.blake2b(words, digest_size=32, person=b"rows of a run").digest()
 
 
-def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
-           problem: AnyProblem) -> dict[str, str]:
+def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
+           problem: AnyProblem,
+           observe: Callable[[Any], PyTree] = lambda state: ()) -> dict[str, str]:
     """The fingerprints of what a run reads and computes, by what to call them.
 
     Args:
-      key: root key of the run.
+      key: root key of the run, or those of all runs of a sweep.
       z: its initial point; shapes and dtypes count.
       data: leaves `[n, ...]`, `HostData` or on a mesh. Where several processes hold them, all must
         call this.
-      hyper: the algorithm's `Hyper`.
-      problem: see `Problem`, `GroupProblem`; functions that metrics alone call do not count.
+      hyper: the algorithm's `Hyper`, of one run; its numbers are compared elsewhere.
+      algorithm: a module such as `sgda`.
+      problem: see `Problem`, `GroupProblem`. Its round is traced for rows on one device, by one
+        strategy: where rows lie, and how sums are cut, do not count.
+      observe: of a sweep; what is kept of a state.
     """
-    own = secret(key)
+    own, in_groups = secret(key), isinstance(problem, GroupProblem)
+    on_host = isinstance(data, HostData | sent_rows.HostShards)
+    marks = {"data set, or order of its rows": of_rows(
+        own, data, grouped=in_groups and not on_host)}
+    if in_groups and on_host:  # refused later on
+        return marks
+    problem = problem._replace(operator=with_strategy(problem.operator, "vmap"))
     z = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), z)  # wherever it lies
-    # the host's rows are refused later on
-    grouped = isinstance(problem, GroupProblem) and not isinstance(
-        data, HostData | sent_rows.HostShards)
-    return {"data set, or order of its rows": of_rows(own, data, grouped=grouped),
-            **_of_problem(own, z, data, problem),
-            "optimiser, schedule or other function": mark(own, in_words(
-                jax.tree.map(lambda _: None, hyper)).encode())}
+
+    def begun(z: Saddle, hyper: Any) -> Any:
+        return algorithm.init(z, hyper)
+
+    def whole(key: jax.Array, z: Saddle, state: Any, rows: PyTree, hyper: Any) -> Any:
+        state = update(algorithm, key, state, rows, hyper, problem)
+        return begun(z, hyper), state, observe(state)
+
+    traced = jax.make_jaxpr(whole)(jax.ShapeDtypeStruct((), key.dtype), z,
+                                   jax.eval_shape(begun, z, hyper), row_shapes(data), hyper)
+    return marks | {ROUND: mark(own, *_words(traced))}
 
 
-def of_machine(own: bytes, problem: AnyProblem, mesh: Mesh | None) -> dict[str, str]:
+def _words(program: Any) -> Iterator[bytes]:
+    """A traced program, equal in every process: its text, and what it closes over by value."""
+    # without colours, line breaks, addresses, and the order of a set
+    text = re.sub(r"\x1b\[[0-9;]*m| at 0x[0-9a-fA-F]+", "", str(program))
+    text = re.sub(r"frozenset\(\{(.*?)\}\)", lambda one: str(sorted(one[1].split(", "))), text)
+    yield " ".join(text.split()).encode()
+    for x in programs.constants(program):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            yield str(jax.random.key_impl(x)).encode()
+            x = jax.random.key_data(x)
+        yield f"{x.dtype.name}{x.shape}".encode() + np.asarray(x).tobytes()
+
+
+def of_machine(own: bytes, problem: AnyProblem | None = None,
+               mesh: Mesh | None = None) -> dict[str, str]:
     """Fingerprint of all that decides rounding: device, mesh, strategy, versions."""
     # where arrays are made that nobody placed
     device = min(jnp.zeros(()).devices(), key=lambda one: one.id) if mesh is None else (
         mesh.devices.flat[0])
-    how = [getattr(problem.operator, name, None)
+    how = [getattr(getattr(problem, "operator", None), name, None)
            for name in ("strategy", "microbatch", "memory", "precision")]
-    words = (jax.__version__, importlib.metadata.version("jaxlib"), device.platform,
+    words = (*map(importlib.metadata.version, _PACKAGES), device.platform,
              device.device_kind, jnp.result_type(float).name,
              None if mesh is None else dict(mesh.shape), how,
              [checks.flags(), *(os.environ.get(name) or "" for name in _VARIABLES)],
              _instructions() if device.platform == "cpu" else None)
-    return {"device, mesh, strategy or version of JAX": mark(own, repr(words).encode())}
+    return {"device, mesh, strategy or version of a package": mark(own, repr(words).encode())}
 
 
 @functools.cache
@@ -243,124 +280,3 @@ def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
 
     every = np.asarray(multihost_utils.process_allgather(total.view(np.uint32)))
     return np.ascontiguousarray(every).view(np.uint64).sum(0, dtype=np.uint64)
-
-
-# --- functions ---
-
-
-def _of_problem(own: bytes, z: Saddle, data: PyTree, problem: AnyProblem) -> dict[str, str]:
-    grouped = isinstance(problem, GroupProblem)
-    record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1 + grouped:], x.dtype),
-                          row_shapes(data))
-    key = (jax.random.key(0, impl="threefry2x32"),) if problem.random else ()
-    if isinstance(problem, GroupProblem):
-        fields = {name: x for name, x in problem._asdict().items()
-                  if not callable(x) and name != "random"}  # which the programs show
-        return {"operator": _program(own, problem.operator, Saddle(z.w, ()), record, *key),
-                "loss": _program(own, problem.loss, z.w, record, *key),
-                "projection": _program(own, problem.project, z.w),
-                "constant of the loss": mark(own, repr(fields).encode())}
-    return {"operator": _program(own, problem.operator, z, record, *key),
-            "public term": "" if problem.public is None else _program(own, problem.public, z, *key),
-            "projection": _program(own, problem.project, z)}
-
-
-def _program(own: bytes, function: Callable[..., Any], *arguments: Any) -> str:
-    """Hashes a traced function: its equations, and the values of what it closes over."""
-    traced = jax.make_jaxpr(function)(*arguments)
-    return mark(own, plain(str(traced)).encode(), *(
-        in_words(x).encode() for x in programs.constants(traced)))
-
-
-# --- static values in words that are the same in every process: rules, functions, objects ---
-#
-# Functions count by their code, their defaults and what they close over; a user's also by the
-# globals that they read, for a rule that is changed there is another rule; objects by what they
-# hold.
-
-
-def plain(text: str) -> str:
-    """Removes addresses, colours and line breaks, which are other ones in every process."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    return " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
-
-
-def in_words(x: Any, seen: frozenset[int] = frozenset()) -> str:
-    """A static value in words: functions by their code, and by what they close over.
-
-    Args:
-      x: the value.
-      seen: identities of the functions and objects that it is a part of.
-    """
-    def spelled(*parts: Any) -> str:
-        return "(" + ", ".join(in_words(part, seen) for part in parts) + ")"
-
-    if isinstance(x, np.ndarray | np.generic | jax.Array):
-        if isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return f"key of {jax.random.key_impl(x)}" + spelled(jax.random.key_data(x))
-        array = np.asarray(x)
-        return f"{array.dtype.name}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    writes: Any = type(x).__repr__
-    bare = writes is object.__repr__ and hasattr(x, "__dict__")
-    if bare or (callable(x) and not isinstance(x, type)):
-        if id(x) in seen:  # a function that closes over itself
-            return "again"
-        seen = seen | {id(x)}
-    name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', type(x).__qualname__)}"
-    match x:
-        case functools.partial():
-            return "partial" + spelled(x.func, x.args, x.keywords)
-        case types.FunctionType():
-            cells = tuple(cell.cell_contents for cell in x.__closure__ or ())
-            return name + spelled(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
-                                  *_globals_of(x))
-        case types.MethodType():
-            return name + spelled(x.__func__, x.__self__)
-        case types.CodeType():
-            return f"{x.co_code.hex()} {x.co_names}" + spelled(*x.co_consts)
-        case types.ModuleType():
-            return x.__name__
-        case dict():
-            return "dict" + spelled(*x.items())
-        case frozenset() | set():
-            return "set" + str(sorted(in_words(one, seen) for one in x))
-        case tuple() | list():
-            return type(x).__qualname__ + spelled(*x)
-    if callable(getattr(x, "__wrapped__", None)):  # jitted, or decorated otherwise
-        return name + spelled(x.__wrapped__)
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return name + spelled(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
-                              *_own_methods(type(x)))
-    if bare or (callable(x) and hasattr(x, "__dict__") and not isinstance(x, type)):
-        return name + spelled(plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
-                              *_own_methods(type(x)))
-    return plain(repr(x))
-
-
-def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The globals that a user's function reads, by name; other libraries have versions.
-
-    Of modules that it reads, only their names count: keep rules, and their numbers, in the
-    module that uses them.
-    """
-    if (function.__module__ or "").split(".")[0] in _LIBRARIES:
-        return []
-    return [(name, function.__globals__[name]) for name in sorted(_names(function.__code__))
-            if not isinstance(function.__globals__.get(name), types.ModuleType | type | None)]
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Names of globals and attributes that code, or code within it, reads."""
-    return set(code.co_names).union(*(
-        _names(x) for x in code.co_consts if isinstance(x, types.CodeType)))
-
-
-def _own_methods(kind: type) -> list[tuple[str, Any]]:
-    """Methods, properties and plain numbers of a class that is not of a library, by name."""
-    own = [base for base in kind.__mro__ if base is not object and
-           base.__module__.split(".")[0] not in (*_LIBRARIES, "abc", "flax", "equinox", "haiku")]
-    methods = [(name, getattr(value, "__func__", getattr(value, "fget", value)))
-               for base in own for name, value in sorted(vars(base).items())
-               if not name.startswith("__")]
-    return [(name, value) for name, value in methods
-            if isinstance(value, types.FunctionType | int | float | str | tuple)]

@@ -34,7 +34,7 @@ from jaxminimax.drivers import fingerprint, runs, saved_runs
 from jaxminimax.placement import agreement, host_data, sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window
 from jaxminimax.placement.sent_rows import HostShards, on_mesh
-from jaxminimax.releases import reading
+from jaxminimax.releases import reading, record_isolation
 from jaxminimax.releases.watch import update
 
 _BYTES = 2**26  # of the rows that are sent together, by default
@@ -54,6 +54,13 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
         return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
     return jax.lax.fori_loop(0, rounds, step, state)
+
+
+def _piece(rows: PyTree, *args: Any) -> Any:
+    """Makes rounds, unless their program closes over one of the data's arrays."""
+    record_isolation.check_constants(
+        _advance.trace(*args).jaxpr, rows.data if isinstance(rows, HostShards) else rows, "update")
+    return _advance(*args)
 
 
 def _copied(x: jax.Array) -> jax.Array:
@@ -79,7 +86,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     rows, or of the same in another order, in which a record could be read twice. To compare them,
     all rows are read once more when a run with `checkpoint` starts, and keyed hashes are saved,
     which only the owner of the key can use to test anything about the data. Functions are compared
-    as this version of JAX traces them, and optimisers by their code: go on with the versions that a
+    by the round that they make, as this version of JAX traces it: go on with the versions that a
     run began with.
 
     With `mesh`, the rows are spread over its axis "data", or those of every group if the problem is
@@ -191,7 +198,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
             state = sharding.replicated(state, mesh)
             places = tuple(x.sharding for x in jax.tree.leaves(state))
         if checkpoint is not None:
-            marks = fingerprint.of_run(key, sharding.arrays(z), placed, hyper, problem)
+            marks = fingerprint.of_run(key, sharding.arrays(z), placed, hyper, algorithm,
+                                        problem)
             booking.bind(z, marks, problem, mesh)
             promise |= marks
             if mesh is not None:
@@ -211,15 +219,15 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                 for rounds in pieces:
                     for share, count in supply.piece(rounds):
                         supply.wait(state)
-                        state = _advance(state, key, share, hyper, jnp.int32(count),
-                                         runs.Functions.of(algorithm), problem, places)
+                        state = _piece(placed, state, key, share, hyper, jnp.int32(count),
+                                       runs.Functions.of(algorithm), problem, places)
                     done += rounds
                     booking.begin(done)
                     folder.save(done, state)
                     if bar is not None:
                         bar.update(rounds)
                     if callback is not None:
-                        with programs.briefly(None):  # the caller may train by another loss in it
+                        with programs.briefly(False):  # the caller may train by another loss in it
                             callback(sharding.on_host(state))
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
                                             neighbours=neighbours, alongside=alongside,

@@ -138,7 +138,6 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     _check_different(keys)
     checks.exact_arithmetic()
     hypers, lengths = lengths_of(hypers, len(keys), algorithm)
-    runs.check_functions(algorithm, z, jax.tree.map(lambda x: x[0], hypers), data, observe)
     traced = programs.is_traced(keys, z, data, hypers)
     if checkpoint is not None:
         saved_runs.check_folder(checkpoint, keys)
@@ -151,6 +150,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         raise ValueError("A sweep inside jit or vmap, or of several processes, cannot save its "
                          "runs or charge a ledger: leave checkpoint and ledger out.")
     if traced:
+        runs.check_functions(algorithm, z, jax.tree.map(lambda x: x[0], hypers), data, observe)
         return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, *how, progress))
     if checkpoint is None and ledger is None and name is None:
         return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), arrays(data), hypers,
@@ -163,9 +163,9 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     with saved_runs.Booking(ledger, keys, _all_runs(algorithm, hypers, lengths, keys.shape[1]),
                             promise, name, checkpoint is not None, **stated) as booking:
         if checkpoint is not None:
-            marks = fingerprint.of_run(keys, arrays(z), arrays(data), hypers, problem) | {
-                "observe": fingerprint.mark(fingerprint.secret(keys),
-                                            fingerprint.in_words(observe).encode())}
+            marks = fingerprint.of_run(keys, arrays(z), arrays(data),
+                                       jax.tree.map(lambda x: x[0], hypers), algorithm, problem,
+                                       observe)
             booking.bind(z, marks, problem)
             promise |= marks
         with saved_runs.Folder(checkpoint, promise, keep=None) as folder:

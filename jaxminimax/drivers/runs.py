@@ -201,7 +201,6 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     arguments.records(data)
     checks.takes("observe", observe, "state")
     composed.check(algorithm.mechanism(hyper))
-    check_functions(algorithm, z, hyper, data, observe)
     return Run(*_full_run(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
 
 
@@ -209,7 +208,9 @@ def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
               problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     """Runs all rounds, as a program of its own or as a part of the traced one."""
     if programs.is_traced(key, z, data, hyper):
+        check_functions(algorithm, z, hyper, data, observe)
         return _rounds(key, z, data, hyper, algorithm, problem, observe)
+    jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
     return call_kept(_compiled, key, z, data, hyper, algorithm, problem, observe)
 
 
@@ -217,8 +218,7 @@ def check_functions(algorithm: Algorithm[Any, Any], z: Saddle, hyper: Any, data:
                     observe: Callable[[Any], PyTree] = nothing) -> None:
     """Refuses an `init` or an `observe` that closes over one of the data's arrays.
 
-    What they get does not depend on the data, so that all they can read of them is a closure. An
-    `init` also refuses settings by their numbers here.
+    What they get does not depend on the data, so that all they can read of them is a closure.
 
     Args:
       algorithm: as in `run`.
@@ -247,7 +247,7 @@ def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
       data: what the releases read.
       hyper: the algorithm's settings.
       algorithm: a module such as `sgda`.
-      *rest: further arguments of the program.
+      *rest: further arguments of the program: problem, `observe` and others.
 
     Raises:
       ValueError: for a program that closes over one of the data's arrays.
@@ -255,7 +255,13 @@ def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
     functions = Functions.of(algorithm)
     traced = program.trace(key, z, data, hyper, functions, *rest)
     # it may have been traced for other data of the same shapes: what it closes over is compared
-    record_isolation.check_constants(traced.jaxpr, data)
+    try:
+        record_isolation.check_constants(traced.jaxpr, data)
+    except ValueError:
+        _, observe, *_ = rest
+        check_functions(algorithm, z, hyper if key.ndim == 0 else jax.tree.map(
+            lambda x: x[0], hyper), data, observe)  # which names the function
+        raise
     return program(key, z, data, hyper, functions, *rest)
 
 

@@ -17,15 +17,15 @@ import numpy as np
 
 from jaxminimax.accounting import TuningStatement, stating, tuning
 from jaxminimax.base import arguments, checks, identity
-from jaxminimax.base.random_bits import fold_in, random_words
+from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.drivers.runs import Functions
 from jaxminimax.mechanism import Full, Query, Repeat, composed, repetitions
 from jaxminimax.placement.sharding import Sharded, arrays
+from jaxminimax.releases import release_keys
 from jaxminimax.releases.sums import release
 
-_CANDIDATE, _TRAINING, _SCORE = 0, 1, 2  # what the key of a run is folded with
 _LOW = 32  # bits of the second of two words
 _PADDING = 6  # times the expected number of runs, where the largest one is always made
 
@@ -236,9 +236,6 @@ def _check_apart(data: PyTree, held_out: PyTree) -> None:
 
 
 # --- the program: runs one after the other, of which the best one leaves ---
-#
-# Keys: that of the search is folded with 0 for the number of runs, and with k = 1, 2, ... for run
-# k; the key of a run with 0 for its candidate, 1 for its training, 2 for the release of its score.
 
 
 def cumulative(runs: repetitions.Repetitions) -> tuple[np.ndarray, np.ndarray]:
@@ -296,19 +293,19 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
     """
     candidates = jax.tree.leaves(hypers)[0].shape[0]
     hypers, lengths = many_runs.lengths_of(hypers, candidates, algorithm)
-    count = number_of_runs(fold_in(key, 0), table)
+    count = number_of_runs(release_keys.run_count_key(key), table)
     last = table[0].shape[0] + 1
 
     def single(number: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         """Makes run `number` = 1, 2, ...: state, score, candidate."""
-        own = fold_in(key, number)
+        own = release_keys.search_keys(key, number)
         # as good as uniform; it need not be, as every candidate is charged as the dearest
-        drawn = random_words(fold_in(own, _CANDIDATE), (2,))[0] % candidates
+        drawn = random_words(own.candidate, (2,))[0] % candidates
         hyper = jax.tree.map(lambda x: x[drawn], hypers)
-        state = runs.whole_run(fold_in(own, _TRAINING), z, data, hyper, algorithm, problem,
-                               lengths, drawn, hide_time)
+        state = runs.whole_run(own.training, z, data, hyper, algorithm, problem, lengths, drawn,
+                               hide_time)
         at = Saddle(jnp.zeros((), jnp.float32), point(state))
-        released = release(fold_in(own, _SCORE), score, jnp.int32(0), scored, at, rows).w
+        released = release(own.score, score, jnp.int32(0), scored, at, rows).w
         return state, released, drawn.astype(jnp.int32)
 
     # one run at a time is not mapped over: its conditions stay conditions

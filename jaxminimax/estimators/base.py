@@ -9,8 +9,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
-from jaxminimax.base import checks, identity, random_bits, row_names
+from jaxminimax.base import checks, identity, row_names
 from jaxminimax.noise import secret_key
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import certified, notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
@@ -92,7 +93,6 @@ class PrivateEstimator(BaseEstimator):
                              "it is public which they are; tables.train gives them weight 0.")
         table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
         target = self._target(y)
-        key = self._key()
         owners, most = self._owners(X, owners)
         index = records.by_person(len(y), owners, most)
         unit = self.unit or ("one row" if owners is None and self.people == 1 else "one person" + (
@@ -111,6 +111,7 @@ class PrivateEstimator(BaseEstimator):
         noted = (*notes.before(schema, len(index), columns_of(table),
                                owned=self.people > 1 or owners is not None), *chosen.notes())
         notes.warn(noted)
+        keys = release_keys.training_keys(self._key(), bool(paid))
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
             same = identity.unit_of(self.people, None if owners is None else most)
@@ -119,18 +120,17 @@ class PrivateEstimator(BaseEstimator):
         for described in paid:
             cells = records.records(schema.charged_cells(table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
-                random_bits.fold_in_on_host(key, 1), described, cells.x[rest], cells.weight[rest]))
+                keys.ranges, described, cells.x[rest], cells.weight[rest]))
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
-            random_bits.fold_in_on_host(key, 0), records.Records(*(x[rest] for x in rows)), kept,
-            schema, chosen,
+            keys, records.Records(*(x[rest] for x in rows)), kept, schema, chosen,
             unit=unit, noted=noted, assumed=(
                 how, self._public, *(() if owners is None else (identity.NAMES,)),
                 *(() if self.random_state is None else (_SEEDED,))))
         if of is not None:
             self.scorer_ = certified.certified(
-                random_bits.fold_in_on_host(key, 2), self.scorer_,
-                rows.x[of.held.rows, 0], rows.y[of.held.rows, 0], of, unit=unit)
+                keys.certificate, self.scorer_, rows.x[of.held.rows, 0],
+                rows.y[of.held.rows, 0], of, unit=unit)
         self.statement_ = self.scorer_.statement
         return self
 
@@ -268,10 +268,10 @@ class PrivateEstimator(BaseEstimator):
         how = {} if kept is None else {"sizes": kept.sizes, "by_label": kept.by_label}
         return rule.defaults(population, schema, **how, **numbers)
 
-    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, **stated: Any) -> scorer.Scorer:
+    def _trained(self, keys: release_keys.TrainingKeys, rows: records.Records, kept: Any,
+                 schema: Schema, chosen: Any, **stated: Any) -> scorer.Scorer:
         """Returns what was trained."""
-        return training.train_records(key, rows, schema, chosen, groups=kept, **stated)
+        return training.train_records(keys, rows, schema, chosen, groups=kept, **stated)
 
 
 class Scored:

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -12,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base import checks, row_names
 from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer, Scored
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import columns, fair, records, scorer
 from jaxminimax.tables.schema import Schema
 
@@ -58,13 +58,14 @@ class PrivateAUCClassifier(PrivateScorer):
     _: dataclasses.KW_ONLY
     class_weight: Any = None
 
-    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> scorer.Scorer:
+    def _trained(self, keys: release_keys.TrainingKeys, rows: records.Records, kept: Any,
+                 schema: Schema, chosen: Any, assumed: tuple[str, ...] = (),
+                 **stated: Any) -> scorer.Scorer:
         weights = self._weights()
         if isinstance(weights, list):
             assumed = (*assumed, "The weights of the classes are public: they were not chosen by "
                                  "looking at these records.")
-        return super()._trained(key, rows, kept, schema, chosen, class_weight=weights,
+        return super()._trained(keys, rows, kept, schema, chosen, class_weight=weights,
                                 assumed=assumed, **stated)
 
     def _target(self, y: Any) -> np.ndarray:
@@ -359,10 +360,11 @@ class PrivateFairClassifier(PrivateScorer):
         return fair.fair_defaults(population, schema, len(self.groups_), weight=self.weight,
                                   kind=self.kind, **numbers)
 
-    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> scorer.Scorer:
+    def _trained(self, keys: release_keys.TrainingKeys, rows: records.Records, kept: Any,
+                 schema: Schema, chosen: Any, assumed: tuple[str, ...] = (),
+                 **stated: Any) -> scorer.Scorer:
         which = ": these are those that occur." if self._as_they_occur else "."
-        return fair.train_fair(key, rows, kept, schema, chosen, **stated, assumed=(
+        return fair.train_fair(keys, rows, kept, schema, chosen, **stated, assumed=(
             *assumed, "Which groups there are is public" + which))
 
 

@@ -5,7 +5,6 @@ what they cost. Neither has another source. What a sampling or a description is 
 `sampling` and `description` list the questions that each answers, `costs` how answers add up.
 """
 
-from jaxminimax.base import public_names as _public_names
 from jaxminimax.mechanism.composed import *
 from jaxminimax.mechanism.correlated import *
 from jaxminimax.mechanism.costs import *
@@ -23,7 +22,3 @@ from jaxminimax.mechanism.repetitions import *
 from jaxminimax.mechanism.resolvent import *
 from jaxminimax.mechanism.sampling import *
 from jaxminimax.mechanism.solutions import *
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())

@@ -299,6 +299,10 @@ class CyclicPoisson(Sampling):
             return costs.gaussian(windows, z)
         return self._of_part.charge(windows, z, self._largest(population))
 
+    def shortfall(self, population: int) -> float:
+        """Returns the shortfall of samples of a part."""
+        return self._of_part.shortfall(self._largest(population))
+
     def correlation(self, population: int) -> InTurn:
         """A record has one coin in `parts` releases."""
         return InTurn(self.parts)

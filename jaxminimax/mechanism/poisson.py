@@ -112,6 +112,16 @@ class Poisson(Sampling):
         """The part s: every record is drawn with a probability between q (1 - s) and q."""
         return _seldom(float(self.rate), int(population), self.capacity)
 
+    def shortfall(self, population: int) -> float:
+        """P[the other records fill the slots, and the record is not drawn], given that all fit.
+
+        It is (1 - q) b(c) / C(c), b the probabilities of the others' number, C the distribution
+        function of a sample's size, c the slots: P[a record is drawn | all fit] is q (1 - that).
+        """
+        most, law = self._room(population)[1], scipy.stats.binom
+        alone = (1 - self.rate) * law.pmf(most, population - 1, self.rate)
+        return float(alone / law.cdf(most, population, self.rate))
+
     def charge(self, times: int, z: float, population: int) -> Charge:
         """Charges a Poisson-subsampled Gaussian mechanism of the realised rate."""
         room, most = self._room(population)

@@ -261,8 +261,8 @@ class Sampling(abc.ABC):
                          f"{self!r}: which group is read next is not known in advance, so groups "
                          "have no passes and no parts in turn.")
 
-    def drawn_less(self, population: int) -> float:
-        """The part by which a record is drawn less often than the batch size says, at most.
+    def shortfall(self, population: int) -> float:
+        """The part by which the mean of a release falls short of that of all records.
 
         A matter of utility: 0, unless samples are drawn again until they fit.
         """

@@ -22,10 +22,5 @@ bits in float64, and what is in doubt then (one in two million of these at 22 bi
 integers, whose word is final. So the numbers are the same on all machines and in all precisions.
 """
 
-from jaxminimax.base import public_names as _public_names
 from jaxminimax.noise._sampler import *
 from jaxminimax.noise.floats import *
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())

@@ -1,12 +1,7 @@
 """Places of the rows: on one device, on the devices of a mesh, on the host."""
 
-from jaxminimax.base import public_names as _public_names
 from jaxminimax.placement.agreement import agree as agree
 from jaxminimax.placement.host_data import HostData as HostData
 from jaxminimax.placement.sharding import Sharded as Sharded
 from jaxminimax.placement.sharding import own_rows as own_rows
 from jaxminimax.placement.sharding import shard as shard
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())

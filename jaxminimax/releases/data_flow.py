@@ -32,13 +32,17 @@ programs inside operations too. QED.
 If `init`, `observe`, the starting point and what functions close over do not depend on the data,
 then by induction over rounds the transcript is the adaptive composition of the releases, and post-
 processing. That no two releases have one key and number is decided as far as a program shows it.
-Numbers that are computed of the releases made before are compared in the first 16 rounds; one that
-depends on a loop in another way may still repeat, which `check` counts while rounds run. What
+Numbers and keys that are computed of the releases made before, and of the iterations of scans, are
+compared in the first 16 rounds and iterations; others may still repeat, which `check` counts while
+rounds run. Draws under the key are independent of the noise, as releases fold in numbers from 2^31
+on, which a round may not; of a number that is not known here, that is assumed. Under a `vmap` all
+branches run, so none may hold a release and an effect. What
 Python reads before a round or between rounds, and the inside of a release, no program of a round
 shows.
 """
 
-import pathlib
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -46,17 +50,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import programs
+from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree
 
-_LIBRARIES = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__).parents[1]),
-              "<frozen")
-# operations that run the program in their parameters once, with their operands
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-          "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "call")
-_PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+# operations whose results are their operands, one by one
+_SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "sharding_constraint")
 ROUNDS = "rounds"  # the loop over rounds that a driver makes
-_ROUNDS = 16  # whose numbers are computed
+_ROUNDS = 16  # whose numbers are computed, and so many iterations of each loop inside
+_MOMENTS = 512  # of one release, at most
+# what depends on more than its operands, or on the run's key itself
+_UNKNOWN = ("random_bits", "random_gamma", "private_release", "axis_index")
 _AGAIN = ("so with one noise, and their difference has none: count on between them, derive a key "
           "for each by jax.random.fold_in, or describe each in a part of its own of a Sequence.")
 
@@ -83,7 +86,8 @@ class Key(NamedTuple):
 
 
 Label = Rows | Read | Key | None
-Counted = Callable[[np.ndarray], np.ndarray]  # of releases made before, in several rounds
+# of a moment: releases made before the round, and iterations of the loops inside, outer ones first
+Counted = Callable[[tuple[int, ...]], Any]
 
 
 class Value(NamedTuple):
@@ -93,7 +97,8 @@ class Value(NamedTuple):
       label: what of the data or of the key it holds; None if it is clean.
       varies: the loops in whose iterations it may differ.
       origin: a number of how it is computed; equal ones are of equal values.
-      counted: its value as a function of the releases made before, where that is all it depends on.
+      counted: its value as a function of the moment, where that is all it depends on; of keys, if
+        the run's key were another one.
     """
 
     label: Label = None
@@ -110,7 +115,7 @@ class _Release(NamedTuple):
       key: its key.
       number: its number.
       decided: the loops in which predicates that decide whether it is made may differ.
-      occurs: whether it is made, as a function of the releases before it; None if not known.
+      occurs: whether it is made, as a function of the moment; None if not known.
       loops: the loops that it is in, outer ones first.
       branches: numbers of the branches that it is in, by their conditional.
       operands: origins of all that it gets.
@@ -128,12 +133,14 @@ class _Release(NamedTuple):
     line: str
 
 
-def check(program: Any, data: PyTree, state: PyTree, results: PyTree, rounds: int | None) -> None:
+def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: PyTree,
+          rounds: int | None) -> None:
     """Refuses a round that reads data past its releases, or releases twice with one noise.
 
     Args:
       program: its closed jaxpr, a function of the key and the leaves of `state` and `data`, in this
         order, of which the first results are those of `results`.
+      key: the run's, of which the generator is read.
       data: the rows; arrays that the program closes over are compared with these.
       state: the state that the round gets.
       results: the state that it returns.
@@ -142,19 +149,17 @@ def check(program: Any, data: PyTree, state: PyTree, results: PyTree, rounds: in
     Raises:
       ValueError: naming the leaf of the state, the leaf of the data, the operation and the line.
     """
-    names = [f"data{jax.tree_util.keystr(path)}" for path, _ in
-             jax.tree_util.tree_leaves_with_path(data)]
-    leaves, before = jax.tree.leaves(data), len(jax.tree.leaves(state))
+    names = tree.paths("data", data)
+    leaves, count = jax.tree.leaves(data), len(jax.tree.leaves(state))
     flow = _Flow({id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
                   for name, x in zip(names, leaves, strict=True)})
     jaxpr = program.jaxpr
-    paths = [jax.tree_util.keystr(path) for path, _ in
-             jax.tree_util.tree_leaves_with_path(results)]
-    arguments = [Value(Key(), origin="key")]
-    for k, (x, y) in enumerate(zip(jaxpr.invars[1: 1 + before], jaxpr.outvars, strict=False)):
+    paths = tree.paths("", results)
+    arguments = [Value(Key(), origin="key", counted=_another_key(str(jax.random.key_impl(key))))]
+    for k, (x, y) in enumerate(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars, strict=False)):
         # a leaf of the state that every round hands on as it is says nothing about the round
         arguments.append(Value(None, frozenset() if x is y else frozenset([ROUNDS]), ("state", k),
-                               (lambda t: t) if paths[k] == ".spent" else None))
+                               _spent(x.aval.dtype) if paths[k] == ".spent" else None))
     arguments += [Value(Rows(k, name), origin=name) for k, name in enumerate(names)]
     outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Where())
     for path, value in zip(paths, outs, strict=False):
@@ -162,10 +167,11 @@ def check(program: Any, data: PyTree, state: PyTree, results: PyTree, rounds: in
             raise ValueError(f"update returns data past a release: state{path} is "
                              f"{_text(value.label)}. Only what a release function returns is "
                              "private: release it, or compute it from what is released.")
-    _check_loops(flow.releases, rounds)
     after = outs[paths.index(".spent")].counted if ".spent" in paths else None
-    if after is not None:
-        _check_counted(flow.releases, after, _ROUNDS if rounds is None else min(rounds, _ROUNDS))
+    before = [] if after is None else _numbers(after, _ROUNDS if rounds is None else min(
+        rounds, _ROUNDS))
+    _check_loops(flow.releases, rounds, bool(before))
+    _check_counted(flow.releases, before)
 
 
 class _Where(NamedTuple):
@@ -184,7 +190,7 @@ class _Where(NamedTuple):
     decided: frozenset[Any] = frozenset()
     loops: tuple[Any, ...] = ()
     branches: dict[Any, int] = {}  # noqa: RUF012
-    occurs: Counted | None = lambda t: np.ones(t.shape, bool)
+    occurs: Counted | None = lambda at: True
     path: tuple[int, ...] = ()
 
     def inside(self, e: Any, **how: Any) -> "_Where":
@@ -200,12 +206,13 @@ class _Flow:
         self.releases: list[_Release] = []
         self.origins: dict[Any, int] = {}
 
-    def constant(self, x: Any) -> Value:
+    def constant(self, x: Any, dtype: Any = None) -> Value:
         """An array or a number that the program closes over."""
         number = x.item() if isinstance(x, np.generic | np.ndarray) and not x.shape else x
         if not isinstance(number, int | float):
-            return Value(self.rows.get(id(x)), origin=("array", id(x)))
-        return Value(origin=number, counted=lambda t: np.full(t.shape, number))
+            return Value(self.rows.get(id(x)), origin=("array", id(x)),
+                         counted=None if programs.is_traced(x) else lambda at: x)
+        return Value(origin=number, counted=lambda at: np.asarray(number, dtype))
 
     def run(self, jaxpr: Any, constants: Sequence[Value], arguments: Sequence[Value],
             where: _Where) -> list[Value]:
@@ -213,7 +220,7 @@ class _Flow:
             zip(jaxpr.invars, arguments, strict=True))
 
         def value(x: Any) -> Value:
-            return self.constant(x.val) if hasattr(x, "val") else values_of[x]
+            return self.constant(x.val, x.aval.dtype) if hasattr(x, "val") else values_of[x]
 
         for equation in jaxpr.eqns:
             results = self.equation(equation, [value(x) for x in equation.invars], where)
@@ -229,34 +236,41 @@ class _Flow:
         name, params = e.primitive.name, e.params
         if name == "private_release":
             return self.release(e, values, where)
-        if name in _CALLS:
-            program = next((params[x] for x in _PROGRAMS if x in params), None)
-            inputs = getattr(program, "jaxpr", program).invars if program else ()
-            if len(inputs) == len(values):
-                return self.inner(program, values, where.inside(e))
+        program = programs.called(e)
+        if program is not None:
+            return self.inner(program, values, where.inside(e))
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
+        counted = _counted(e, values)
         if control is not None:
-            return control(e, values, where)
+            if name != "scan":
+                _check_branches(e)
+            return [x._replace(counted=x.counted or now) for x, now in zip(
+                control(e, values, where), counted, strict=True)]
         if name != "public_key":
             _check_hidden(e, _join([x.label for x in values], None) or where.under)
+        _check_fold(e, values, where)
         label, varies = self.label(e, values), frozenset().union(*(x.varies for x in values))
-        how = (name, *((x, _hashable(y)) for x, y in params.items()), *(x.origin for x in values))
+        # of two calls of the host, or reads of what is written to, results may differ
+        again = len(self.origins) if _calls_host(e) else None
+        how = (name, again, *((x, _hashable(y)) for x, y in params.items()),
+               *(x.origin for x in values))
         origin = self.origins.setdefault(how, len(self.origins))
-        return [Value(label, varies, ("computed", origin, k), _counted(e, values))
-                for k in range(len(e.outvars))]
+        labels = [x.label for x in values] if name in _SAME else [label] * len(e.outvars)
+        return [Value(x, varies, ("computed", origin, k), now)
+                for k, (x, now) in enumerate(zip(labels, counted, strict=True))]
 
     def label(self, e: Any, values: list[Value]) -> Label:
         """The label of the results of an operation without a program inside."""
         label = _join([x.label for x in values], None)
         if isinstance(label, Key):
-            if e.primitive.name == "random_bits":
+            if e.primitive.name in ("random_bits", "random_gamma"):
                 return None  # a draw
             if all(jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key) for x in e.outvars):
                 return label
         return _read(label, e)
 
     def release(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
-        operands, line = e.params["operands"].split(values), _line(e)
+        operands, line = e.params["operands"].split(values), programs.line(e)
         if where.under is not None:
             raise ValueError(f"update decides by what is {_text(where.under)} whether it makes a "
                              f"release ({line}).")
@@ -266,12 +280,12 @@ class _Flow:
                     f"A release ({line}) gets what is {_text(value.label)}, elsewhere than as its "
                     "data: its key, its point, its settings and what its problem closes over may "
                     "depend on what was released only.")
-        for leaf, value in enumerate(operands.data):
-            if not isinstance(value.label, Rows) or value.label.number != leaf or (
+        for place, value in enumerate(operands.data):
+            if not isinstance(value.label, Rows) or value.label.number != place or (
                     e.params["mapped"]):
                 what = ("mapped over by vmap" if e.params["mapped"] else
                         "not of the round's data" if value.label is None else _text(value.label))
-                raise ValueError(f"A release ({line}) gets rows that are {what}, as leaf {leaf}: "
+                raise ValueError(f"A release ({line}) gets rows that are {what}, as leaf {place}: "
                                  "hand it the data as update gets them, whole and in order, and "
                                  "change a record in the operator.")
         if not all(isinstance(x.label, Key) for x in operands.key) or not operands.key:
@@ -299,39 +313,46 @@ class _Flow:
             e.outvars, zip(*branches, strict=True), strict=True)]
 
     def loop(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
-        p, token = e.params, (id(e), where.path)
+        p, token = e.params, (id(e), where.path, 0)
         first, second = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
         for_cond, for_body, carry = values[:first], values[first:second], values[second:]
         body, mark = p["body_jaxpr"], len(self.releases)
         carry = _moving(token, carry, body.jaxpr.invars[second - first:], body.jaxpr.outvars)
-        where, goes_on = where.inside(e, loops=(*where.loops, token), occurs=None), Value()
+        where, goes_on = where.inside(e, loops=(*where.loops, token), occurs=None), None
         while True:
             del self.releases[mark:]  # of a pass with labels that were too low
-            here = where._replace(under=where.under or _read(goes_on.label, e))
+            here = where._replace(under=where.under or _read(goes_on, e))
             (new,) = self.inner(p["cond_jaxpr"], for_cond + carry, here)
             here = where._replace(under=where.under or _read(new.label, e))
             outs = self.inner(body, for_body + carry, here)
             after = [_carried(old, x, e) if new.label is None else
                      _joined([new, old, x], e, old.origin)
                      for old, x in zip(carry, outs, strict=True)]
-            if (after, new) == (carry, goes_on):
+            if (after, new.label) == (carry, goes_on):
                 return _left(token, carry)
-            carry, goes_on = after, new
+            carry, goes_on = after, new.label
 
     def scan(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
-        p, token = e.params, (id(e), where.path)
+        p, token = e.params, (id(e), where.path, e.params["length"])
         first, second = p["num_consts"], p["num_consts"] + p["num_carry"]
         constants, carry = values[:first], values[first:second]
-        slices = [Value(_sliced(x.label, e), x.varies | {token}, (token, "slice", k))
+        depth, computed = len(where.loops) + 1, list[Counted | None]()
+        slices = [Value(_sliced(x.label, e), x.varies | {token}, (token, "slice", k),
+                        _slice(x.counted, depth, p["length"] - 1 if p["reverse"] else None))
                   for k, x in enumerate(values[second:])]
         body, mark = p["jaxpr"], len(self.releases)
-        carry = _moving(token, carry, body.jaxpr.invars[first:second], body.jaxpr.outvars)
-        here = where.inside(e, loops=(*where.loops, token), occurs=None)
+        start = carry
+        carry = [x if y.counted is not None and x is y else x._replace(
+            counted=_iterated(y.counted, computed, k, depth)) for k, (x, y) in enumerate(zip(
+                _moving(token, start, body.jaxpr.invars[first:second], body.jaxpr.outvars),
+                start, strict=True))]
+        here = where.inside(e, loops=(*where.loops, token))
         while True:
             del self.releases[mark:]
             outs = self.inner(body, constants + carry + slices, here)
             after = [_carried(old, x, e) for old, x in zip(carry, outs[:len(carry)], strict=True)]
             if after == carry:
+                computed += [x.counted for x in outs]
                 stacked = [Value(_sliced(x.label, e), x.varies | {token})
                            for x in outs[len(carry):]]
                 return _left(token, carry + stacked)
@@ -352,7 +373,7 @@ def _carried(old: Value, new: Value, e: Any) -> Value:
     else:
         label = _join([_read(old.label, e), _read(new.label, e)], None)
     return Value(label, old.varies | new.varies, old.origin,
-                 old.counted if old.origin == new.origin else None)
+                 None if new.counted is None else old.counted)
 
 
 def _left(token: Any, values: list[Value]) -> list[Value]:
@@ -377,7 +398,8 @@ def _join(labels: Sequence[Label], e: Any) -> Label:
 
 
 def _read(label: Label, e: Any) -> Label:
-    return Read(label.name, e.primitive.name, _line(e)) if isinstance(label, Rows | Key) else label
+    return (Read(label.name, e.primitive.name, programs.line(e))
+            if isinstance(label, Rows | Key) else label)
 
 
 def _sliced(label: Label, e: Any) -> Label:
@@ -391,37 +413,61 @@ def _text(label: Any) -> str:
     return f"{label.name} itself"
 
 
-def _line(e: Any) -> str:
-    """The innermost line outside of JAX and of the library that made an operation."""
-    frames = getattr(e.source_info.traceback, "frames", ())
-    theirs = [x for x in frames if not x.file_name.startswith(_LIBRARIES)]
-    return f"{pathlib.Path(theirs[0].file_name).name}:{theirs[0].line_num}" if theirs else "?"
-
-
 def _check_hidden(e: Any, label: Label) -> None:
     """Refuses an operation that hands out what is not clean, or hides a release; see the module."""
-    name = e.primitive.name
     inside = programs.equations(list(e.params.values()))
     if any(x.primitive.name == "private_release" for x in inside):
-        raise ValueError(f"update makes a release inside {name} ({_line(e)}), of rows that are not "
-                         "the data's own there: hand the data to a release outside of it.")
-    unwritten = {"pallas_call", "empty"} & {x.primitive.name for x in (e, *inside)}
+        raise ValueError(f"update makes a release inside {e.primitive.name} ({programs.line(e)}), "
+                         "of rows that are not the data's own there: hand the data to a release "
+                         "outside of it.")
+    unwritten = {"pallas_call", "empty", "empty_ref"} & {x.primitive.name for x in (e, *inside)}
     if unwritten:
-        raise ValueError(f"update calls {unwritten.pop()} outside of a release ({_line(e)}), which "
-                         "may read memory that nobody wrote: compute it by jax.numpy, or inside "
-                         "the operator.")
+        raise ValueError(f"update calls {unwritten.pop()} outside of a release "
+                         f"({programs.line(e)}), which may read memory that nobody wrote: compute "
+                         "it by jax.numpy, or inside the operator.")
     for x in (e, *inside):
-        if label is not None and (x.effects or "callback" in x.primitive.name
-                                  or x.primitive.name.startswith(("ffi", "custom_vmap"))):
+        if label is not None and (x.effects or programs.calls_host(x)
+                                  or x.primitive.name.startswith("custom_vmap")):
             raise ValueError(f"update tells the host, or writes to, what is {_text(label)}: "
-                             f"{x.primitive.name}, {_line(e)}. Only what a release function "
-                             "returns is private.")
+                             f"{x.primitive.name}, {programs.line(e)}. Only what a release "
+                             "function returns is private.")
 
 
-def _check_loops(releases: list[_Release], rounds: int | None) -> None:
-    """Refuses releases whose key and number are the same in all iterations, or begin anew."""
+def _check_branches(e: Any) -> None:
+    """Refuses effects next to releases in a branch or a loop that a `vmap` runs for all lanes.
+
+    Of a condition that differs from lane to lane all branches are run, and one is chosen. Their
+    releases may have one noise, which is safe while one of them is seen.
+    """
+    if _calls_host(e) and any(x.primitive.name == "private_release" for x in _all(e)):
+        raise ValueError(f"update tells the host of a release inside {e.primitive.name} "
+                         f"({programs.line(e)}). Under sweep or vmap every branch is run, and "
+                         "would tell: return what was released, and print it after that.")
+
+
+def _check_fold(e: Any, values: list[Value], where: _Where) -> None:
+    """Refuses keys that those of releases are derived by, `release_keys.Keys`, as far as is known.
+
+    Noise that is drawn under them again is not independent of what is released.
+    """
+    if e.primitive.name != "random_fold_in" or not isinstance(values[0].label, Key):
+        return
+    number = values[1].counted
+    if number is not None and np.any(np.asarray(number((0,) * (1 + len(where.loops)))) >= 2**31):
+        raise ValueError("update folds a number from 2^31 on into the run's key "
+                         f"({programs.line(e)}), as releases do, whose noise it may draw again: "
+                         "fold in a smaller one.")
+
+
+def _check_loops(releases: list[_Release], rounds: int | None, compared: bool) -> None:
+    """Refuses releases whose key and number are the same in all iterations, or begin anew.
+
+    Whether decisions make up for that is known only where numbers are `compared`.
+    """
     for place, one in enumerate(releases):
-        changes = one.key.varies | one.number.varies | one.decided
+        changes = one.key.varies | one.number.varies
+        if compared and None not in (one.occurs, one.number.counted, one.key.counted):
+            changes |= one.decided
         for loop in (*([] if rounds == 1 else [ROUNDS]), *one.loops):
             if loop not in changes:
                 what = "every round" if loop is ROUNDS else "every iteration of a loop"
@@ -444,62 +490,128 @@ def _check_loops(releases: list[_Release], rounds: int | None) -> None:
                                  f"description under one key, {_AGAIN}")
 
 
-def _check_counted(releases: list[_Release], after: Counted, rounds: int) -> None:
+def _numbers(after: Counted, rounds: int) -> list[int]:
+    """The releases made before each of the first rounds; [] if rounds do not make equally many."""
+    each = int(after((0,)))
+    before = [each * t for t in range(rounds)]
+    return before if all(int(after((x,))) == x + each for x in before) else []
+
+
+def _check_counted(releases: list[_Release], before: list[int]) -> None:
     """Refuses two releases of the first rounds that have one key and one number.
 
     Args:
       releases: of a round.
-      after: the releases made after a round, by those made before.
-      rounds: that are looked at.
+      before: releases made before these rounds.
     """
-    each = after(np.zeros(1, int))[0]
-    before, met = each * np.arange(rounds), dict[Any, Any]()
-    if not np.array_equal(after(before), before + each):
-        return
+    met = dict[Any, Any]()
     for one in releases:
-        if one.occurs is None or one.number.counted is None or ROUNDS in one.key.varies:
+        number, occurs = one.number.counted, one.occurs
+        if number is None or occurs is None or (one.key.counted is None and one.key.varies):
             continue
-        for t, number, occurs in zip(range(rounds), one.number.counted(before), one.occurs(before),
-                                   strict=True):
-            use = (one.stream, one.key.origin, int(number))
-            if occurs and met.setdefault(use, (t, one.operands)) != (t, one.operands):
-                raise ValueError(f"update makes two releases number {number} of one description "
-                                 f"under one key, in rounds {met[use][0]} and {t} ({one.line}), "
-                                 f"{_AGAIN}")
+        moments: Any = itertools.product(*(range(min(loop[-1], _ROUNDS)) for loop in one.loops),
+                                         enumerate(before))
+        for *iterations, (t, x) in itertools.islice(moments, _MOMENTS):
+            at = (x, *iterations)
+            for lane, use in enumerate(_uses(one, number(at), at) if occurs(at) else []):
+                here = (t, *iterations, lane, one.operands)
+                if (other := met.setdefault((one.stream, *use), here)) != here:
+                    raise ValueError(f"update makes two releases number {use[1]} of one "
+                                     f"description under one key, in rounds {other[0]} and {t} "
+                                     f"({one.line}), {_AGAIN}")
 
 
-# --- numbers that are computed of the releases made before ---
+def _uses(one: _Release, number: Any, at: tuple[int, ...]) -> list[tuple[Any, int]]:
+    """Key and number of a release, of every lane of a vmap."""
+    numbers, keys = np.ravel(number), [one.key.origin]
+    if one.key.counted is not None:
+        with jax.ensure_compile_time_eval():
+            words = np.asarray(jax.random.key_data(one.key.counted(at)))
+        keys = [x.tobytes() for x in words.reshape(-1, words.shape[-1])]
+    return [(keys[k % len(keys)], int(numbers[k % len(numbers)]))
+            for k in range(max(len(keys), len(numbers)))]
+
+
+# --- values that are computed of the releases made before, and of iterations ---
+
+
+def _spent(dtype: Any) -> Counted:
+    return lambda at: np.asarray(at[0], dtype)
+
+
+def _another_key(generator: str) -> Counted:
+    """In place of the run's, of which only the derivation counts."""
+    def key(at: tuple[int, ...]) -> Any:
+        with jax.ensure_compile_time_eval():
+            return jax.random.key(0, impl=generator)
+
+    return key
 
 
 def _both(occurs: Counted | None, which: Counted | None, branch: int) -> Counted | None:
     """The condition for a release in a branch."""
     if occurs is None or which is None:
         return None
-    return lambda t: occurs(t) & (which(t) == branch)
+    return lambda at: occurs(at) and int(which(at)) == branch
 
 
-def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.trunc(np.true_divide(x, y)).astype(int)
-
-
-_ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divided, "rem": np.fmod,
-    "max": np.maximum, "min": np.minimum, "neg": np.negative, "sign": np.sign, "eq": np.equal,
-    "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal, "and": np.bitwise_and, "or": np.bitwise_or, "not": np.logical_not,
-    "select_n": lambda which, *cases: np.choose(which.astype(int), cases),
-    "clamp": lambda low, x, high: np.clip(x, low, high),
-    "convert_element_type": lambda x: x}
-
-
-def _counted(e: Any, values: list[Value]) -> Counted | None:
-    """The result of an operation on whole numbers that releases made before decide, if so."""
-    does, inputs = _ARITHMETIC.get(e.primitive.name), [x.counted for x in values]
-    if does is None or None in inputs or e.outvars[0].aval.shape or jnp.issubdtype(
-            e.outvars[0].aval.dtype, jnp.inexact):
+def _slice(of: Counted | None, depth: int, last: int | None) -> Counted | None:
+    """Slices of an array for the scan at this depth, in reverse if `last` is its last iteration."""
+    if of is None:
         return None
-    return lambda t: does(*(x(t) for x in inputs))  # type: ignore[misc]
+
+    def slice_of(at: tuple[int, ...]) -> Any:
+        with jax.ensure_compile_time_eval():
+            return of(at)[at[depth] if last is None else last - at[depth]]
+
+    return slice_of
+
+
+def _iterated(start: Counted | None, computed: list[Counted | None], k: int,
+              depth: int) -> Counted | None:
+    """Carry k of the scan at this depth, whose body computes `computed` in the iteration before."""
+    if start is None:
+        return None
+
+    @functools.cache
+    def carry(at: tuple[int, ...]) -> Any:
+        last: Any = computed[k]
+        return last((*at[:depth], at[depth] - 1)) if at[depth] else start(at)
+
+    return carry
+
+
+def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
+    """The results of an operation whose operands are counted."""
+    inputs = [x.counted for x in values if x.counted is not None]
+    if len(inputs) < len(values) or _calls_host(e) or any(
+            x.primitive.name in _UNKNOWN for x in _all(e)):
+        return [None] * len(e.outvars)
+
+    @functools.cache
+    def results(at: tuple[int, ...]) -> Any:
+        with jax.ensure_compile_time_eval():
+            value = e.primitive.bind(*(x(at) for x in inputs), **e.params)
+        return value if e.primitive.multiple_results else [value]
+
+    def result(k: int) -> Counted:
+        return lambda at: results(at)[k]
+
+    return [result(k) for k in range(len(e.outvars))]
+
+
+def _all(e: Any) -> list[Any]:
+    """An operation, and those of the programs inside it, but not inside a release."""
+    every = [e, *programs.equations(list(e.params.values()))]
+    hidden = {id(x) for release in every if release.primitive.name == "private_release"
+              for x in programs.equations(release.params["program"])}
+    return [x for x in every if id(x) not in hidden]
+
+
+def _calls_host(e: Any) -> bool:
+    """True for a call of the host or a `Ref`, also inside; programs hand up their effects."""
+    return any(programs.calls_host(x) or (
+        x.effects and not programs.equations(list(x.params.values()))) for x in _all(e))
 
 
 def _hashable(x: Any) -> Any:

@@ -10,6 +10,7 @@ closed by `nan_if_refused`.
 """
 
 import dataclasses
+import warnings
 from types import UnionType
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.gradients import unmoved
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
 from jaxminimax.mechanism import Repeat, description, grid
 from jaxminimax.placement import host_data, sharding
@@ -154,12 +156,15 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
     axes = check_layout(data, mechanism, place)
     # before a record is read: sensitivity needs operators of one record each
     operator = release_keys.operator_of(problem)
-    value = record_isolation.check(operator, z, data, axes, facts.sizes, problem.random)
+    program, value, record = record_isolation.check(
+        operator, z, data, axes, facts.sizes, problem.random)
     arguments.players("The operator's value", value, "like z")
     for name, norm in facts.clip._asdict().items():
         if norm is not None:
             arguments.same_shapes(getattr(value, name), getattr(z, name),
                                   f"The operator's value for {name}", f"z.{name}")
+    for text in unmoved.notes(program, value, z, record, facts.clip):
+        warnings.warn(text, unmoved.UnmovedWarning, stacklevel=2)
     clipped = dataclasses.replace(clipped_sum(operator, facts.clip, joint=facts.joint),
                                   counted=facts.counts is not None, shared=shared)
     # what rounding to the grid costs grows with the number of coordinates

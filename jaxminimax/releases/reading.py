@@ -315,7 +315,7 @@ def read_groups(data: PyTree, sizes: tuple[int, ...],
 
 
 def is_in(data: PyTree, place: Place) -> jax.Array:
-    """Whether there is a record at a place, by the data's shapes alone, bool `[]`."""
+    """Returns whether there is a record at a place, bool `[]`, by the data's shapes alone."""
     exists = jnp.array(True)
     for index, length in zip(place, opening.check_place(data, place), strict=True):
         exists &= (index >= 0) & (index < length)

@@ -4,8 +4,12 @@ Sensitivities rest on it: clipping bounds what a record adds by its own operator
 to the operators of others. Found are mistakes, such as statistics of a batch or a loss that
 contrasts a record with the others. What a program cannot show stays assumed, and statements say so:
 numbers that were computed from the data beforehand, such as a mean, look like any others.
+
+A record leaves by its clipped operator alone, so a program that tells the host what it computes, by
+a print or a callback without a result, is refused too.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,20 +23,22 @@ from jaxminimax.base.types import PyTree
 from jaxminimax.placement import host_data, sharding
 
 _TELLING = 16  # an axis as long as the data means something from this length on
-_HOST = ("pure_callback", "io_callback", "ffi_call")
 _OF_ALL = ("rng_bit_generator", "rng_uniform")  # that draw for a batch from one key
-_ONE_BY_ONE = (None, "sequential", "sequential_unrolled")  # how a vmap may call the host
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
-          sizes: tuple[int, ...] = (), drawn: bool = False) -> PyTree:
+          sizes: tuple[int, ...] = (), drawn: bool = False) -> tuple[Any, PyTree, PyTree]:
     """Refuses an operator or a loss that sees more of the data than the record it is given.
 
-    One trace on the shapes of one record. Refused are
+    One trace on the shapes of one record, with the programs inside its operations: those of control
+    flow, and those that are handed to an operation as a parameter. Refused are
 
-    * functions with a batching rule of their own (`custom_vmap`), calls of the host that get a
-      whole batch, keys of a device's own generator, and collectives over named axes: under the vmap
-      over records they see all;
+    * prints, callbacks and other calls of the host, whatever they are handed, since a record may
+      also decide whether they happen. A call without side effects that gets one record at a time is
+      let through: its result is clipped like any number; what else that code does with the record,
+      no program shows;
+    * functions with a batching rule of their own (`custom_vmap`), keys of a device's own generator,
+      and collectives over named axes: under the vmap over records they see all;
     * arrays that the function closes over and that are one of the data's, or have a leading axis as
       long as the data. Lengths below 16 are not compared, nor those of an axis of the point or of a
       record: matrices that act on these are the likelier explanation.
@@ -46,8 +52,8 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
       drawn: whether the function draws, so that a record has the words of a key with it.
 
     Returns:
-      Shapes and dtypes of the function's value. What the function itself raises on a record gets a
-      note with the record's shapes.
+      The traced program, and shapes and dtypes of the function's value and of a record. What the
+      function itself raises on a record gets a note with the record's shapes.
 
     Raises:
       ValueError: naming what reads other records and the way out; for arithmetic that is not sound.
@@ -80,7 +86,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     lengths = {n for n in (sum(sizes), *_lengths(data, rows, axes)) if n >= _TELLING} - own
     for x in programs.constants(traced):
         _check_closed_over(x, rows, lengths, axes, sizes)
-    return value
+    return traced, value, record
 
 
 def check_constants(program: Any, data: PyTree, name: str = "The operator") -> None:
@@ -103,6 +109,8 @@ def check_constants(program: Any, data: PyTree, name: str = "The operator") -> N
 
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
     """The rows, and how many of their leading axes number them."""
+    if isinstance(data, host_data.HostData):  # readers have no numbers here
+        return [x for x in jax.tree.leaves(data.rows) if isinstance(x, np.ndarray)], axes
     if isinstance(data, host_data.Window):
         # [k, c, ...] of releases and slots; on a mesh [k, S, c, ...]
         return data.rows, 2 + (data.mesh is not None)
@@ -124,37 +132,30 @@ def _check_equations(equations: list[Any]) -> None:
     """One pass over a traced program, since every round of a run is checked when it is traced."""
     for equation in equations:
         name, params = equation.primitive.name, equation.params
-        if name == "custom_vmap_call" and not _is_ours(params.get("rule")):
+        # the library's own rule looks at a mask and no more
+        if name == "custom_vmap_call" and inspect.unwrap(
+                params.get("rule"), stop=lambda x: x is tree.any_lane_rule) is not (
+                    tree.any_lane_rule):
             raise ValueError("The operator calls a function with a batching rule of its own "
                              "(custom_vmap), which is handed all records of a batch at once: write "
                              "it for one record, without custom_vmap or sequential_vmap.")
-        if name in _HOST and params.get("vmap_method") not in _ONE_BY_ONE:
-            raise ValueError(f"The operator calls the host ({name}) with vmap_method="
-                             f"{params['vmap_method']!r}, which hands it all records of a batch at "
-                             "once: use vmap_method='sequential'.")
-        of_all = name in _OF_ALL
-        for x in (*equation.invars, *equation.outvars):
-            of_all = of_all or "rbg" in str(getattr(x.aval, "dtype", ""))
-        if of_all:
+        if programs.calls_host(equation) and (params.get("has_side_effect") or not str(
+                params.get("vmap_method")).startswith("sequential")):
+            raise ValueError(f"The operator calls the host ({name}, {programs.line(equation)}): "
+                             "prints and callbacks see records without noise. Leave them out, or "
+                             "compute a number by jax.pure_callback, vmap_method='sequential'.")
+        if name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", ""))
+                                  for x in (*equation.invars, *equation.outvars)):
             raise ValueError("The operator draws from a key of a device's own generator (rbg), "
                              "which draws for all records of a batch at once, from the first one's "
                              "key: use impl='threefry2x32', or a problem with random=True.")
-        named = []  # axes of a vmap or a mesh; those of the record's own arrays are numbers
-        for axes in (params.get("axes"), params.get("axis_name")):
-            for x in axes if isinstance(axes, tuple | list) else (axes,):
-                if x is not None and not isinstance(x, int | np.integer):
-                    named.append(x)
+        # axes of a vmap or a mesh; those of the record's own arrays are numbers
+        named = [x for x in jax.tree.leaves((params.get("axes"), params.get("axis_name")))
+                 if not isinstance(x, int | np.integer)]
         if named:
             raise ValueError(f"The operator uses the collective {name} over {named}, so it reads "
                              "what other records or runs compute: write it for one record, without "
                              "axis names.")
-
-
-def _is_ours(rule: Any) -> bool:
-    """Returns whether a batching rule is the library's, which looks at a mask and no more."""
-    while rule is not None and rule is not tree.any_lane_rule:
-        rule = getattr(rule, "__wrapped__", None)
-    return rule is tree.any_lane_rule
 
 
 def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int,

@@ -1,4 +1,4 @@
-"""The keys of a release, each for one use, and those of operators that draw.
+"""The keys of a release, each for one use, of operators that draw, of a training and of a search.
 
 All of them are derived from the run's key here. Samplers, noise and operators take theirs from
 `Opened.keys`.
@@ -37,12 +37,13 @@ certificate is of the operators that are minimised, not of their mean over rho.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxminimax.base.random_bits import fold_in, threefry, threefry_key
+from jaxminimax.base.random_bits import fold_in, fold_in_on_host, threefry, threefry_key
 from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.mechanism.description import Answered, Kind
@@ -150,6 +151,85 @@ class Keys:
     def counts(self) -> jax.Array:
         """The key of the noise on counts of records within the clip norms."""
         return fold_in(self.noise, _COUNTS)
+
+
+# --- keys of what makes several releases with keys of their own ---
+
+
+class TrainingKeys(NamedTuple):
+    """The keys of a table's training; each is of one release, or of the run that it is named for.
+
+    With f = `fold_in`, b = f(root, 0) where ranges are charged and b = root where not, m = f(b, 0):
+
+        ranges f(root, 1), moments m, rounds f(b, 1), group losses f(m, 1), second moments f(m, 2),
+        calibration f(m, 3), shares of groups f(m, 4), certificate f(m, 5).
+
+    No two releases draw a word from one key and counter. f(k, i) is the permutation threefry_k at
+    (0, i), so f(k, i) != f(k, j) for i != j. Releases of key k use f(k; stream, 2^31 + number) and
+    what descends from it (`Keys`), passes of an order f(k, 2^32 - 1) and marks of a run
+    f(k, 2^31 - 1). The numbers above are at most 5, so that all counters under one key differ, and
+    m may be the key of the moments and the parent of five others. Keys under different parents are
+    equal only where threefry under two keys has one output, 2^-64 a pair of random bits:
+    `training_keys` compares all and refuses. (Of a key of rbg, f folds each half.)
+
+    A further training of the same root, of a curve, has `root_of_training`. So a new release is a
+    new field here, and its number is one that was never used under m.
+    """
+
+    ranges: Any  # None where no ranges are charged
+    moments: jax.Array
+    rounds: jax.Array
+    group_losses: jax.Array
+    second_moments: jax.Array
+    calibration: jax.Array
+    group_shares: jax.Array
+    certificate: jax.Array
+
+
+def training_keys(root: jax.Array, charged: bool) -> TrainingKeys:
+    """Derives the keys of a training.
+
+    Args:
+      root: a secret key, for this training only.
+      charged: whether it releases ranges.
+
+    Raises:
+      ValueError: for a root of which two of them are equal.
+    """
+    ranges, base = (fold_in_on_host(root, 1), fold_in_on_host(root, 0)) if charged else (None, root)
+    moments = fold_in_on_host(base, 0)
+    keys = TrainingKeys(ranges, moments, fold_in_on_host(base, 1),
+                        *(fold_in_on_host(moments, number) for number in range(1, 6)))
+    words = [tuple(np.ravel(jax.random.key_data(x)).tolist()) for x in keys if x is not None]
+    if len(set(words)) < len(words):
+        raise ValueError("Two releases of a training would have one key, by a chance of 2^-64: "
+                         "draw another key, noise.secret_key().")
+    return keys
+
+
+def root_of_training(key: jax.Array, number: int) -> jax.Array:
+    """The root of training `number` = 0, 1, ... of one key; that of the first is the key itself."""
+    # f(key, 0) and f(key, 1) are of the first training
+    return fold_in_on_host(key, number + 1) if number else key
+
+
+class SearchKeys(NamedTuple):
+    """The keys of run k = 1, 2, ... of a search: f(f(key, k), 0), 1 and 2, with f = `fold_in`."""
+
+    candidate: jax.Array
+    training: jax.Array
+    score: jax.Array
+
+
+def search_keys(key: jax.Array, number: jax.typing.ArrayLike) -> SearchKeys:
+    """Derives the keys of run `number` of a search."""
+    own = fold_in(key, number)
+    return SearchKeys(*(fold_in(own, use) for use in range(3)))
+
+
+def run_count_key(key: jax.Array) -> jax.Array:
+    """The key that the number of runs of a search is drawn from; runs begin at 1."""
+    return fold_in(key, 0)
 
 
 # --- operators that draw ---

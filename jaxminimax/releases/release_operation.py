@@ -124,7 +124,7 @@ def _batched(values: Sequence[Any], axes: Sequence[Any], *, program: Any, operan
              mapped: bool) -> tuple[list[Any], list[int]]:
     """The release of every lane, as one operation; it keeps that its data were mapped over."""
     lanes = operands.split([axis is not None for axis in axes])
-    if any(lanes.rest) and not any(lanes.key + lanes.number + lanes.data):
+    if any(lanes.rest + lanes.settings) and not any(lanes.key + lanes.number + lanes.data):
         raise ValueError("vmap makes releases at several points, or with several closures, with "
                          "one key and one number, so with one noise: their differences have none. "
                          "Map over the key, or over the number, as well.")

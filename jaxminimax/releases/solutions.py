@@ -237,7 +237,8 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     _check_covered(mechanism, problem)
     sizes = mechanism.sizes
     opening.check_layout(data, mechanism)
-    record_isolation.check(problem.loss, w, data, 2, sizes)
+    # of its gradient, with the rules of derivatives that a loss may have of its own
+    record_isolation.check(jax.grad(problem.loss), w, data, 2, sizes)
     opened = opening.open_release(key, mechanism, spent, w, data)
     opening.check_size(opened.point, mechanism.parameters)
     data = opened.data

@@ -30,14 +30,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import checks
-from jaxminimax.base import public_names as _public_names
 
 Risks = Callable[[jax.Array], jax.Array]
 Project = Callable[[jax.Array], jax.Array]
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
 
 
 class CertifiedPoint(NamedTuple):

@@ -23,13 +23,13 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, epsilon
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import Sequence
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import check, columns, files, notes, processes, records, report, training
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
 from jaxminimax.tables.unfinished import PAGE, REPORT, UNFINISHED, results_locked
 
-_STRENGTHS = (1.0, 1000.0)  # C: with the usual regularisation, and with nearly none
-_NEVER = 1e-12  # probability of a class that no row trained
+STRENGTHS = (1.0, 1000.0)  # C: with the usual regularisation, and with nearly none
 _TRAIN = "trains a private scorer of a table"
 
 
@@ -149,9 +149,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
     ledger = processes.in_first(lambda: None if args.ledger is None else Ledger(args.ledger))
     scorers, kept = [], None if folder is None or mesh is not None else folder / UNFINISHED
     for k, target in enumerate((args.epsilon, *args.curve)):
-        key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
-        if key is not None and k:
-            key = jax.random.fold_in(key, k + 1)
+        key = None if args.seed is None else release_keys.root_of_training(
+            jax.random.key(args.seed, impl="threefry2x32"), k)
         scorers.append(training.train(
             rows, schema, epsilon=target, delta=args.delta, key=key, ledger=ledger, name=args.name,
             progress=sys.stderr.isatty() and not (args.quiet or args.json), unit=args.unit,
@@ -221,11 +220,11 @@ def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
         best = measured(schema, test, reference(schema, rows, test))
         return {**measured(schema, test, scores), **without,
                 **{f"{name}_reference": number for name, number in best.items()}}
-    held, y, auc, error, plain = schema.labels(test), schema.labels(rows), None, None, None
-    if len(np.unique(held)) == 2:
-        auc, error = area(scores, held)
-        if len(np.unique(y)) == 2:
-            plain = regression(schema.features(rows), y, schema.features(test), held)
+    y, auc, error, plain = schema.labels(test), None, None, None
+    if len(np.unique(y)) == 2:
+        auc, error = area(scores, y)
+        if len(np.unique(schema.labels(rows))) == 2:
+            plain = max(area(reference(schema, rows, test, strength=c), y)[0] for c in STRENGTHS)
     return {"auc": auc, "auc_standard_error": error, "auc_reference": plain, **without}
 
 
@@ -257,36 +256,40 @@ def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float |
             "mean_absolute_error": float(metrics.mean_absolute_error(truth, guess))}
 
 
-def reference(schema: Schema, rows: Any, test: Any, model: Any = None) -> np.ndarray:
+def reference(schema: Schema, rows: Any, test: Any, model: Any = None, *,
+              strength: float = 1.0) -> np.ndarray:
     """Returns the scores of a model without privacy on rows held out, as a scorer's.
 
     Args:
       schema: of the table.
       rows: of the training set; those without a label are left out.
       test: rows held out.
-      model: of scikit-learn; None: a logistic regression of classes, a ridge regression of numbers.
+      model: of scikit-learn, of features that are standardised by the training rows; None: a ridge
+        regression of numbers, a logistic regression of all other labels.
+      strength: C of the logistic regression.
+
+    Raises:
+      ImportError: without scikit-learn.
     """
-    from sklearn.linear_model import LogisticRegression, Ridge
-
+    try:
+        from sklearn import linear_model, pipeline, preprocessing
+    except ImportError as error:
+        raise ImportError("a reference without privacy needs scikit-learn: pip install "
+                          "'jaxminimax[sklearn]'") from error
     x, y, z = schema.features(rows), schema.labels(rows), schema.features(test)
-    kept = records.labelled(y)
-    if isinstance(schema.target, columns.Category):
-        fit = _standardised(model or LogisticRegression(max_iter=1000)).fit(
-            x[kept], y[kept].argmax(1))
-        scores = np.full((len(z), y.shape[1]), np.log(_NEVER))
-        scores[:, fit.classes_] = fit.predict_log_proba(z)
-        return scores
-    assert schema.target is not None
-    low, high = schema.target.low, schema.target.high
-    fit = _standardised(model or Ridge()).fit(x[kept], y[kept])
-    return low + (high - low) / 2 * (1 + fit.predict(z))
-
-
-def _standardised(model: Any) -> Any:
-    """Returns a model of features that it standardises by the training rows."""
-    from sklearn import pipeline, preprocessing
-
-    return pipeline.make_pipeline(preprocessing.StandardScaler(), model)
+    kept, target = records.labelled(y), schema.target
+    if model is None:
+        model = (linear_model.Ridge() if isinstance(target, columns.Number)
+                 else linear_model.LogisticRegression(C=strength, max_iter=1000))
+    fit = pipeline.make_pipeline(preprocessing.StandardScaler(), model).fit(
+        x[kept], y[kept].argmax(1) if isinstance(target, columns.Category) else y[kept])
+    if target is None:
+        return np.asarray(fit.decision_function(z))
+    if isinstance(target, columns.Number):
+        return target.low + (target.high - target.low) / 2 * (1 + fit.predict(z))
+    scores = np.full((len(z), y.shape[1]), np.log(1e-12))  # of classes that no row trained
+    scores[:, fit.classes_] = fit.predict_log_proba(z)
+    return scores
 
 
 def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
@@ -312,24 +315,3 @@ def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
         return float(wins.mean()), None
     return float(wins.mean()), float(np.sqrt(
         wins.var(ddof=1) / len(wins) + losses.var(ddof=1) / len(losses)))
-
-
-def regression(x: np.ndarray, y: np.ndarray, z: np.ndarray, held: np.ndarray) -> float:
-    """Returns the AUC of a logistic regression without privacy, the better of two strengths.
-
-    Args:
-      x: features of the training rows, `[n, d]`.
-      y: their labels, in {0, 1}, with both.
-      z: features of the rows held out.
-      held: their labels, with both.
-
-    Raises:
-      ImportError: without scikit-learn.
-    """
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise ImportError("a reference without privacy needs scikit-learn: pip install "
-                          "'jaxminimax[sklearn]'") from error
-    fits = (_standardised(LogisticRegression(C=c, max_iter=1000)).fit(x, y) for c in _STRENGTHS)
-    return max(area(fit.decision_function(z), held)[0] for fit in fits)

@@ -26,11 +26,11 @@ import optax
 from jaxminimax.accounting import calibrate, statement
 from jaxminimax.algorithms import descent, sgda
 from jaxminimax.base import checks
-from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
 from jaxminimax.mechanism import Description, Query, Repeat, Sequence, budget_split
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import notes, records, rule, scorer, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
@@ -158,13 +158,13 @@ def _trained(key: jax.Array, start: Saddle, data: PyTree, hyper: sgda.Hyper, sha
     return run(key, start, data, hyper, sgda, _of_persons(shares, weight, kind)).state
 
 
-def train_fair(key: jax.Array, rows: records.Records, groups: np.ndarray, schema: Schema,
-               chosen: FairDefaults, *, unit: str = "one row",
+def train_fair(keys: release_keys.TrainingKeys, rows: records.Records, groups: np.ndarray,
+               schema: Schema, chosen: FairDefaults, *, unit: str = "one row",
                assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = ()) -> scorer.Scorer:
     """Trains a private scorer of records with private groups, by settings of `fair_defaults`.
 
     Args:
-      key: root key, a secret, for this call only.
+      keys: of this training alone, see `release_keys.training_keys`.
       rows: of every person.
       groups: of every row, `[n, rows]` integers from 0; a row with another number is in none.
       schema: what the features are made of.
@@ -173,16 +173,16 @@ def train_fair(key: jax.Array, rows: records.Records, groups: np.ndarray, schema
       assumed: for the statement.
       noted: notes from before the training, which the scorer keeps.
     """
-    first, second, third = (fold_in_on_host(key, k) for k in range(3))
     plain, kind, k = chosen.plain, chosen.kind, chosen.groups
-    by = statistics.release_moments(first, plain.moments, rows.x, rows.y, rows.weight,
+    by = statistics.release_moments(keys.moments, plain.moments, rows.x, rows.y, rows.weight,
                                     schema, plain.standardise)
     floor = plain.floor if plain.standardise else None
     y = np.asarray(rows.y, np.int32)
     inside = (groups >= 0) & (groups < k)
     cells = np.where(inside, y * k + groups if kind == "odds" else groups, -1)
     count = 2 * k if kind == "odds" else k
-    noisy = np.array(release_shares(second, chosen.shares, cells, count, rows.weight), np.float64)
+    noisy = np.array(release_shares(keys.group_shares, chosen.shares, cells, count, rows.weight),
+                     np.float64)
     noisy /= noisy.sum()
     shares = noisy.reshape(2, k) if kind == "odds" else noisy
     theta = np.zeros(rows.x.shape[-1] + 1, np.float32)
@@ -190,7 +190,8 @@ def train_fair(key: jax.Array, rows: records.Records, groups: np.ndarray, schema
     start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
     data = (records.scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
             rows.weight)
-    state = _trained(third, start, data, chosen.hyper, jnp.asarray(shares), chosen.weight, kind)
+    state = _trained(keys.rounds, start, data, chosen.hyper, jnp.asarray(shares), chosen.weight,
+                     kind)
     stated = statement(sgda, chosen.hyper, state, delta=plain.delta, alongside=chosen.extra,
                        unit=unit, assumed=(*assumed, chosen.explain()), people=plain.people)
     mistakes = notes.after(schema, by, statistics.deviation(plain.moments),

@@ -35,7 +35,6 @@ What the numbers rest on is measured, not proved; privacy rests on none of them.
 import dataclasses
 import functools
 import math
-import warnings
 from typing import Any
 
 import optax
@@ -144,12 +143,6 @@ class Defaults:
         """Returns the releases that are charged with the run."""
         optional = (x for x in (self.matrix, self.losses, self.line) if x is not None)
         return (*self.alongside, self.moments, *optional)
-
-    def beside(self) -> tuple[Description, ...]:
-        """The old name of `extra`, for one version."""
-        warnings.warn("Defaults.beside is Defaults.extra since 0.2, and the old name goes in 0.3.",
-                      DeprecationWarning, stacklevel=2)
-        return self.extra()
 
     def mechanism(self) -> Description:
         """Describes all releases together."""

@@ -1,7 +1,6 @@
 """The public schema of a table: its columns with their ranges or values, label, owner, groups."""
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -260,12 +259,6 @@ class Schema:
     def without_charged(self) -> "Schema | None":
         """Returns the schema without columns whose ranges are to be released; None if all are."""
         return None if len(self.charged) == len(self.columns) else self.without(self.charged)
-
-    def told(self) -> "Schema | None":
-        """Returns `without_charged()`, whose old name this is."""
-        warnings.warn("Schema.told is Schema.without_charged since 0.2, and the old name goes in "
-                      "0.3.", DeprecationWarning, stacklevel=2)
-        return self.without_charged()
 
     def described(self) -> list[dict[str, Any]]:
         """Returns for each of the `width` numbers its name, its column and how it is read."""

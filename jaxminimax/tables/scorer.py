@@ -239,7 +239,7 @@ class Scorer:
 
     @classmethod
     def load(cls, path: Any) -> Self:
-        """Reads what `save` wrote, in this version or in the one before.
+        """Reads what `save` wrote.
 
         Args:
           path: of the file, or of a folder that `python -m jaxminimax train --out` wrote.
@@ -254,28 +254,25 @@ class Scorer:
         with open(path, "rb") as file, saved_json.explained(
                 path, "saved scorer", "Restore it, or train again."):
             record = saved_json.parsed(file.read())
-            former = isinstance(record, dict) and record.get("format") == 1
-            saved_json.check(record, "model", "format 1" if former else "format 2")
+            saved_json.check(record, "model")
             return cls._of(record)
 
     @classmethod
     def _of(cls, record: Any) -> Self:
-        """Makes the scorer of a record, of format 1 if it says so."""
+        """Makes the scorer of a record."""
         schema = Schema.from_dict(record["schema"])
         several = (schema.target.width,) if isinstance(schema.target, Category) else ()
         described = schema.described()  # refuses ranges that are still to be released
-        released, weights = record, record.get("weights")  # format 1 had all numbers at the top
-        if record["format"] == FORMAT:
-            released = record["released"]
-            weights = [*(one["weights"] for one in record["features"]), record["intercepts"]]
-            weights = weights if several else [w for (w,) in weights]
-            if len(described) != len(record["features"]) or record["features"] != [
-                    one | own for one, own in zip(record["features"], described, strict=True)
-            ] or record["label"] != {"kind": schema.kind, **schema.declared_label()}:
-                raise ValueError("features and label must be those of schema")
+        features, released = record["features"], record["released"]
+        weights = [*(one["weights"] for one in features), record["intercepts"]]
+        weights = weights if several else [w for (w,) in weights]
+        if len(described) != len(features) or features != [
+                one | own for one, own in zip(features, described, strict=True)
+        ] or record["label"] != {"kind": schema.kind, **schema.declared_label()}:
+            raise ValueError("features and label must be those of schema")
         one = cls(schema, np.array(weights, float), Moments.from_json(released), released["floor"],
-                  record["statement"], group_losses=record.get("group_losses"),
-                  notes=tuple(Note(**note) for note in record.get("notes", ())))
+                  record["statement"], group_losses=record["group_losses"],
+                  notes=tuple(Note(**note) for note in record["notes"]))
         if (one.weights.shape != (schema.width + 1, *several) or {
                 one.moments.mean.shape, one.moments.second.shape} != {(schema.width,)} or np.shape(
                 one.moments.prior) != ((2,) if schema.kind == "number" else several)):

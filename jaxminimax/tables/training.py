@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, books, statement
 from jaxminimax.base import checks, identity, programs
-from jaxminimax.base.random_bits import fold_in_on_host
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import (
     certified,
     labels,
@@ -31,9 +31,10 @@ from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Moments, Scorer
 
 
-def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen: rule.Defaults, *,
-                  groups: records.Groups | None = None, unit: str = "one row",
-                  assumed: tuple[str, ...] = (), noted: tuple[notes.Note, ...] = (),
+def train_records(keys: release_keys.TrainingKeys, rows: records.Records, schema: Schema,
+                  chosen: rule.Defaults, *, groups: records.Groups | None = None,
+                  unit: str = "one row", assumed: tuple[str, ...] = (),
+                  noted: tuple[notes.Note, ...] = (),
                   progress: bool = False, room: np.ndarray | None = None, store: Store = MEMORY,
                   share: processes.Share | None = None, class_weight: Any = None,
                   once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
@@ -41,7 +42,7 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
     """Trains a private scorer of records, with settings by `defaults`.
 
     Args:
-      key: root key, a secret, for this call only.
+      keys: of this training alone, see `release_keys.training_keys`.
       rows: of every person.
       schema: what the features are made of.
       chosen: settings; `population` must be the number of persons.
@@ -67,11 +68,8 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
                          "means that are released before it: ledger.reserve(defaults(...)"
                          ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
     place: Callable[[PyTree], PyTree] = jax.device_put if share is None else share.place
-    # of the moments, of the training, and of the releases around it
-    first, second = (fold_in_on_host(key, k) for k in range(2))
-    others = {k: fold_in_on_host(first, k) for k in (1, 2, 3)}
     by = Moments.from_json(once("moments", lambda: statistics.release_moments(
-        first, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
+        keys.moments, chosen.moments, rows.x if room is None else room, rows.y, rows.weight, schema,
         chosen.standardise, place).to_json()))
     floor = chosen.floor if chosen.standardise else None
     kind = labels.of(schema)
@@ -95,7 +93,7 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
 
         def conditioned() -> dict[str, Any]:
             second = statistics.release_second_moments(
-                others[2], described, data[0], data[2], place)
+                keys.second_moments, described, data[0], data[2], place)
             # P is saved, as another machine may have other eigenvectors in the last digits
             return {"matrix": statistics.preconditioner(second, chosen.ridge / kind.growth(by),
                                                         kind.curvature).tolist(),
@@ -106,22 +104,23 @@ def train_records(key: jax.Array, rows: records.Records, schema: Schema, chosen:
             np.array(steps["matrix"], np.float32), None))
         of_rows = statistics.variances(steps["squares"], by, floor, described)
     with programs.briefly(programs.is_brief(own, start, hyper.iterations)):
-        done = fit(second, Saddle(jax.device_put(start), ()), own, hyper, chosen.algorithm, problem,
-                   delta=chosen.delta, alongside=alongside, progress=progress, **driver)
+        done = fit(keys.rounds, Saddle(jax.device_put(start), ()), own, hyper, chosen.algorithm,
+                   problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
     if chosen.line is not None:
         line, scores = chosen.line, store.zeros(*y.shape)
         for part in (slice(None),) if share is None else share.shards(len(y)):
             in_blocks(lambda x: x @ np.float32(w), scores[part], data[0][part])
         shift, tilt = once("line", lambda: labels.release_line(
-            others[3], line, scores, data[1], data[2], start_by.prior, store, place))
+            keys.calibration, line, scores, data[1], data[2], start_by.prior, store, place))
         w *= tilt
         w[-1] += shift
     released = None
     if chosen.losses is not None:
         assert groups is not None
         losses, by_group = chosen.losses, groups
-        released = once("losses", lambda: records.losses_of(others[1], losses, w, data, by_group))
+        released = once("losses", lambda: records.losses_of(
+            keys.group_losses, losses, w, data, by_group))
     stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
                        alongside=alongside, unit=unit, assumed=(
                            *assumed, *(() if groups is None else groups.assumed),
@@ -261,13 +260,13 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                 delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
 
         entry = reserved() if share is None else processes.in_first(reserved)
-        root, saved = job.key, [PUBLIC, *([] if schema.owner is None else [identity.NAMES])]
+        keys = release_keys.training_keys(job.key, bool(paid))
+        saved = [PUBLIC, *([] if schema.owner is None else [identity.NAMES])]
         if paid:
             saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
                          "budget.")
-            root = fold_in_on_host(job.key, 0)
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
-                fold_in_on_host(job.key, 1), paid[0], values.x, values.weight)])
+                keys.ranges, paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
             held = held if of is None else records.with_charged(held, schema, released)
             table, schema = records.with_charged(table, schema, released), released
@@ -278,7 +277,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         if share is not None:
             rows.weight[share.count:] = 0
         scorer = train_records(
-            root, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema, people),
+            keys, rows, schema, chosen, groups=groups, unit=unit or unit_of(schema, people),
             assumed=tuple(saved), noted=noted, progress=progress, once=job.once,
             room=room, store=table.store, share=share,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
@@ -286,7 +285,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             agreement.agree(share.mesh, scorer=scorer.weights)
         if of is not None:  # by a key of its own, again the same if the run goes on
             scorer = certified.certified(
-                fold_in_on_host(job.key, 2), scorer, held.x[:, :-1], held.labels, of,
+                keys.certificate, scorer, held.x[:, :-1], held.labels, of,
                 unit=unit or unit_of(schema, people))
         if entry is not None:
             entry.close()

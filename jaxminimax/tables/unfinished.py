@@ -18,7 +18,6 @@ such a key.
 """
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -42,9 +41,8 @@ from jaxminimax.tables.scorer import MODEL
 REPORT, PAGE = "report.json", "report.html"  # of a folder of results, besides the model
 UNFINISHED = "unfinished"  # folders of runs, by number
 _KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
-_PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
 _GIVE_UP = ("To give it up, and begin another one, delete that folder; what anybody saw of it "
-            "stays spent.")
+             "stays spent.")
 LONG = 3e9  # a run that reads at least so many numbers saves its state on the way
 _SAVES = 20
 
@@ -112,14 +110,10 @@ class Unfinished:
         """
         if self._folder is None:
             return
-        device = jax.devices()[0]
+        own = fingerprint.secret(self.key)
         promised = json.loads(json.dumps(given | {
-            "version of a package, or device": [
-                *map(importlib.metadata.version, _PACKAGES), release_keys.SCHEME, device.platform,
-                device.device_kind, jnp.result_type(float).name],
-            "table, or order of its rows": fingerprint.of_rows(
-                fingerprint.secret(self.key), rows),
-            "setting": settings}))
+            "key scheme": release_keys.SCHEME, **fingerprint.of_machine(own),
+            "table, or order of its rows": fingerprint.of_rows(own, rows), "setting": settings}))
         self._promised = json.dumps(promised).encode()
         if self.going_on:
             saved = self._read(_PROMISE)

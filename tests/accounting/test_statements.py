@@ -87,19 +87,16 @@ def test_json_tells_no_guarantee_from_what_does_not_apply(spent):
 
 
 @pytest.mark.parametrize("spent", [None, 1])
-def test_records_of_before_are_read_and_their_null_is_no_guarantee(spent, tmp_path):
+def test_no_guarantee_is_read_as_infinity_and_null_in_its_place_is_refused(spent, tmp_path):
     said, _ = noisy(spent=spent)
-    record = {name: None if value == "no guarantee" else value
-              for name, value in said.to_json().items() if name != "proven_up_to"}
-    assert record["epsilon"] is None
-    read = jmm.accounting.Statement.from_json(record)
-    assert read == dataclasses.replace(said, proven_up_to=None)
-    assert str(read).startswith("NO privacy guarantee")
+    record = said.to_json()
     ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=1e5, delta=0.1, filter="basic")
-    for one in (said, read):
-        with pytest.raises(ValueError, match="needs inf of epsilon"):
-            ledger.add(one)
+    with pytest.raises(ValueError, match="needs inf of epsilon"):
+        ledger.add(jmm.accounting.Statement.from_json(record))
     assert json.loads(json.dumps(ledger.statement().to_json(), allow_nan=False))["runs"] == []
+    for name in ("epsilon", "epsilon_spent_if_fixed", "delta"):
+        with pytest.raises(ValueError, match=f"{name} of a statement's record must be .*None"):
+            jmm.accounting.Statement.from_json(record | {name: None})
 
 
 # --- what is released ---

@@ -116,8 +116,9 @@ def test_samples_that_are_drawn_again_are_seldom_short_of_a_record():
         sampling = Poisson(rate=rate, capacity=slots)
         law = scipy.stats.binom
         drawn = law.cdf(slots - 1, n - 1, rate) / law.cdf(slots, n, rate)
-        less = sampling.drawn_less(n)
-        assert 0 < 1 - drawn <= less < 0.5
+        less = sampling.shortfall(n)
+        assert 1 - drawn == pytest.approx(less, rel=1e-6)
+        assert 0 < less <= sampling.drawn_less(n) < 0.5
         numbers = dict(bound=2.0, diameter=3.0)
         assert bounds.with_redraws(1.0, less, **numbers) * (1 - less) == pytest.approx(1.0)
         assert bounds.with_redraws(1.0, less, public_bound=0.1, **numbers) == 1 + 6 * less

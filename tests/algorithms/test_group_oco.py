@@ -364,6 +364,23 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
     assert np.linalg.norm(best - [0.223, 0.0]) < 1e-3
 
 
+def test_an_estimate_never_raises_the_weight_of_the_group_that_was_drawn():
+    """Noisy losses are clipped at U: unclipped, about every second one here would be above it."""
+    query = group_oco.releases(clip=2.0, bound=2.0, iterations=40)
+    losses = dataclasses.replace(query.parts[1], noise_multiplier=50.0)
+    sums = dataclasses.replace(query.parts[0], noise_multiplier=1.0)
+    hyper = group_oco.Hyper(query=dataclasses.replace(query, parts=(sums, losses)), step=0.01,
+                            weight_step=1e-4, sizes=(80, 80))
+    path = jmm.run(jax.random.key(0), Saddle(jnp.zeros(2), ()), jnp.zeros((2, 80, 2)), hyper,
+                   group_oco, POINTS, lambda state: (state.log_weights, state.turns))[1]
+    logs, turns = map(np.asarray, path)
+    moved = np.diff(logs[:, 0] - logs[:, 1], prepend=0.0)
+    first = np.diff(turns[:, 0], prepend=0) == 1
+    away = np.where(first, -moved, moved)
+    assert np.all(away >= -1e-9)
+    assert 0.2 < np.mean(np.abs(away) < 1e-9) < 0.8
+
+
 # --- noise and accounting ---
 
 

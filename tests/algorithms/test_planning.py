@@ -430,3 +430,23 @@ def test_group_plans_have_no_number_where_their_conditions_fail():
     clipped = jmm.plan(jmm.group_oco, **TARGET, problem=TASK, sizes=(400, 300), dim=4,
                        loss_bound=0.5)
     assert clipped.guarantee is None  # it would be the risk of clipped losses
+
+
+def test_descent_takes_the_steps_of_its_theorem():
+    """2 / (rho (t + phi + 1)), phi = (l / rho)^2 - 2, of l with the public terms."""
+    made = jmm.plan(jmm.gda, **TARGET, population=200, bound=2.0, smooth=0.5, modulus=0.25,
+                    public_smooth=0.5).hyper
+    ones, at = Saddle(jnp.ones(2), jnp.ones(2)), jmm.gda.init(Saddle(jnp.zeros(2), jnp.zeros(2)),
+                                                              made)
+    for t in (1, 2, 10):
+        change, _ = jmm.gda.rule(made, jnp.asarray(float(t)), ones, at)
+        assert float(-change.w[0]) == pytest.approx(2 / (0.25 * (t + 14 + 1)))
+    assert made.averaging == jmm.averaging.WEIGHTED
+
+
+def test_rounds_and_batches_are_for_the_noise_of_the_relation():
+    """K = 4 m^2 / (d z^2): a record that is added or removed halves z."""
+    inner = [jmm.plan(jmm.recursive_sgda, **TARGET, **{**UNIT, "dim": 4000}, population=4000,
+                      neighbours=relation).hyper.inner
+             for relation in ("replace_one", "add_or_remove_one")]
+    assert inner[1] == pytest.approx(4 * inner[0], rel=0.05)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.sampling import choices
 from jaxminimax.noise.floats import ROUNDING_MARGIN
+from jaxminimax.releases import data_flow
 from jaxminimax.releases.watch import update_and_releases
 from tests.helpers.lanes import rest_nightly
 
@@ -376,7 +378,10 @@ def test_data_that_reach_a_state_without_a_release_are_seen_by_the_bound():
 
     hyper, mine = own(z=8.0)
     leaky = types.SimpleNamespace(init=sgda.init, mechanism=sgda.mechanism, update=update)
-    actual = audit.audit(KEY, leaky, hyper, DELTA, runs=2000, **mine)
+    with pytest.raises(ValueError, match="past a release"):
+        audit.audit(KEY, leaky, hyper, DELTA, runs=2000, **mine)
+    with mock.patch.object(data_flow, "check"):  # the attack sees it without that look
+        actual = audit.audit(KEY, leaky, hyper, DELTA, runs=2000, **mine)
     assert not actual.signal.violated  # what was released is as described
     assert actual.epsilon_lower > actual.epsilon_claimed
 

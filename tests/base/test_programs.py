@@ -1,27 +1,27 @@
-"""Programs of tables: how they are compiled, and stored, and that a run stays with its own."""
+"""Programs of tables: how they are compiled, and that a run stays with its own.
 
-import dataclasses
+And that no process which was changed decides what a later, unchanged one releases.
+"""
+
+import contextlib
 import functools
-import importlib.util
+import json
 import os
-import pathlib
-import pickle
-import stat
-import struct
-import time
-from unittest import mock
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import jaxminimax as jmm
 from jaxminimax import Saddle, tables
 from jaxminimax.base import programs
 from jaxminimax.drivers import long_runs, saved_runs
-from jaxminimax.releases import noisy_sums, sums
-from jaxminimax.tables import statistics
+from jaxminimax.releases import noisy_sums
+from jaxminimax.tables import labels, statistics
 
 
 def test_shapes_and_rounds_alone_decide():
@@ -71,7 +71,7 @@ def test_a_callback_of_a_table_compiles_its_own_programs_as_usual(monkeypatch):
                 delta=1e-3, progress=False,
                 callback=lambda _: wanted.append(programs._WANTED.get()))
         assert programs._WANTED.get() is True
-    assert wanted == [None, None]
+    assert wanted == [False, False]
 
 
 def test_both_programs_compute_the_same():
@@ -99,172 +99,98 @@ def test_a_run_that_goes_on_is_compiled_as_it_began(before, tmp_path):
         saved.latest({"z": np.zeros(2)})
 
 
-# --- programs on disk ---
+# --- what a changed process leaves ---
 
 
-def released(rows):
-    """The means of a table with two columns, released, whose program is that of equal shapes."""
-    columns = dict.fromkeys("ab", tables.Number(-1, 1))
-    schema, described = tables.Schema(columns, "y", "1"), statistics.one_release(len(rows), 2.0, 1)
-    key = jax.random.key(7, impl="threefry2x32")
-    return statistics.release_moments(key, described, rows[:, None, :], np.ones((len(rows), 1)),
-                                      np.ones((len(rows), 1)), schema).mean.tolist()
+def little_noise(clip, noise_multiplier):
+    return jnp.asarray(clip * noise_multiplier * 1e-6)
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder, still to be made, in which JAX keeps programs, and no program in memory."""
-    monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)  # nobody edits the library
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "programs"))
-    monkeypatch.setattr(sums._compiled, "_stored", {})
-    yield tmp_path / "programs" / "tables"
-    jax.config.update("jax_compilation_cache_dir", before)
+# a number of a module, one of a label, a function, a lambda, a partial one, functions of JAX in
+# the place of the library's and of JAX's own
+CHANGES = {
+    "a number of the noise": (noisy_sums, "ROUNDING_MARGIN", 1e-6),
+    "a number of a label": (labels, "BEND", 0.01),
+    "a function": (noisy_sums, "std", little_noise),
+    "a lambda": (noisy_sums, "std", lambda clip, noise_multiplier: jnp.asarray(clip * 1e-6)),
+    "a partial function": (noisy_sums, "std", functools.partial(
+        lambda factor, clip, noise_multiplier: jnp.asarray(factor * clip), 1e-6)),
+    "a function of JAX for one of the library": (noisy_sums, "std", jnp.minimum),
+    "a function of JAX": (jnp, "floor", jnp.ceil)}
+
+QUICKLY = ("a number of the noise", "a lambda", "a function of JAX for one of the library",
+           "a function of JAX")  # of which a name that is made of files knows nothing
 
 
-def test_a_stored_program_releases_what_the_compiled_one_does_and_holds_no_data(
-        folder, monkeypatch):
+@contextlib.contextmanager
+def changed(name):
+    """The library as a session changed it; as it is without a name."""
+    module, attribute, value = CHANGES[name] if name else (noisy_sums, "std", noisy_sums.std)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, attribute, value)
+        yield
+
+
+def train(name=""):
+    """What a training of a number, by the bent loss, releases."""
     rng = np.random.default_rng(0)
-    one, other = rng.uniform(-1, 1, (2, 40, 2))
-    jax.config.update("jax_enable_compilation_cache", False)  # as where nothing is stored
-    expected = released(one)
-    assert not folder.exists()
-    jax.config.update("jax_enable_compilation_cache", True)
-    assert released(one) == expected
-    (path,) = folder.iterdir()
-    assert [stat.S_IMODE(x.stat().st_mode) for x in (folder, path)] == [0o700, 0o600]
-    content = path.read_bytes()
-    assert not any(x.astype(kind).tobytes() in content
-                   for x in (*one, *one.T[:, :4]) for kind in (np.float32, np.float64))
-
-    # another process: nothing in memory, and nothing is compiled
-    with monkeypatch.context() as patched:
-        patched.setattr(sums._compiled, "_stored", {})
-        patched.setattr(sums._compiled, "_compiled", None)
-        assert released(one) == expected
-        assert released(other) != expected
-    # a damaged program, another content, and a program that others may write count for none
-    another, count = pickle.dumps(([], {})), 8  # key, clip norm, noise, number, point and data
-    for damage in (lambda: path.write_bytes(content[:999]), lambda: path.write_bytes(another),
-                   lambda: path.chmod(0o660), path.unlink):
-        assert programs._loaded(path, count) is not None
-        damage()
-        assert programs._loaded(path, count) is None
-        path.write_bytes(content)
-        path.chmod(0o600)
+    x = rng.uniform(-1, 1, 400)
+    schema = tables.Schema({"a": tables.Number(-1, 1)}, "l", target=tables.Number(-2, 2))
+    with changed(name):
+        scorer = tables.train({"a": x, "l": x + 0.3 * rng.normal(size=400)}, schema, epsilon=1.0,
+                              delta=1e-4, key=jax.random.key(3, impl="threefry2x32"))
+    return [scorer.weights.tolist(), scorer.moments.mean.tolist(), scorer.statement.epsilon]
 
 
-def test_nothing_is_stored_where_others_read_or_write(folder):
-    x = [np.zeros(2)]
-    assert programs._path(x, [None]).parent == folder
-    for place, mode in ((folder, 0o755), (folder.parent, 0o777)):
-        before = stat.S_IMODE(place.stat().st_mode)
-        place.chmod(mode)
-        programs._folder.cache_clear()
-        assert programs._path(x, [None]) is None
-        place.chmod(before)
-    programs._folder.cache_clear()
+def means(name=""):
+    """The released means of a table with two columns; their program is compiled anew."""
+    rows, ones = np.random.default_rng(0).uniform(-1, 1, (40, 2)), np.ones((40, 1))
+    schema = tables.Schema(dict.fromkeys("ab", tables.Number(-1, 1)), "y", "1")
+    jax.clear_caches()
+    with changed(name):
+        return statistics.release_moments(
+            jax.random.key(7, impl="threefry2x32"), statistics.one_release(40, 2.0, 1),
+            rows[:, None, :], ones, ones, schema).mean.tolist()
 
 
-def test_a_program_has_another_name_for_all_that_tracing_reads(folder, monkeypatch):
-    problem = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-    query = jmm.Query(clip=Saddle(3.0, 3.0), noise_multiplier=Saddle(5.0, 5.0), population=100)
-    x, tree = np.zeros(2, np.float32), jax.tree.structure
-    names = [programs._path(*one) for one in (
-        ([x], [problem, tree(query)]), ([x, x], [problem, tree(query)]),
-        ([x[:1]], [problem, tree(query)]), ([x.astype(np.int32)], [problem, tree(query)]),
-        ([0.0], [problem, tree(query)]), ([np.float32(0)], [problem, tree(query)]),
-        ([x], [problem, tree(dataclasses.replace(query, population=101))]),
-        ([x], [problem, tree(dataclasses.replace(query, sampling=jmm.Poisson(rate=0.1)))]),
-        ([x], [jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 3.0)),
-               tree(query)]),
-        ([x], [problem.operator, tree(query)]), ([x], [0.5]), ([x], [np.float64(0.5)]))]
-    with jax.default_matmul_precision("float32"):
-        names.append(programs._path([x], [problem, tree(query)]))
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=false")
-    programs._versions.cache_clear()
-    names.append(programs._path([x], [problem, tree(query)]))
-    monkeypatch.setenv("XLA_FLAGS", str(folder.parent / "flags"))
-    for flags in ("--xla_a", "--xla_b"):  # in a file of the same name
-        (folder.parent / "flags").write_text(flags)
-        programs._versions.cache_clear()
-        names.append(programs._path([x], [problem, tree(query)]))
-    assert None not in names
-    assert len(set(names)) == len(names)
-    programs._versions.cache_clear()
+@contextlib.contextmanager
+def stored_in(folder):
+    """Has JAX keep programs in a folder."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    for name, value in zip(names, (str(folder), 0.0), strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
-@pytest.mark.parametrize("unnamed", [
-    lambda w, v, record: w, np.zeros(3), jnp.zeros(3), functools.partial(np.add, np.ones(2)),
-    functools.partial(jnp.add, jnp.ones(2)), np.sin, {1, 2}, object(),
-    np.random.default_rng(0).normal, functools.wraps(jmm.sgda.update)(lambda *args: args)])
-def test_what_may_hold_data_or_is_not_of_the_library_has_no_name(folder, unnamed):
-    assert programs._path([], [unnamed]) is None
-    assert programs._path([], [(unnamed,)]) is None
+def test_no_program_of_a_changed_library_is_found_by_the_unchanged_one(tmp_path):
+    plain = means()
+    with stored_in(tmp_path):
+        others = {name: means(name) for name in QUICKLY}
+        assert list(tmp_path.iterdir())
+        assert plain not in others.values()
+        assert means() == plain
 
 
-def test_a_program_has_the_name_of_the_source_that_was_loaded_or_none(folder, monkeypatch):
-    source = folder.parent / "jaxminimax" / "base" / "programs.py"
-    monkeypatch.setattr(programs, "__file__", str(source))
+@pytest.mark.nightly
+def test_no_changed_process_changes_what_a_later_one_releases(tmp_path):
+    def process(name, folder):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", "import json, sys; from tests.base import "
+             "test_programs; print(json.dumps(test_programs.train(sys.argv[1])))", name],
+            check=True, text=True, stdout=subprocess.PIPE, env=os.environ | {
+                "JAX_ENABLE_COMPILATION_CACHE": str(bool(folder)),
+                "JAX_COMPILATION_CACHE_DIR": str(folder),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"})
+        return json.loads(done.stdout)
 
-    def named():
-        programs._versions.cache_clear()
-        return programs._path([], [None])
-
-    assert named() is None  # a program in one file, without sources next to it
-    source.parent.mkdir(parents=True)
-    names = []
-    for text in ("1.0", "2.0"):  # of one size and time
-        source.write_text(text)
-        os.utime(source, (1, 1))
-        monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)
-        names.append(named())
-    assert len({None, *names}) == 3
-    monkeypatch.setattr(programs, "_LOADED", source.stat().st_ctime_ns - 1)
-    assert named() is None  # upgraded while this process runs the former version
-    monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)
-    cached = pathlib.Path(importlib.util.cache_from_source(source))
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    # seconds; Python compares the source's alone, and its size, unless by a hash
-    for kind, second, written, known in ((0, 1, 2, True), (0, 1, 0, False), (0, 2, 0, True),
-                                         (1, 2, 0, False)):
-        cached.write_bytes(bytes(4) + struct.pack("<III", kind, second, 3))
-        os.utime(cached, (written, written))
-        assert (named() is not None) is known
-    programs._versions.cache_clear()
-
-
-def noiseless(key, size, bits):
-    return jnp.zeros(size, jnp.int32)
-
-
-@pytest.mark.parametrize("other", [
-    noiseless, functools.partial(noiseless), jax.jit(noiseless), mock.Mock(),
-    functools.wraps(noisy_sums.floored_normal)(noiseless)])
-def test_nothing_is_stored_while_a_function_of_the_library_is_replaced(
-        other, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "_LOADED", time.time_ns() + 10**9)
-    monkeypatch.setattr(programs.serialize_executable, "serialize", lambda one: (one, None, None))
-    with monkeypatch.context() as patched:
-        patched.setattr(noisy_sums, "floored_normal", other)
-        programs._store(tmp_path / ("0" * 64), None)
-    with monkeypatch.context() as patched:
-        patched.setattr(noisy_sums.GridNoise, "step", property(noiseless))
-        programs._store(tmp_path / ("1" * 64), None)
-    with monkeypatch.context() as patched:
-        patched.setattr(programs, "_LOADED", 0)  # upgraded since the program was named
-        programs._store(tmp_path / ("2" * 64), None)
-    assert not list(tmp_path.iterdir())
-    programs._store(tmp_path / ("3" * 64), None)
-    assert [one.name for one in tmp_path.iterdir()] == ["3" * 64]
-
-
-def test_only_stored_programs_are_removed(folder, monkeypatch):
-    monkeypatch.setattr(programs, "_MOST", 1)
-    monkeypatch.setattr(programs.serialize_executable, "serialize", lambda one: (one, None, None))
-    folder.mkdir(0o700, parents=True)
-    for name, written in (("patients.csv", 1), ("0" * 64, 2)):
-        (folder / name).touch()
-        os.utime(folder / name, (written, written))
-    programs._store(folder / ("1" * 64), None)
-    assert {one.name for one in folder.iterdir()} == {"patients.csv", "1" * 64}
+    plain = process("", "")
+    for name in CHANGES:
+        assert process(name, tmp_path) != plain, name
+    assert list(tmp_path.iterdir())
+    # whichever change stored a program under the plain one's name would be seen here
+    assert process("", tmp_path) == plain

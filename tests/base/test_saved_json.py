@@ -86,17 +86,6 @@ class Model:
         one.sql()
 
 
-class Former(Model):
-    """A model's file of the former format."""
-
-    def __init__(self, folder, kind):
-        super().__init__(folder, 0)
-        one = scorer(0)
-        self.record = {"format": 1, "schema": SCHEMA.to_dict(), "weights": one.weights.tolist(),
-                       **one.moments.to_json(), "floor": 0.01, "statement": one.stated,
-                       "group_losses": None}
-
-
 class Booked:
     """A ledger's file."""
 
@@ -169,7 +158,7 @@ class Table:
         assert Schema.from_dict(made.to_dict()) == made
 
 
-CASES = [(kind, k) for kind, count in ((Model, 3), (Former, 1), (Booked, 3), (Run, 6), (Table, 3))
+CASES = [(kind, k) for kind, count in ((Model, 3), (Booked, 3), (Run, 6), (Table, 3))
          for k in range(count)]
 HOSTILE = (None, True, False, 0, 1, -1, 3, 0.5, -50.0, -1e9, 1e155, 1e308, math.nan, math.inf,
            -math.inf, 10**22, 10**400, "", "1", "charged", "0 OR 1=1", [], [1, 2], [[1], [2]],
@@ -291,7 +280,7 @@ SPOILT = {"empty": lambda text: b"", "cut": lambda text: text[:-9].encode(),
 
 
 @pytest.mark.parametrize("spoil", SPOILT)
-@pytest.mark.parametrize("case", [Model, Former, Booked, Run])
+@pytest.mark.parametrize("case", [Model, Booked, Run])
 def test_a_text_that_is_no_such_file_is_refused_without_its_content(case, spoil, tmp_path):
     one = case(tmp_path, 0)
     one.path.write_bytes(SPOILT[spoil](one.path.read_text() if one.path.exists() else

@@ -220,3 +220,52 @@ def test_numbers_out_of_range_are_named(function, change, message):
               else dict(dim=3, diameter=1.0, epsilon=1.0))
     with pytest.raises(ValueError, match=message):
         function(**known | change)
+
+
+# --- what completes a paper ---
+
+
+def test_the_maximum_over_a_strongly_concave_player_generalises_as_bounded_and_attains_it():
+    """The loss <x, v> - (rho / 2) |v|^2 on all of R^3 has the maximum |mean|^2 / (2 rho)."""
+    n, rho = 20, 0.7
+    x = RNG.normal(size=(20_000, n, 3))
+    x /= np.linalg.norm(x, axis=2, keepdims=True)
+    found = np.mean(np.sum(x.mean(1) ** 2, 1)) / (2 * rho)
+    bound = bounds.maximum_generalisation(population=n, bound_v=1.0, modulus=rho)
+    assert found == pytest.approx(bound, rel=0.03)
+
+
+def test_a_weak_gap_given_the_coins_becomes_a_strong_one_by_the_outputs_variance():
+    """f = <w, v> with w = v = the mean of n signs: strong gap |w| + |v|, weak gap given coins 0."""
+    w, v = (RNG.choice([-1.0, 1.0], size=(2, 50_000, 25)).mean(2))
+    tau = math.sqrt(np.var(w) + np.var(v))
+    strong = np.mean(np.abs(w) + np.abs(v))
+    bound = bounds.low_variance_gap(weak=0.0, bound=math.sqrt(2), deviation=tau)
+    assert 0.3 * bound < strong < bound
+    assert bounds.low_variance_gap(weak=0.4, bound=1.0, deviation=0.0) == 0.4
+
+
+def test_norms_of_noise_and_reads_of_a_record_stay_below_their_likely_bounds():
+    norms = np.linalg.norm(0.3 * RNG.normal(size=(2000, 2 * 30, 5)), axis=2).sum(1)
+    likely = bounds.extragradient_noise(dim=5, deviation=0.3, rounds=30, failure=0.05)
+    assert np.mean(norms > likely) <= 0.05
+    assert likely < 1.3 * norms.mean()
+    n, rounds, batch = 50, 200, 5
+    reads = RNG.binomial(rounds, batch / n, size=(4000, n)).max(1)
+    assert np.mean(reads > 2 * rounds * batch / n) <= bounds.proximal_failure(
+        population=n, rounds=rounds, batch=batch) < 1
+
+
+def test_single_draws_have_a_weak_gap_from_their_own_gap_and_stability():
+    known = dict(population=30, dim=4, bound=1.0, smooth=1.0, diameter=2.0, step=0.01, rounds=900,
+                 deviation=0.1)
+    gap = {k: x for k, x in known.items() if k != "population"}
+    assert bounds.extragradient_weak_gap(**known) == pytest.approx(
+        bounds.extragradient_gap(**gap) + math.sqrt(2) * bounds.extragradient_stability(**known))
+
+
+def test_formulas_of_plans_are_handed_on():
+    from jaxminimax.algorithms import bounds as own
+
+    assert all(getattr(bounds, name) is getattr(own, name) for name in (
+        "WeightedDescent", "average_gap", "bandit_regret", "descent_stability", "weak_gap"))

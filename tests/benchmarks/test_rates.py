@@ -18,6 +18,7 @@ from benchmarks.utility.rates import games as rate_games
 from benchmarks.utility.rates.cases import CASES
 from jaxminimax import FixedSize, Full, Poisson, Query, Saddle, extragradient, proximal
 from jaxminimax.mechanism import CyclicPoisson, Resolvent
+from jaxminimax.releases import record_isolation
 
 CLIP, QUIET = Saddle(9.0, 9.0), Saddle(0.0, 0.0)
 
@@ -44,9 +45,11 @@ def run_of(name, sampling):
 @pytest.mark.parametrize(("name", "sampling"), [
     ("sgda", Full()), ("sgda", Poisson(rate=0.6)), ("extragradient", FixedSize(batch=4)),
     ("proximal", Full()), ("proximal", Poisson(rate=0.6))], ids=str)
-def test_evaluations_are_those_that_happen(name, sampling):
+def test_evaluations_are_those_that_happen(name, sampling, monkeypatch):
     """Against a count while the program runs."""
     seen = collections.Counter()
+    # which refuses callbacks
+    monkeypatch.setattr(record_isolation, "_check_equations", lambda equations: None)
 
     def operator(z, x):
         jax.debug.callback(lambda _: seen.update(["once"]), jnp.sum(x))

@@ -66,7 +66,7 @@ def test_an_interrupted_sweep_goes_on_and_another_is_refused(tmp_path, monkeypat
         "numbers": {"hypers": dataclasses.replace(HYPERS, step=Saddle(*HYPERS.step[::-1]))},
         "data set": {"data": (DATA[0].at[0, 0].add(1.0), DATA[1])},
         "at_once": {"at_once": 4},
-        "observe": {"observe": lambda state: ()}}
+        "operator, .*, start or observe": {"observe": lambda state: state.z.w}}
     for name, other in others.items():
         with pytest.raises(ValueError, match=f"another {name}"):
             swept(checkpoint=folder, **other)

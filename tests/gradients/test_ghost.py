@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.privacy.mutants import operators
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients.ghost import convolution as kernels
-from jaxminimax.gradients.ghost import factors, planning
+from jaxminimax.gradients.ghost import factors, planning, search
 from jaxminimax.gradients.ghost.sums import weighted_rows
 from jaxminimax.types import SaddleOperator
 
@@ -545,3 +546,142 @@ def test_a_dilated_convolution_in_two_groups_has_the_sums_of_whole_gradients():
     assert treatment.kind == "matrix"
     a, b = (summed(loss, how, False, Saddle(2.0, None), z, x) for how in ("ghost", "vmap"))
     assert_close(a, b, 1e-12)
+
+
+# --- uses that no derivative comes back from ---
+
+
+WIDE, HIDDEN = 512, 256
+DEAD = {"stop_gradient": jax.lax.stop_gradient, "sign": jnp.sign, "floor": jnp.floor,
+        "ceil": jnp.ceil, "round": jax.lax.round}
+
+
+def network(w, x):
+    return jnp.sum(jnp.tanh(jnp.tanh(x @ w["in"]) @ w["out"]))
+
+
+def attack(w, x, cut, way, loss=network):
+    """Three steps up the loss of one record, by what `cut` leaves of the gradient."""
+    def step(move):
+        return jnp.clip(move + 0.05 * cut(jax.grad(lambda a: loss(w, x + a))(move)), -0.1, 0.1)
+
+    move = jnp.zeros_like(x)
+    if way == "loop":
+        return jax.lax.fori_loop(0, 3, lambda _, a: step(a), move)
+    if way == "scan":  # whose moves are stacked and read, too
+        return jnp.sum(jax.lax.scan(lambda a, _: (step(a), step(a)), move, None, length=3)[1], 0)
+    return step(step(step(move)))
+
+
+every_way = pytest.mark.parametrize("way", ["unrolled", "loop", "scan"])
+
+
+def attacked(cut, way):
+    return lambda w, v, x: network(w, x + attack(w, x, cut, way))
+
+
+def kept(loss, k=WIDE, o=HIDDEN):
+    """How many numbers are kept of each matrix, for each record."""
+    z = Saddle({"in": jnp.zeros((k, o)), "out": jnp.zeros((o, 3))}, ())
+    plan = planning.plan(loss, z, jnp.zeros(k), Saddle(True, None))
+    return {name: t.numbers for name, t in zip(plan.names, plan.treatments, strict=True)}
+
+
+@every_way
+def test_an_attack_on_the_record_inside_its_loss_keeps_no_more(way):
+    plain = kept(lambda w, v, x: network(w, x))
+    assert plain["w['in']"] == WIDE + HIDDEN  # 768, one row and its derivative
+    for cut in DEAD.values():
+        assert kept(attacked(cut, way)) == plain
+    if way == "unrolled":  # 3 steps meet the matrix forwards and backwards: 7 rows, 5,474 numbers
+        assert kept(attacked(jnp.tanh, way))["w['in']"] == 7 * (WIDE + HIDDEN) + 2 * 7**2
+    else:
+        assert kept(attacked(jnp.tanh, way)) != plain
+
+
+def test_an_attack_inside_the_layers_of_a_loop_keeps_no_more():
+    def layers(robust):
+        def layer(h, a):
+            moved = h + attack({"in": a, "out": a}, h, jnp.sign, "loop") if robust else h
+            return jnp.tanh(moved @ a), None
+
+        return lambda w, v, x: jnp.sum(jax.lax.scan(layer, x, w["in"].reshape(2, 20, 20))[0])
+
+    assert kept(layers(True), 20, 40) == kept(layers(False), 20, 40)
+
+
+def order(w, v, x):
+    """Of (integers, floats), the floats are read."""
+    return jax.lax.sort((jnp.arange(5), x @ w["in"]), num_keys=1)[1] @ v + jnp.sum(x @ w["in"])
+
+
+def labels(w, v, x):
+    """A label by what the weights say, which is a number without a derivative."""
+    return jnp.tanh(x @ w["in"])[jnp.argmax(jnp.sin(x) @ w["in"])] * jnp.sum(v)
+
+
+def beside(w, v, x):
+    """A loop with one carry that is read and one that is not, which uses the weights too."""
+    def step(carry, _):
+        a, b = carry
+        return (jnp.tanh(a @ w["in"]) @ w["in"].T, jnp.cos(b @ w["in"]) @ w["in"].T), None
+
+    return jnp.sum(jax.lax.scan(step, (x, x), None, length=2)[0][0]) * jnp.sum(v)
+
+
+def small(cut, way):
+    def loss(w, x):
+        return jnp.sum(jnp.tanh(jnp.tanh(x @ w["in"]) @ w["in"].T))
+
+    return lambda w, v, x: loss(w, x + attack(w, x, cut, way, loss)) * jnp.sum(v)
+
+
+UNREAD = {"order": order, "labels": labels, "beside": beside} | {
+    f"{way} {name}": small(cut, way) for way in ("unrolled", "loop", "scan")
+    for name, cut in (("sign", jnp.sign), ("tanh", jnp.tanh))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNREAD)
+def test_sums_are_those_of_whole_gradients_whatever_no_derivative_comes_back_from(name):
+    """Of live uses beside dead ones; a live one that was left out would show."""
+    rng = np.random.default_rng(9)
+    z = Saddle({"in": jnp.asarray(rng.normal(size=(4, 5)))}, jnp.asarray(rng.normal(size=5)))
+    x = rng.normal(size=(SIZE, 4))
+    a, b = (summed(UNREAD[name], how, False, Saddle(0.5, 2.0), z, x) for how in ("ghost", "vmap"))
+    assert_close(a, b, 1e-12)
+
+
+def test_uses_behind_a_sort_and_a_live_attack_have_the_sums_of_whole_gradients():
+    assert not operators.other_sums().fires
+
+
+@pytest.mark.slow
+def test_a_live_use_that_is_left_out_shows(monkeypatch):
+    rng = np.random.default_rng(9)
+    z = Saddle({"in": jnp.asarray(rng.normal(size=(4, 5)))}, jnp.asarray(rng.normal(size=5)))
+    x = rng.normal(size=(SIZE, 4))
+    whole = clipped_sum(saddle_operator(order), Saddle(9.0, 9.0), strategy="vmap")(z, x)
+    monkeypatch.setattr(search, "_CONSTANT", {*search._CONSTANT, "sort"})
+    part = clipped_sum(saddle_operator(order), Saddle(9.0, 9.0), strategy="ghost")(z, x)
+    assert np.max(np.abs(part.w["in"] - whole.w["in"])) > 0.1
+
+
+def test_jax_has_no_derivative_where_none_is_looked_for():
+    """A symbol, not a number: behind it, an infinite derivative is not met."""
+    assert set(DEAD) == search._CONSTANT
+
+    @jax.custom_vjp
+    def endless(x):
+        return x
+
+    endless.defvjp(lambda x: (x, None), lambda _, d: (jnp.full_like(d, jnp.inf),))
+    cuts = [*DEAD.values(), lambda x: x > 0, lambda x: jnp.argmax(x[None]),
+            lambda x: x.astype(int), lambda x: 0.0]
+    for cut in cuts:
+        for before in (endless, lambda x: jnp.sqrt(x - 1.0)):  # of the derivative inf at 1
+            def loss(w, cut=cut, before=before):
+                return 3 * cut(before(w)) + 2 * w
+
+            assert jax.grad(loss)(1.0) == 2.0
+    assert not np.isfinite(jax.grad(lambda w: jnp.tanh(endless(w)) + 2 * w)(1.0))

@@ -129,7 +129,7 @@ def test_the_solution_agrees_with_a_general_solver(p):
 # --- metrics ---
 
 
-def test_risks_and_accuracies_are_means_over_a_groups_own_records():
+def test_risks_are_means_over_a_groups_own_records():
     rng = np.random.default_rng(0)
     labels = np.array([0, 1, 1, 2, 2, 2, 2])
     x, y = rng.normal(size=(7, 2)), rng.choice([-1.0, 1.0], 7)
@@ -141,8 +141,6 @@ def test_risks_and_accuracies_are_means_over_a_groups_own_records():
     risks = [loss[labels == i].mean() for i in range(3)]
     np.testing.assert_allclose(jmm.metrics.group_risks(problem, w, data, sizes), risks)
     assert jmm.metrics.worst_group_risk(problem, w, data, sizes) == pytest.approx(max(risks))
-    np.testing.assert_allclose(jmm.metrics.group_accuracies(w, data, sizes),
-                               [(margins > 0)[labels == i].mean() for i in range(3)])
 
 
 def test_the_mean_problem_measures_what_its_optimum_solves():

@@ -4,6 +4,7 @@ Every leak is a round that all other checks let pass: it releases what is charge
 something else besides. A round is checked while it is traced, so `jmm.round` on shapes shows it.
 """
 
+import dataclasses
 import types
 
 import jax
@@ -247,6 +248,30 @@ def printing(x, out):
     out[...] = jnp.zeros_like(out)
 
 
+def noise_again(key, state, data):
+    """Words of the noise of the release, drawn again."""
+    for number in (jnp.uint32(2**31) + state.spent.astype(jnp.uint32), 1, 0):
+        key = jax.random.fold_in(key, number)
+    return jax.random.normal(key)
+
+
+def telling_in_both_branches(key, state, data, hyper, problem):
+    def at(shift):
+        return lambda: jax.tree.map(spy, released(
+            key, state, data, hyper, problem, z=jax.tree.map(lambda x: x + shift, state.z)))
+    return moved(state, jax.lax.cond(state.z.w.sum() >= 0, at(0.0), at(0.1)))
+
+
+def telling_in_a_loop(key, state, data, hyper, problem):
+    def body(carry):
+        g = released(key, state, data, hyper, problem, z=carry[0], number=carry[1])
+        return jax.tree.map(spy, g), carry[1] + 1
+
+    z, spent = jax.lax.while_loop(
+        lambda c: (c[1] < state.spent + 3) & (c[0].w.sum() < 1), body, (state.z, state.spent))
+    return state._replace(z=z, spent=spent)
+
+
 PAST, TOLD, GETS, ROWS = (
     r"update returns data past a release: state\.", "update tells the host, or writes to, what is",
     r"A release \(test_data_flow\.py:\d+\) gets what is", "gets rows that are")
@@ -317,6 +342,11 @@ LEAKS = {
     "a callback in a kernel": (besides(in_a_kernel(printing)), "pallas_call outside of a release"),
     "a kernel that writes nothing": (besides(in_a_kernel(lambda x, out: None, rows=False)),
                                      "memory that nobody wrote"),
+    "the noise, drawn again": (scaled_by(noise_again), "whose noise it may draw again"),
+    "a print in both branches": (telling_in_both_branches, "tells the host of a release inside"),
+    "a print in a loop that may end": (telling_in_a_loop, "tells the host of a release inside"),
+    "a Ref that nobody wrote": (scaled_by(lambda k, s, d: jax.empty_ref(
+        jax.typeof(s.z.w))[...].sum()), "memory that nobody wrote"),
     "memory that nobody wrote": (scaled_by(lambda k, s, d: jax.lax.empty(
         (2,), jnp.float32).sum()), "memory that nobody wrote"),
 }
@@ -420,6 +450,69 @@ def twice_in_a_jit(key, state, data, hyper, problem):
         jax.tree.map(lambda x: x + 0.1, state.z))))
 
 
+def nearby(state, t=1.0):
+    return jax.tree.map(lambda x: x + 0.1 * t, state.z)
+
+
+def in_lanes(number=lambda state: state.spent + jnp.arange(2), key=lambda key: key, count=1):
+    """Two points in lanes of a vmap, with numbers or keys of their own."""
+    def update(run_key, state, data, hyper, problem):
+        keys = jnp.broadcast_to(key(run_key), (2,))
+        g = jax.vmap(lambda one, t, n: released(
+            one, state, data, hyper, problem, number=n, z=nearby(state, t)))(
+                keys, jnp.arange(2.0), number(state))
+        return moved(state, jax.tree.map(lambda x: x[0] - x[1], g), count=count)
+    return update
+
+
+def at_two_clip_norms(key, state, data, hyper, problem):
+    def one(norm):
+        query = dataclasses.replace(hyper.query, clip=Saddle(norm, norm))
+        return released(key, state, data, dataclasses.replace(hyper, query=query), problem)
+
+    g = jax.vmap(one)(jnp.array([1.0, 2.0]))
+    return moved(state, jax.tree.map(lambda x: x[1] - 2 * x[0], g))
+
+
+def in_a_loop_of(body, length=2, count=1):
+    """A round whose release is made in a loop, by `body(t, at)`."""
+    def update(key, state, data, hyper, problem):
+        def at(t, number):
+            return released(key, state, data, hyper, problem, z=nearby(state, t), number=number)
+
+        g = jax.lax.fori_loop(0, length, lambda t, g: body(t, g, state, at), state.z)
+        return moved(state, g, count=count)
+    return update
+
+
+def before_a_loop_and_in_it(key, state, data, hyper, problem):
+    g = released(key, state, data, hyper, problem)
+    return in_a_loop_of(lambda t, g, state, at: at(t + 1, state.spent + t), count=3)(
+        key, moved(state, g, count=0), data, hyper, problem)
+
+
+def under_keys(*derived):
+    """Releases of one number at two points, under keys that are derived in two ways."""
+    def update(key, state, data, hyper, problem):
+        parts = [released(derive(key, state.spent), state, data, hyper, problem,
+                          z=nearby(state, k), number=0) for k, derive in enumerate(derived)]
+        return moved(state, jax.tree.map(lambda *x: sum(x), *parts))
+    return update
+
+
+def by_what_was_released(key, state, data, hyper, problem):
+    return moved(state, jax.lax.cond(state.z.w.sum() >= 0, lambda: released(
+        key, state, data, hyper, problem, number=0), lambda: state.z))
+
+
+def told_by_the_host(key, state, data, hyper, problem):
+    @jax.jit
+    def release(w):
+        return released(key, state, data, hyper, problem, z=Saddle(host(w), state.z.v))
+
+    return moved(state, jax.tree.map(jnp.subtract, release(state.z.w), release(state.z.w)))
+
+
 TWICE = {
     "points by vmap": at_two_points_by_vmap,
     "points by scan": at_two_points_by_scan,
@@ -432,6 +525,38 @@ TWICE = {
     "two runs inside with one key of the round": two_runs_inside(
         lambda key, t: (jax.random.fold_in(key, t),) * 2),
     "twice in a jit": twice_in_a_jit,
+    "lanes that overlap those of the next round": in_lanes(),
+    "lanes with one number": in_lanes(lambda state: state.spent + jnp.zeros(2, int)),
+    "lanes with one key": in_lanes(lambda state: jnp.stack([state.spent] * 2),
+                                   lambda key: jnp.stack([key, key])),
+    "lanes with two clip norms": at_two_clip_norms,
+    "a loop that overlaps the next round": in_a_loop_of(
+        lambda t, g, state, at: at(t, state.spent + t), length=3),
+    "a number before a loop and in it": before_a_loop_and_in_it,
+    "two points by a loop's counter": in_a_loop_of(lambda t, g, state, at: jax.lax.cond(
+        t == 0, lambda: at(0, state.spent), lambda: at(1, state.spent))),
+    "some iterations of a loop": in_a_loop_of(lambda t, g, state, at: jax.lax.cond(
+        t > 0, lambda: at(t, state.spent), lambda: g), length=3),
+    "a number in reverse and in order": lambda key, s, d, h, p: moved(s, jax.tree.map(
+        lambda x: x.sum(0), jax.lax.scan(lambda c, t: (c, jax.tree.map(
+            jnp.add, released(key, s, d, h, p, number=t[0]),
+            released(key, s, d, h, p, number=t[1], z=nearby(s)))), None,
+            (s.spent + jnp.arange(2), s.spent + 1 - jnp.arange(2)), reverse=True)[1]), count=2),
+    "number 0, where something released decides": by_what_was_released,
+    "half the number, by floats": numbered(lambda t: (t / 2).astype(jnp.int32)),
+    "half the number, by a shift": numbered(lambda t: t >> 1),
+    "half the number, of a table": numbered(lambda t: (jnp.arange(20) // 2)[t]),
+    "half the number, in both branches": numbered(
+        lambda t: jax.lax.cond(t % 2 == 0, lambda: t // 2, lambda: t // 2)),
+    "whether the number is 0": numbered(lambda t: jax.lax.convert_element_type(
+        jax.lax.convert_element_type(t, bool), jnp.int32)),
+    "keys of half the number": under_keys(lambda key, t: jax.random.fold_in(key, t // 2)),
+    "keys of a number times 0": under_keys(lambda key, t: jax.random.fold_in(key, 0 * t)),
+    "keys modulo 3": under_keys(lambda key, t: jax.random.split(key, 3)[t % 3]),
+    "one key, split and folded": under_keys(
+        lambda key, t: jax.random.split(jax.random.fold_in(key, t))[1],
+        lambda key, t: jax.random.fold_in(jax.random.fold_in(key, t), 1)),
+    "points that the host tells a jit": told_by_the_host,
 }
 
 
@@ -515,7 +640,40 @@ def unused_reads(key, state, data, hyper, problem):
     return honest(key, state, data, hyper, problem)
 
 
+def accumulated(loop):
+    """A mean of releases of three numbers, in an order that the loop decides."""
+    def update(key, state, data, hyper, problem):
+        g = loop(lambda t: released(key, state, data, hyper, problem, number=t),
+                 state.spent + jnp.arange(3))
+        return moved(state, jax.tree.map(lambda x: x.mean(0), g), count=3)
+    return update
+
+
+def numbers_in_a_carry(key, state, data, hyper, problem):
+    def body(carry, _):
+        g = released(key, state, data, hyper, problem, z=carry[0], number=carry[1])
+        return (jax.tree.map(lambda a, b: a - 0.1 * b, carry[0], g), carry[1] + 1), None
+
+    (z, spent), _ = jax.lax.scan(body, (state.z, state.spent), length=3)
+    return state._replace(z=z, spent=spent)
+
+
 HONEST = {
+    "a map over numbers": accumulated(jax.lax.map),
+    "a scan in reverse": accumulated(lambda f, x: jax.lax.scan(
+        lambda c, t: (c, f(t)), None, x, reverse=True)[1]),
+    "numbers in a carry": numbers_in_a_carry,
+    "lanes that count": in_lanes(count=2),
+    "lanes with keys": in_lanes(lambda state: jnp.stack([state.spent] * 2), jax.random.split),
+    "keys of the number": under_keys(lambda key, t: jax.random.fold_in(key, t)),
+    "rows that are the same behind a barrier": of(lambda d: jax.lax.optimization_barrier(d)),
+    "rows without derivatives": of(jax.lax.stop_gradient),
+    "rows on the device": of(jax.device_put),
+    "a loop that the number decides": scaled_by(lambda k, s, d: jax.lax.while_loop(
+        lambda c: s.spent < 0, lambda c: c + 1.0, 0.0)),
+    "gamma draws": scaled_by(lambda k, s, d: jax.random.gamma(k, 2.0)),
+    "Adam": lambda key, s, d, h, p: s._replace(spent=s.spent + 1, z=optax.apply_updates(
+        s.z, (rule := optax.adam(0.1)).update(released(key, s, d, h, p), rule.init(s.z))[0])),
     "plain": honest,
     "a jit that was traced before": in_a_jit_that_was_traced_before,
     "a branch": in_a_branch,
@@ -556,10 +714,22 @@ def test_the_check_leaves_what_a_round_computes(name):
 # --- what a round closes over ---
 
 
-def test_a_round_that_closes_over_the_rows_is_refused():
+@pytest.mark.parametrize("door", ["run", "fit", "sweep", "check", "a round by itself"])
+def test_a_round_that_closes_over_the_rows_is_refused(door):
     update = scaled_by(lambda key, state, data: DATA[0].mean())
+    with pytest.raises(ValueError, match=r"closes over an array|closed over by update"):
+        DOORS[door](algorithm(update))
+
+
+def test_fit_refuses_a_round_that_closes_over_rows_on_the_host():
+    held = tuple(np.asarray(x) for x in DATA)
+    update = scaled_by(lambda key, state, data: jnp.asarray(held[0]).mean())
     with pytest.raises(ValueError, match="closes over an array"):
-        jmm.run(jax.random.key(1), Z, DATA, HYPER, algorithm(update), GAME)
+        jmm.fit(jax.random.key(1), Z, jmm.placement.HostData(held), HYPER, algorithm(update), GAME,
+                delta=1e-4, progress=False)
+
+
+def test_a_round_that_closes_over_traced_rows_is_refused():
 
     def own(key, rows):
         update = scaled_by(lambda key, state, data: rows[0].mean())

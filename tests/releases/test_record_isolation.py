@@ -3,10 +3,13 @@
 
 import dataclasses
 
+import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import custom_partitioning, io_callback, pallas
+from jax.experimental.buffer_callback import buffer_callback
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
@@ -115,10 +118,187 @@ def test_keys_that_draw_for_all_records_at_once_are_found_wherever_they_are(insi
 
 
 def test_a_host_that_is_handed_a_batch_is_found():
-    for method in ("expand_dims", "broadcast_all"):
+    for method in ("expand_dims", "broadcast_all", None):
         with pytest.raises(ValueError, match="vmap_method"):
             go(of(lambda y, m=method: on_the_host(y, m)))
     assert np.isfinite(go(of(lambda y: on_the_host(y, "sequential"))))
+
+
+# --- nothing is told ---
+
+
+def likewise(y):
+    return jax.ShapeDtypeStruct(y.shape, y.dtype)
+
+
+def printed(y):
+    jax.debug.print("a record: {}", y)
+    return y
+
+
+def called_back(y):
+    jax.debug.callback(print, y)
+    return y
+
+
+def ordered(y):
+    return io_callback(lambda a: a, likewise(y), y, ordered=True)
+
+
+def decided(y):
+    """Nothing is handed over, and whether it happens says something."""
+    return jax.lax.cond(y > 0, lambda a: (jax.debug.print("positive"), a)[1], lambda a: a, y)
+
+
+def with_side_effects(y):
+    return jax.ffi.ffi_call("anything", likewise(y), has_side_effect=True,
+                            vmap_method="sequential")(y)
+
+
+def in_a_buffer(y):
+    return buffer_callback(lambda ctx, out, a: None, likewise(y), has_side_effect=True,
+                           vmap_method="sequential")(y)
+
+
+def raises_in_a_library(y):
+    """It reads the records of the whole batch, and its error is about one of them."""
+    return equinox.error_if(y, y > 0.5, "a record is large")
+
+
+TELLS = {printed: "debug_print", called_back: "debug_callback", ordered: "io_callback",
+         decided: "debug_print", with_side_effects: "ffi_call", in_a_buffer: "buffer_callback",
+         raises_in_a_library: "pure_callback"}
+
+
+@pytest.mark.parametrize("tells", TELLS, ids=lambda f: f.__name__)
+def test_an_operator_that_tells_the_host_is_refused_by_every_door(tells):
+    """The operation and the line are named, and nothing of a record is."""
+    problem = jmm.Problem(jmm.saddle_operator(lambda w, v, y: w * jax.lax.stop_gradient(tells(y))))
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1)
+    start = POINT._replace(v=jnp.zeros(()))
+    for door in (lambda: jmm.run(KEY, start, X, hyper, jmm.sgda, problem),
+                 lambda: jmm.fit(KEY, start, X, hyper, jmm.sgda, problem, delta=1e-3),
+                 lambda: jmm.check(problem, start, X, hyper, measure=False)):
+        with pytest.raises(ValueError, match=rf"host.*\({TELLS[tells]}, .*\.py:\d+\)") as refused:
+            door()
+        own = f"test_record_isolation.py:{tells.__code__.co_firstlineno}"
+        if tells is not raises_in_a_library:
+            named = int(str(refused.value).split("test_record_isolation.py:")[1].split(")")[0])
+            assert 0 < named - int(own.split(":")[1]) < 5
+
+
+@INSIDE
+def test_prints_are_found_wherever_they_are(inside):
+    for tells in (printed, decided):
+        with pytest.raises(ValueError, match="calls the host"):
+            go(of(inside(tells)))
+
+
+def in_a_kernel(tells):
+    def kernel(x, out):
+        if tells is printed:
+            pallas.debug_print("a record: {}", x[0])
+        else:
+            tells(x[0])
+        out[...] = x[...]
+
+    return lambda y: pallas.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct((1,), y.dtype), interpret=True)(y[None])[0]
+
+
+def on_a_mesh(tells):
+    mesh, whole = jax.make_mesh((1,), ("own",)), jax.sharding.PartitionSpec()
+    return jax.shard_map(tells, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+
+
+def in_a_solver(tells):
+    return lambda y: jax.lax.custom_linear_solve(
+        lambda x: 2 * x, y, lambda _, b: tells(b) / 2, symmetric=True)
+
+
+def in_a_solver_of_the_transpose(tells):
+    return lambda y: jax.lax.custom_linear_solve(
+        lambda x: 2 * x, y, lambda _, b: b / 2, lambda _, b: tells(b) / 2)
+
+
+def mapped(tells):
+    made = jax.custom_batching.custom_vmap(tells)
+    made.def_vmap(lambda size, batched, y: (y, True))
+    return made
+
+
+def partitioned(tells):
+    made = custom_partitioning.custom_partitioning(tells)
+    made.def_partition(infer_sharding_from_operands=lambda *_: None, partition=lambda *_: None,
+                       sharding_rule=" -> ")
+    return made
+
+
+def linear(tells):
+    return lambda y: jax.custom_derivatives.linear_call(
+        lambda _, x: tells(x), lambda _, d: d, (), y)
+
+
+def switched(tells):
+    return lambda y: jax.lax.switch(jnp.int32(y), [lambda a: a, lambda a: a, tells], y)
+
+
+def as_long_as(tells):
+    return lambda y: jax.lax.while_loop(lambda a: tells(a) < 0, lambda a: a + 1, y)
+
+
+def reversed_by_a_rule(tells):
+    """Told by the rule of a derivative, in an operator that takes it."""
+    made = jax.custom_vjp(lambda y: y)
+    made.defvjp(lambda y: (y, y), lambda y, d: (tells(y) * d,))
+    return jax.grad(lambda y: made(y) * 1.0)
+
+
+def reversed_by_a_linear_rule(tells):
+    return jax.grad(lambda y: jax.custom_derivatives.linear_call(
+        lambda _, x: x, lambda _, d: tells(d), (), y))
+
+
+@pytest.mark.parametrize("hidden", [
+    in_a_kernel, on_a_mesh, in_a_solver, in_a_solver_of_the_transpose, mapped, partitioned, linear,
+    switched, as_long_as, reversed_by_a_rule, reversed_by_a_linear_rule], ids=lambda f: f.__name__)
+def test_prints_are_found_in_the_programs_that_operations_hold(hidden):
+    """JAX hides them in parameters of an operation, and does not hand up their effects."""
+    refused = "custom_vmap" if hidden is mapped else "calls the host"
+    for tells in (printed, called_back):
+        with pytest.raises(ValueError, match=refused):
+            record_isolation.check(of(hidden(tells)), POINT, X)
+    if hidden not in (mapped, in_a_kernel):
+        record_isolation.check(of(hidden(lambda y: y)), POINT, X)  # by itself it is let through
+
+
+def test_a_print_in_a_loss_that_a_release_differentiates_is_found():
+    """Of a certified solution of groups, whose release takes the loss and not its gradient."""
+    @jax.custom_vjp
+    def tells(w):
+        return w
+
+    tells.defvjp(lambda w: (w, w), lambda w, d: (d + 0 * printed(w),))
+    task = jmm.problems.worst_group(
+        lambda w, y: 0.01 * jnp.square(tells(w)[0] - y), jmm.problems.ball(1.0), lipschitz=1.0,
+        bound=1.0, smooth=1.0, convex=True)
+    solution = jmm.phased_erm.certified(jmm.mechanism.GroupSolution(
+        lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=1.0, reg_lam=1.0, slack=0.1,
+        noise_multiplier=1.0, sizes=SIZES, phases=1))
+    with pytest.raises(ValueError, match="calls the host"):
+        solutions.release_group_solution(KEY, solution, ZERO, task, jnp.zeros(2), GROUPS)
+
+
+def test_a_print_outside_of_the_operator_is_no_ones_record(capfd):
+    """What was released may be printed: by `callback`, and by the public term."""
+    problem = jmm.Problem(of(lambda y: y), public=lambda z: (
+        jax.debug.print("a point"), z)[1])
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1)
+    jax.block_until_ready(jmm.run(KEY, POINT, X, hyper, jmm.sgda, problem))
+    jax.effects_barrier()
+    assert "a point" in capfd.readouterr().out
 
 
 def test_a_program_that_is_kept_is_held_against_the_data_of_every_call():

@@ -1,5 +1,9 @@
 """Operators that draw: one key for a row and a release, on every way, and none of it charged."""
 
+import ast
+import collections
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +20,7 @@ from jaxminimax.releases.reading import sample_of_release
 from jaxminimax.releases.solutions import release_resolvent
 from jaxminimax.releases.stream import release_leaf
 
+ROOT = pathlib.Path(release_keys.__file__).parents[1]
 N, D, KEY = 40, 3, jax.random.key(5)
 DATA = (jax.random.normal(jax.random.key(0), (N, D)), jnp.arange(N) % 2)
 START = Saddle(jnp.ones(D), jnp.full(D, 0.5))
@@ -73,6 +78,57 @@ def test_a_key_belongs_to_the_row_and_not_to_its_place():
 def test_words_are_the_keys_that_folding_gives():
     base = threefry_key(release_keys.Keys(KEY, Kind.MEAN, 0).operators())
     np.testing.assert_array_equal(words([9])[0], jax.random.key_data(jax.random.fold_in(base, 9)))
+
+
+@pytest.mark.parametrize("charged", [False, True])
+def test_keys_of_a_training_are_folds_that_all_differ(charged):
+    """Those of runs that were saved: another derivation would release with other noise."""
+    def fold(*numbers):
+        key = KEY
+        for number in numbers:
+            key = jax.random.fold_in(key, number)
+        return key
+
+    keys, b = release_keys.training_keys(KEY, charged), (0,) * charged
+    expected = {"ranges": fold(1) if charged else None, "moments": fold(*b, 0),
+                "rounds": fold(*b, 1), "group_losses": fold(*b, 0, 1),
+                "second_moments": fold(*b, 0, 2), "calibration": fold(*b, 0, 3),
+                "group_shares": fold(*b, 0, 4), "certificate": fold(*b, 0, 5)}
+    assert list(expected) == list(keys._fields)
+    data = {name: None if key is None else tuple(np.asarray(jax.random.key_data(key)).tolist())
+            for name, key in expected.items()}
+    assert data == {name: None if key is None else tuple(np.asarray(
+        jax.random.key_data(key)).tolist()) for name, key in keys._asdict().items()}
+    assert len(set(data.values())) == len(data)
+    # a key under m is below 2^31 - 1, from where releases, passes and marks of m begin
+    further = [release_keys.root_of_training(KEY, k) for k in range(4)]
+    roots = {tuple(np.asarray(jax.random.key_data(x)).tolist()) for x in further}
+    assert len(roots) == 4
+    assert not roots & set(data.values())
+
+
+def test_equal_keys_of_a_training_are_refused(monkeypatch):
+    monkeypatch.setattr(release_keys, "fold_in_on_host", lambda key, number: key)
+    with pytest.raises(ValueError, match="Two releases of a training"):
+        release_keys.training_keys(KEY, True)
+
+
+def test_keys_of_a_search_all_differ():
+    keys = [release_keys.run_count_key(KEY), *(
+        key for number in (1, 2, 3) for key in release_keys.search_keys(KEY, number))]
+    assert len({tuple(np.asarray(jax.random.key_data(x)).tolist()) for x in keys}) == len(keys)
+
+
+def test_each_key_of_a_training_is_read_in_one_place():
+    """But that of the rounds, by the two trainings, one of which a training is."""
+    sources = [ast.parse((ROOT / name).read_text()) for name in (
+        "tables/training.py", "tables/fair.py", "estimators/base.py", "estimators/models.py")]
+    read = collections.Counter(node.attr for source in sources for node in ast.walk(source)
+                               if isinstance(node, ast.Attribute) and node.attr in (
+                                   release_keys.TrainingKeys._fields)
+                               and getattr(node.value, "id", "") == "keys")
+    assert read == {"ranges": 2, "moments": 2, "rounds": 2, "group_losses": 1,
+                    "second_moments": 1, "calibration": 1, "group_shares": 1, "certificate": 2}
 
 
 # --- releases ---

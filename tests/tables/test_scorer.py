@@ -382,7 +382,7 @@ def test_a_scorer_scores_without_jax_to_the_byte(tmp_path, floor):
 
 def test_a_ledger_would_not_be_charged_for_the_means_and_is_refused():
     with pytest.raises(ValueError, match="training alone"):
-        training.train_records(jax.random.key(0), None, SCHEMA, None, ledger=object())
+        training.train_records(None, None, SCHEMA, None, ledger=object())
 
 
 class StoppedError(Exception):

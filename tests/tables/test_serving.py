@@ -132,20 +132,7 @@ def test_a_model_is_as_its_published_schema_says():
             assert not check.is_valid(record | broken)
 
 
-def test_a_file_of_the_former_format_is_read(tmp_path):
-    for scorer in scorers(["binary"]):
-        former = {"format": 1, "schema": SCHEMA.to_dict(), "weights": scorer.weights.tolist(),
-                  **scorer.moments.to_json(), "floor": scorer.floor, "statement": scorer.stated,
-                  "group_losses": scorer.group_losses}
-        (tmp_path / "one.json").write_text(json.dumps(former))
-        scorer.save(tmp_path / "two.json")
-        scores = [Scorer.load(tmp_path / f"{name}.json").decision_function(rows())
-                  for name in ("one", "two")]
-        assert np.array_equal(scores[0], scores[1])
-        assert np.array_equal(scores[0], scorer.decision_function(rows()))
-
-
-@pytest.mark.parametrize("record", [[], {}, {"format": 3}, {"format": 2, "label": {"kind": "x"}},
+@pytest.mark.parametrize("record", [[], {}, {"format": 1}, {"format": 2, "label": {"kind": "x"}},
                                     {"format": 2, "label": {"kind": "binary"}}])
 def test_a_file_that_is_no_model_is_refused(tmp_path, record):
     (tmp_path / "model.json").write_text(json.dumps(record))

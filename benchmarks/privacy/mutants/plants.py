@@ -1,6 +1,7 @@
 """Planted bugs: what each function of the release path is replaced by; `aims` says where."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -360,6 +361,7 @@ def of_gradients_alone(_: Any) -> Any:
 
 def silent_once(release: Any) -> Any:
     """No noise in one of ten rounds."""
+    @functools.wraps(release)
     def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
         on = jnp.where(spent % 10 == 3, 0.0, 1.0).astype(jnp.float32)
         query = mechanism.query

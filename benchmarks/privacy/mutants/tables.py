@@ -1,4 +1,4 @@
-"""Planted bugs of tables, and what catches them: persons, noise, clip norms and charges."""
+"""Planted bugs of tables, and what catches them: persons, keys, noise, clip norms and charges."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ import pathlib
 import tempfile
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -22,11 +22,13 @@ from benchmarks.privacy.mutants import plants
 from benchmarks.privacy.mutants.detectors import KEY, Finding
 from jaxminimax import Saddle
 from jaxminimax.base import identity
+from jaxminimax.estimators import PrivateAUCClassifier, PrivateFairClassifier
 from jaxminimax.gradients import summation
-from jaxminimax.releases import sums
+from jaxminimax.releases import made_releases, release_keys, sums
 from jaxminimax.tables import (
     NoteWarning,
     Schema,
+    fair,
     files,
     labels,
     records,
@@ -45,6 +47,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "second moments": (statistics, "release_second_moments"),
     "calibration": (labels, "release_line"),
     "weight": (summation, "clip_weight"),
+    "keys of a training": (release_keys, "training_keys"),
 }
 _PERSONS, _ROWS = 300, 4
 _KINDS = {"two values": "average", "several classes": "classes", "a number": "number"}
@@ -99,6 +102,18 @@ def of_half_noise(function: Any) -> Any:
     return changed
 
 
+def under(name: str, other: str) -> Callable[[Any], Any]:
+    """One release of a training has the key of another one."""
+    def make(keys: Any) -> Any:
+        def changed(root: Any, charged: bool) -> Any:
+            made = keys(root, charged)
+            return made._replace(**{name: getattr(made, other)})
+
+        return changed
+
+    return make
+
+
 def of_the_exact_share(function: Any) -> Any:
     """Means of rows with a label are sums over their exact share, and not over the released one."""
     def changed(key: Any, described: Any, x: Any, y: Any, weight: Any, *rest: Any) -> Any:
@@ -127,6 +142,63 @@ def descriptions(table: Any, schema: Schema) -> list[Any]:
         patches.enter_context(mock.patch.object(sums, "compiled_release", kept))
         train(table, schema, epsilon=20.0, delta=1e-3, key=KEY)
     return described
+
+
+@made_releases.noted
+def _nothing(key: Any, described: Any, number: Any, value: Any) -> Any:
+    return value
+
+
+def _rounds(key: Any, start: Saddle, data: Any, hyper: Any, algorithm: Any, *_: Any,
+            **how: Any) -> Any:
+    for part in algorithm.mechanism(hyper).answered():
+        for number in range(2):
+            _nothing(key, part, number, start)
+    return types.SimpleNamespace(state=algorithm.init(start, hyper))
+
+
+@contextlib.contextmanager
+def without_releases() -> Iterator[list[made_releases.Made]]:
+    """Has trainings note what they would release; nothing is, so nothing is compiled."""
+    replaced: tuple[tuple[Any, str, Any], ...] = (
+        (sums, "compiled_release",
+         lambda key, made, problem, start, data: _nothing(key, made, 0, start)),
+        (records, "release_group_losses",
+         lambda key, made, *_: _nothing(key, made, 0, jnp.zeros(len(made.sizes)))),
+        (training, "fit", _rounds),
+        (fair, "_trained", lambda key, start, data, hyper, *_: _rounds(
+            key, start, data, hyper, jmm.sgda).state))
+    with contextlib.ExitStack() as held, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoteWarning)
+        for where, name, other in replaced:
+            held.enter_context(mock.patch.object(where, name, other))
+        yield held.enter_context(made_releases.collected())
+
+
+def trainings() -> dict[str, Callable[[], Any]]:
+    """Trainings of tables that make every release which there is."""
+    how: dict[str, Any] = {"epsilon": 20.0, "delta": 1e-3}
+    made: dict[str, Callable[[], Any]] = {}
+    for name, schema in table_attack.SCHEMAS.items():
+        table, _ = table_attack.neighbours(0, "int64", schema.by_label)
+        made[name] = functools.partial(train, table, schema, key=KEY, **how)
+    rows = dataclasses.replace(table_attack.SCHEMAS["ranges"], owner=None, most=1)
+    made["people"] = functools.partial(train, table, rows, people=2, key=KEY, **how)
+    x = np.random.default_rng(0).uniform(-1, 1, (400, 2))
+    for name, bounds in (("bounds", (-1.0, 1.0)), ("no bounds", None)):
+        model = PrivateAUCClassifier(bounds=bounds, random_state=0, **how)
+        made[f"estimator, {name}"] = functools.partial(model.fit, x, x[:, 0] > 0)
+    fairly = PrivateFairClassifier(bounds=(-1.0, 1.0), random_state=0, **how)
+    return made | {"private groups": functools.partial(
+        fairly.fit, x, x[:, 0] > 0, groups=x[:, 1] > 0)}
+
+
+def shared_keys(name: str = "ranges") -> Finding:
+    """Releases of a training that have the key, kind, place and number of another one."""
+    with without_releases() as made:
+        trainings()[name]()
+    jax.effects_barrier()
+    return Finding(float(len(made) - len({one[:4] for one in made})), 0.0)
 
 
 def released(kind: str = "average") -> Finding:
@@ -211,6 +283,9 @@ def parted_persons() -> Finding:
     return Finding(int(np.sum(held.any(1) & ~held.all(1))), 0.0)
 
 
+# a release of `TrainingKeys`, and one whose key it must not have
+_UNDER = (("calibration", "second_moments"), ("calibration", "moments"), ("calibration", "rounds"),
+          ("second_moments", "moments"), ("moments", "rounds"), ("ranges", "rounds"))
 # name, what it breaks, what is replaced and by what, detector, and what its number is
 _MOVED, _ALL = "how far a release moves with a person over the charged", "epsilon of all releases"
 BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], str], ...] = (
@@ -226,6 +301,9 @@ BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], st
      _MOVED),
     ("calibration of classes not clipped", "sensitivity", "weight", plants.lifted,
      classes_out_of_range, _MOVED),
+    *((f"{name.replace('_', ' ')} under the key of {other.replace('_', ' ')}",
+       "one key for one release", "keys of a training", under(name, other), shared_keys,
+       "releases with another one's key") for name, other in _UNDER),
     ("moments divided by the exact share of labels", "post-processing", "moments",
      of_the_exact_share, follows_from_the_release, "how far equal releases lead apart"),
     *(bug for aim, (name, labels) in _RELEASES.items() for label in labels for bug in (

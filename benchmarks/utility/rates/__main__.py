@@ -179,8 +179,9 @@ def table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, 
              "theory", "here", "evaluations", "growth"),
             [(r["algorithm"], r["variant"], r["settings"], r["problem"], r["measure"],
               f"{r['epsilon']:g}", f"{r['slope']:.2f}",
-              f"[{r['slope_low']:.2f}, {r['slope_high']:.2f}]", f"{r['theory']:.2f}", f"{r['theory_here']:.2f}", f"{r['evaluations']}",
-              f"{r['evaluations_slope']:.2f}") for r in rows])
+              f"[{r['slope_low']:.2f}, {r['slope_high']:.2f}]", f"{r['theory']:.2f}",
+              f"{r['theory_here']:.2f}", f"{r['evaluations']}", f"{r['evaluations_slope']:.2f}")
+             for r in rows])
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,6 +13,7 @@ import jaxminimax as jmm
 from benchmarks.utility.worst_group.tasks import Rows, Task
 from jaxminimax import GroupGradients, GroupLosses, Saddle
 from jaxminimax.mechanism import Selection
+from jaxminimax.releases import release_keys
 from jaxminimax.tables import Schema, defaults
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import scaled
@@ -56,8 +57,9 @@ def by_rule(name: str, task: Task, rows: Rows, epsilon: float, delta: float, key
     groups = task.groups_of(rows)
     chosen = defaults(len(rows.y), _schema(task), epsilon=epsilon, delta=delta, sizes=groups.sizes,
                       by_label=task.by_label, method=_NAMED[name])
-    made = train_records(key, task.records_of(rows), _schema(task), chosen, groups=groups,
-                         unit=task.unit, assumed=assumed, every=chosen.hyper.iterations)
+    made = train_records(release_keys.training_keys(key, False), task.records_of(rows),
+                         _schema(task), chosen, groups=groups, unit=task.unit, assumed=assumed,
+                         every=chosen.hyper.iterations)
 
     def scores(x: np.ndarray) -> np.ndarray:
         return scaled(x, Moments(*made.moments), made.floor) @ made.weights

@@ -5,8 +5,9 @@ product or quotient with a scalar a: the derivative by P of what is done with a 
 a P, whatever a depends on; should it depend on P, then P is used elsewhere too, and that is looked
 at there. (Elementwise masks are not followed: they cannot be moved over to d.) The same holds for a
 sum P + Q and a product P M with what depends on no record (`uses.folded`), such as W + A B of low
-rank: every term and factor is followed by itself. What is behind `stop_gradient` is no use.
-Parameters that are not understood like that may be by way of a function of them (`derived`).
+rank: every term and factor is followed by itself. What no derivative comes back from is no use
+(`without_derivative`): behind `stop_gradient` or `sign`, as in an attack on the record inside the
+loss. Parameters that are not understood like that may be by way of a function of them (`derived`).
 
 A scan is looked into. A matrix that all its L iterations share meets the rows of all of them, L t:
 they add to the same entries. Of a parameter that is scanned over, iteration l sees slice l, so its
@@ -175,6 +176,41 @@ def _looked_into(number: int, step: Step, loop: Loop, places: dict[int, list[Pla
     return in_loop
 
 
+# steps by which JAX's own rules have no derivative: a symbolic zero, and no array of zeros
+_CONSTANT = {"stop_gradient", "sign", "floor", "ceil", "round"}
+
+
+def without_derivative(flat: Flat) -> set[int]:
+    """The numbers of steps to whose operands no derivative of an output comes back.
+
+    Outputs are live. Backwards, a step is dead if none of its results is live, if it is one of
+    `_CONSTANT`, or if all that is read of it is one result of integers or booleans. The operands of
+    every other step are live.
+
+    With L the loss and u_1, u_2, ... the operands where a parameter P is used,
+    dL/dP = sum_j (du_j/dP)^T dL/du_j. The term of a dead step is zero, by induction from the last
+    step to the first. JAX holds what it knows to be zero as a symbol, and a rule that gets nothing
+    but symbols is not run. (i) A step without a live result: its results are operands of dead steps
+    only, from which nothing but symbols comes back. (ii) A rule of `_CONSTANT` gives a symbol for
+    the tangent, so that nothing is there to transpose. (iii) A number that is not inexact has no
+    tangent (`float0`). So the gradient is the sum over live uses, in JAX as here. It is not 0 times
+    a number, which would be NaN for an infinite one, in either of them.
+
+    Only a first result's type is known. What is read of `sort((integers, floats))` may be its
+    floats, which are live: the type decides only where the first result is what is read. All that
+    the body of a loop hands on counts as live, whether or not it is read after the loop. A use that
+    is dead and counted live adds a zero, and is kept for nothing.
+    """
+    live, dead = set(flat.outputs), set[int]()
+    for number, step in reversed(list(enumerate(flat.steps))):
+        counts = step.read == [0] and not jnp.issubdtype(step.out.dtype, jnp.inexact)
+        if live.isdisjoint(step.results) or counts or step.name in _CONSTANT:
+            dead.add(number)
+        else:
+            live.update(step.operands)
+    return dead
+
+
 def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
            leaving: str = "the loss itself") -> dict[Any, Uses]:
     """The uses of what is seen in the slots `places`, or why they are not known.
@@ -223,14 +259,15 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
                 return [Place(name)]
         if step.name in KINDS:
             used(place, at, step, me)
-        elif step.name != "stop_gradient":
+        else:
             add(place.name, f"used by {step.name}")
         return []
 
+    dead = without_derivative(flat)
     for number, step in enumerate(flat.steps):
         if free.issuperset(step.operands):
             free.update(step.results)
-        if not step.results or places.keys().isdisjoint(step.operands):
+        if number in dead or places.keys().isdisjoint(step.operands):
             continue
         if step.loop is not None:
             for name, more in _looked_into(number, step, step.loop, places, free):
