@@ -345,7 +345,7 @@ PRINTED = {
         "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
         " | ', '.join(unknown) | 'labels' if groups else 'n'"
         " | 'with' if primal else 'without' | at | budgets | data.grouped | data.population"
-        " | described | described!r | error | grouped | held_out!r"
+        " | described | described!r | error | grouped | checks.describe(held_out)"
         " | jax.random.key_impl(key) | leading | lengths | n | name | name!r | of!r"
         " | os.fspath(path)!r | other | parts | query.population | rest"
         " | self._manager.directory | settings | stated | step"),

@@ -180,7 +180,7 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
     if not isinstance(held_out, HeldOut):
         raise TypeError("held_out must be of jmm.problems.hold_out, which draws places from public "
                         "coins: rows at the end of a sorted table are no sample, got "
-                        f"{held_out!r}.")
+                        f"{checks.describe(held_out)}.")
     groups = of == "worst_group"
     kind, wanted = (GroupLosses, GroupProblem) if groups else (HeldOutBound, Bounded)
     if not isinstance(mechanism, kind) or not isinstance(problem, wanted):
