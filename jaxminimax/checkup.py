@@ -111,7 +111,8 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     Args:
       problem: operator, public terms, projection.
       z: initial point; must not depend on the data.
-      data: leaves `[n, ...]` or `HostData`; of arrays it reads only shapes and dtypes.
+      data: leaves `[n, ...]` or `HostData`; of arrays it reads shapes and dtypes, and compares
+        their numbers with arrays that `update` closes over, which it refuses if they are equal.
       hyper: the algorithm's `Hyper`, calibrated or not.
       algorithm: a module such as `sgda`.
       delta: delta of the privacy target.

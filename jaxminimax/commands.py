@@ -15,7 +15,7 @@ from jaxminimax import accounting, mechanism, options
 from jaxminimax.accounting import answers, statements, stating
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, types
-from jaxminimax.drivers import plan
+from jaxminimax.drivers import plan, plans
 from jaxminimax.tables import check, scorer
 from jaxminimax.tables import command as tables
 
@@ -216,8 +216,9 @@ def _add_plan(commands: Any) -> None:
                           "  python -m jaxminimax plan gda --epsilon 1 --delta 1e-6 "
                           "--population 1000 --bound 1 --smooth 1 --modulus 0.5"]))
     flag = command.add_argument
-    flag("algorithm", choices=list(_PLANNED), metavar="ALGORITHM",
-         help="one of " + ", ".join(_PLANNED))
+    flag("algorithm", choices=list(_PLANNED), metavar="ALGORITHM", nargs="?",
+         help="one of " + ", ".join(_PLANNED) + "; without one all that fit the numbers, side by "
+              "side, by what they promise")
     flag("--epsilon", type=float, required=True, help="the target, positive")
     flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n")
     flag("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
@@ -252,18 +253,21 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
       ValueError: for an option that the algorithm has no use for, or a constant that is missing.
     """
-    own = plan_options(args.algorithm)
     arguments = {name: getattr(args, name) for name in (*numbers(), "lipschitz", "sizes")
                  if getattr(args, name) is not None}
+    # without an algorithm, of groups if there are any
+    own = (plan_options(args.algorithm) if args.algorithm else
+           [name for name in arguments if name != "lipschitz" or "sizes" in arguments])
     for name in arguments.keys() - set(own):
         raise ValueError(f"{flag_of(name)} is no number of {args.algorithm}, which takes "
-                         f"{', '.join(map(flag_of, own))}: leave it out.")
-    if "lipschitz" not in own:
+                         f"{', '.join(map(flag_of, own))}: leave it out." if args.algorithm else
+                         f"{flag_of(name)} is for groups: give --group-sizes too.")
+    if "lipschitz" not in own and not ("sizes" in own and args.algorithm is None):
         return arguments
     constants = {name: arguments.pop(name) for name in _CONSTANTS if name in arguments}
     for name in _CONSTANTS[:3]:
         if name not in constants:
-            raise ValueError(f"{args.algorithm} needs {flag_of(name)}.")
+            raise ValueError(f"{args.algorithm or 'a plan for groups'} needs {flag_of(name)}.")
 
     def unused(*_: Any) -> Any:
         raise TypeError("a plan reads constants only")
@@ -289,6 +293,10 @@ def _plain(value: Any) -> Any:
 
 
 def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    if args.algorithm is None:
+        choices = plans(epsilon=args.epsilon, delta=args.delta, neighbours=args.neighbours,
+                        **_numbers(args))
+        return {"plans": [one.to_json() for one in choices]}, str(choices)
     algorithm = ALGORITHMS[args.algorithm]
     planned = plan(algorithm, epsilon=args.epsilon, delta=args.delta,
                    neighbours=args.neighbours, **_numbers(args))

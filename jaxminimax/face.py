@@ -23,7 +23,7 @@ from jaxminimax.algorithms import planning as schedules
 from jaxminimax.base import public_names
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check
-from jaxminimax.drivers import fit, plan, round, run, stack, sweep, tune
+from jaxminimax.drivers import certify, fit, plan, plans, round, run, stack, sweep, tune
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import (
     AdaptiveClip,
@@ -43,10 +43,10 @@ from jaxminimax.releases.sums import release
 # the whole interface at the top level; more stands in the modules that are listed first
 __all__ = ["AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "GroupLosses",
            "GroupProblem", "Parallel", "Poisson", "Problem", "Query", "Repeat", "Saddle",
-           "Sequence", "accounting", "audit", "averaging", "calibrate", "check", "clipped_sum",
-           "delta", "epsilon", "fit", "mechanism", "metrics", "noise", "placement", "plan",
-           "problems", "profile", "release", "round", "run", "saddle_operator", "schedules",
-           "solvers", "stack", "statement", "sweep", "tables", "tune", "types"]
+           "Sequence", "accounting", "audit", "averaging", "calibrate", "certify", "check",
+           "clipped_sum", "delta", "epsilon", "fit", "mechanism", "metrics", "noise", "placement",
+           "plan", "plans", "problems", "profile", "release", "round", "run", "saddle_operator",
+           "schedules", "solvers", "stack", "statement", "sweep", "tables", "tune", "types"]
 __all__ += algorithms.__all__
 
 # tab completion shows public names alone

@@ -8,8 +8,8 @@ from jaxminimax.base.types import (
     with_strategy,
 )
 from jaxminimax.checkup import Report
-from jaxminimax.drivers import Run, Tuned
+from jaxminimax.drivers import Certificate, Choice, Run, Tuned
 from jaxminimax.gradients.clipping import ClippedSum
 
-__all__ = ["Algorithm", "ClippedSum", "OnlineOptimiser", "Report", "Run", "SaddleOperator",
-           "Tuned", "pytree_dataclass", "with_strategy"]
+__all__ = ["Algorithm", "Certificate", "Choice", "ClippedSum", "OnlineOptimiser", "Report", "Run",
+           "SaddleOperator", "Tuned", "pytree_dataclass", "with_strategy"]

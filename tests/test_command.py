@@ -445,6 +445,24 @@ def test_a_plan_is_that_of_the_library(capsys, name):
         assert stated["hyper"]["query"]["noise_multiplier"] == noise._asdict()
 
 
+def test_without_an_algorithm_all_plans_stand_side_by_side(capsys):
+    words = ("plan", "--epsilon", "1", "--delta", "1e-6", "--dim", "4", "--bound", "1")
+    game = (*words, "--population", "1000", "--diameter", "2")
+    rows = printed(capsys, *game, "--json")["plans"]
+    made = jmm.plans(epsilon=1.0, delta=1e-6, population=1000, dim=4, bound=1.0, diameter=2.0)
+    assert [(x["plan"], x["guarantee"]) for x in rows] == [
+        (x.name, x.plan and x.plan.guarantee) for x in made]
+    assert main(list(game)) == 0
+    assert "Bounds on the strong gap on the population" in capsys.readouterr().out
+    groups = (*words, "--lipschitz", "1", "--diameter", "2", "--group-sizes", "90", "80")
+    rows = printed(capsys, *groups, "--json")["plans"]
+    assert {x["algorithm"] for x in rows if x["planned"]} >= {"group_oco", "group_sgd"}
+    assert main([*words, "--lipschitz", "1"]) == 2
+    assert "--lipschitz is for groups" in capsys.readouterr().err
+    assert main([*words, "--group-sizes", "9", "9"]) == 2
+    assert "a plan for groups needs --lipschitz" in capsys.readouterr().err
+
+
 def test_a_plan_takes_every_number_of_an_algorithm_and_no_other(capsys):
     for name, algorithm in ALGORITHMS.items():
         if not hasattr(algorithm, "plan"):

@@ -62,6 +62,7 @@ TESTED_IN = {
     "algorithms/test_spider": "mechanism/difference",
     "audit/test_audit": "audit/pairs audit/released audit/signals",
     "base/test_arguments": "base/checks",
+    "drivers/test_certificates": "problems/_held_out",
     "drivers/test_runs": "drivers/long_runs drivers/many_runs",
     "drivers/test_tuning": "mechanism/repetitions",
     "gradients/test_clipping": "gradients/summation",
@@ -74,6 +75,7 @@ TESTED_IN = {
     "placement/test_sharding": "placement/agreement placement/shard_sums",
     "problems/test_problems": "problems/_auc problems/_games metrics",
     "releases/test_groups": "mechanism/groups",
+    "releases/test_held_out": "mechanism/held_out",
     "releases/test_opening": "releases/watch",
     "releases/test_sums": "releases/reading",
     "tables/test_scorer": "tables/columns tables/files tables/report tables/rule tables/schema "

@@ -339,12 +339,16 @@ PRINTED = {
     "checkup": (
         'described | lengths | n'),
     "commands": (
-        "', '.join(map(flag_of, own)) | args.algorithm | flag_of(name)"),
+        "', '.join(map(flag_of, own)) | args.algorithm"
+        " | args.algorithm or 'a plan for groups' | flag_of(name)"),
     "drivers": (
-        "' not' * (not grouped) | ', '.join(names) | at | budgets | data.grouped"
-        ' | data.population | described | error | grouped | jax.random.key_impl(key) | leading'
-        ' | lengths | n | name | name!r | os.fspath(path)!r | other | parts | query.population'
-        ' | self._manager.directory | step'),
+        "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
+        " | ', '.join(unknown) | 'labels' if groups else 'n'"
+        " | 'with' if primal else 'without' | at | budgets | data.grouped | data.population"
+        " | described | described!r | error | grouped | checks.describe(held_out)"
+        " | jax.random.key_impl(key) | leading | lengths | n | name | name!r | of!r"
+        " | os.fspath(path)!r | other | parts | query.population | rest"
+        " | self._manager.directory | settings | stated | step"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
@@ -380,22 +384,21 @@ PRINTED = {
         " | spec | total | type(x).__module__.split('.')[0] | wanted | where"),
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
-        " | classes | clip!r | count | counts.size - 1 | high!r | int(np.argmin(counts))"
-        " | jnp.shape(x) | kind!r | labels.size | lengths | low!r | name | reach!r | rows"
-        " | shape | shares!r | wanted"),
+        " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
+        " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r"
+        " | name | reach!r | rows | shape | shares!r | wanted"),
     "releases": (
-        "2 ** 32 // _KINDS | _AGAIN | _KINDS - 1 | _text(label)"
-        " | _text(value.label) | _text(where.under) | answers | axes | by | clip!r | count"
-        " | data_argument!r | described | described(mechanism)[0]!r | each.shape[2:]"
-        " | e.primitive.name | programs.line(e) | programs.line(equation)"
+        "2 ** 32 // _KINDS | _AGAIN | _KINDS - 1 | _text(label) | _text(value.label)"
+        " | _text(where.under) | answers | axes | by | clip!r | count | data_argument!r"
+        " | described | described(mechanism)[0]!r | e.primitive.name | each.shape[2:]"
         " | error | instead | jnp.result_type(group) | jnp.result_type(spent)"
-        " | jnp.result_type(v) | jnp.shape(v) | kind | limit | line"
-        " | losses.shape[2:] | mechanism.kind!r | mechanism.place | other[0] | use[1] | n | name"
-        " | named | num_coordinates | number | one.line | opened.data.described"
-        " | other.line | p | path | place | place[1] | promised!r"
-        " | query.clip!r | query.groups!r | query.smooth!r | release | rows | settings"
-        " | shape | size | spent | t | true!r | unwritten.pop() | what | which!r"
-        " | x.primitive.name"),
+        " | jnp.result_type(v) | jnp.shape(v) | kind | limit | line | losses.shape[2:]"
+        " | mechanism.kind!r | mechanism.place | mechanism.population | n | name | named"
+        " | num_coordinates | number | one.line | opened.data.described | other.line"
+        " | other[0] | p | path | place | place[1] | programs.line(e)"
+        " | programs.line(equation) | promised!r | query.clip!r | query.groups!r"
+        " | query.smooth!r | release | rows | settings | shape | size | spent | t | true!r"
+        " | unwritten.pop() | use[1] | what | which!r | x.primitive.name"),
     "tables": (
         "' '.join(inline) | ' '.join(sorted(taken)) | ' '.join(unknown)"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"

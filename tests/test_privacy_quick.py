@@ -128,6 +128,9 @@ def laws():
         "losses, Gaussian": Law(RELEASES["Gaussian losses"], groups, **each, **losses),
         "solution": Law(RELEASES["solution"], solution_length(phase, phase.reg_w), moves=1.0,
                         pair=RECORDS, place=(0, 0)),
+        "bound from records held out": Law(
+            RELEASES["bound from records held out"], (1 + 2e-3) * 2 * 2.0 / N, moves=1.0,
+            pair=RECORDS),
         "node of a tree": Law(RELEASES["leaf"], 1.0, spent=2),
         "correlated sums": Law(RELEASES["leaf"]._replace(mechanism=correlated), 1.0, np.linalg.norm(
             coefficients(3) * 2.0**-17), spent=2),

@@ -26,6 +26,15 @@ def _one(rows: list[Result], **wanted: Any) -> Result:
     return result
 
 
+# --- certificates.md ---
+
+
+def groups_below(result: Result) -> list[float]:
+    """How many certificates of the worst group in a thousand are below the truth, at most."""
+    return [max(1000 * row["below"] / row["runs"] for row in result["rows"]
+                if row["share"] is None)]
+
+
 # --- choosing.md ---
 
 
@@ -209,4 +218,5 @@ FIGURES: dict[str, Callable[[Result], list[float]]] = {
         poisson_wins, bands_win, flat_slopes, falls, best_steps, reference_ahead, minimax_gains,
         one_group_behind, one_read_behind, true_epsilon_of_one, wider_layers, small_batches,
         memory_of_a_row, search_loses, search_wins, search_loses_at_most, search_noise,
-        odds_reached, rounding, odometer)}
+        odds_reached, rounding, odometer,
+        groups_below)}

@@ -274,6 +274,30 @@ def stability(result: dict[str, Any]) -> str:
          for (name, quantity), row in last.items()])
 
 
+def certificates(result: dict[str, Any]) -> str:
+    """Certificates of the gap by n, epsilon and share, and the smallest guarantee of a plan."""
+    cells: dict[tuple[int, float], dict[float, Any]] = {}
+    for row in result["rows"]:
+        if row["share"] is not None:
+            cells.setdefault((row["n"], row["epsilon"]), {})[row["share"]] = row
+    shares = sorted({x for own in cells.values() for x in own})
+    return report.markdown(
+        ["n", "ε", "true gap", *(f"{100 * x:g} % held out" for x in shares), "smallest guarantee"],
+        [[f"{n:,}", f"{epsilon:g}", f"{max(x['true'] for x in own.values()):.1g}",
+          *(f"{own[x]['bound']:.2g}" for x in shares),
+          f"{min(x['guarantee'] for x in own.values()):.2g}"]
+         for (n, epsilon), own in cells.items()])
+
+
+def certified_groups(result: dict[str, Any]) -> str:
+    """Certificates of the worst group's risk, which is 0.4, by records held out of each group."""
+    return report.markdown(
+        ["groups", "held out of each", "ε", "certificate", "noise", "sampling"],
+        [[row["of"].split()[0], f"{row['n']:,}", f"{row['epsilon']:g}", f"{row['bound']:.3f}",
+          f"{row['noise']:.3f}", f"{row['sampling']:.3f}"] for row in result["rows"]
+         if row["share"] is None])
+
+
 def tuned_columns(result: dict[str, Any]) -> str:
     """AUC of columns of Table 2 by how their settings were come by."""
     cells: dict[tuple[str, float], dict[str, Any]] = {}
@@ -376,7 +400,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "robust": robust.printed, "programs": published_report.programs,
     "guarantees": lambda result: report.markdown(*guarantees.table(result)),
     "guarantees_runs": lambda result: report.markdown(*guarantees.runs_table(result)),
-    "gaps": gaps, "compared": compared, "stability": stability,
+    "gaps": gaps, "certificates": certificates, "certified_groups": certified_groups,
+    "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
     "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc,
     "searches": prices.searched, "ended_searches": prices.ended, "filters": prices.ledgers,

@@ -134,9 +134,17 @@ def group_solution(rng: np.random.Generator) -> Any:
         phases=int(rng.integers(1, 6)))
 
 
+def held_out_bound(rng: np.random.Generator) -> Any:
+    """Bounds from records held out."""
+    return jmm.mechanism.HeldOutBound(
+        bound=real(rng, 0.1, 10.0), population=size(rng, 1, 1e5),
+        noise_multiplier=noise(rng), times=size(rng, 1, 10))
+
+
 LEAVES: dict[str, Maker] = {
     "Repeat": repeat, "GroupLosses": group_losses, "RecordLosses": record_losses,
-    "TreeSums": tree_sums, "Solution": solution, "GroupSolution": group_solution}
+    "TreeSums": tree_sums, "Solution": solution, "GroupSolution": group_solution,
+    "HeldOutBound": held_out_bound}
 
 
 def description(rng: np.random.Generator) -> Any:

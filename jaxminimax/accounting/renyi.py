@@ -16,23 +16,16 @@ A Renyi divergence leaves out the failures of samplers and noise, because it is 
 an event has positive probability on one side and none on the other. The probability of failures is
 printed with it, as in the approximate concentrated privacy of the first source.
 
-What is added up is
+The integrand P^a Q^(1-a) is a mixture of Gaussians whose centres lie between 0 and (2 a - 1) k, so
+the quadrature reaches from -20 z to (2 a - 1) k + 20 z. What is added up is
 
     Q (e^(a l) - 1 - a (e^l - 1)) >= 0,       l = ln(P / Q),
 
-whose integral is that of P^a Q^(1-a) less 1, so that small divergences keep relative accuracy.
-
-The integrals are by the trapezoid rule. On the line x + i d a Gaussian grows by e^(d^2 / 2 z^2).
-The mixtures are polynomials in e^(x / z^2) whose roots are real and negative (binomial ones are,
-and a factor e^(-c j^2) on coefficients keeps that). With |s + t e^(i u)| >= (s + t) cos(u / 2) for
-each root, the mixture of k_- records that is in the denominator shrinks by cos(d / 2 z^2)^k_- at
-most, and that in the numerator does not grow. For d <= pi z^2 / 2 all factors together are at most
-e^(d^2 A / 2), A = 1 / z^2 + k_- (a - 1) / (3.5 z^4), and the rule with step h is off by at most a
-part 2 e^(d^2 A / 2) / (e^(2 pi d / h) - 1). The step makes that 2 e^-40. An order that wants too
-many nodes is left out.
-
-The logarithms of P^a Q^(1-a) and Q fall by at least s / z^2 at a distance s below -k_- or above
-2 a k, so 14 z more on either side leave out less than rounding does.
+whose integral is that of P^a Q^(1-a) less 1, so that small divergences keep relative accuracy. The
+logarithms are analytic up to pi z^2 away from the real line (the roots of the mixtures, polynomials
+in e^(x / z^2), are real and negative: binomial ones are, and a factor e^(-c j^2) on coefficients
+keeps that), where the trapezoid rule converges geometrically; an order at which twice the step
+gives another number is left out.
 
 Sources: Bun and Steinke, "Concentrated differential privacy: simplifications, extensions, and lower
 bounds", TCC 2016; Bun, Dwork, Rothblum and Steinke, "Composable and versatile privacy via truncated
@@ -67,6 +60,15 @@ with integral of P^a Q^(1 - a) at most e^((a - 1) rho).
   F convex in e^x, so that chords are above it. Losses beyond the last x, of mass F there, are
   `failure`: the dominating pair has them as an atom at infinity. Of a pair for each direction the
   largest counts.
+
+The Poisson integral is by the trapezoid rule. On the line x + i d the Gaussian grows by e^(d^2 /
+2 z^2), and the mixture that is in the denominator shrinks by cos(d / 2 z^2) at most, while that in
+the numerator does not grow: |s + t e^(i u)| >= (s + t) cos(u / 2). For d <= pi z^2 / 2 both factors
+together are at most e^(d^2 A / 2), A = 1 / z^2 + (a - 1) / (3.5 z^4), and the rule with step h is
+off by at most a part 2 e^(d^2 A / 2) / (e^(2 pi d / h) - 1). The step makes that 2 e^-40.
+
+The integrand's logarithm falls by at least s / z^2 at a distance s outside of [-2a, 2a], so 14 z
+more leave out less than rounding does.
 """
 
 import functools
@@ -81,8 +83,8 @@ from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 # a - 1 grows by an eighth: what lies between two orders is then known to 0.4 %
 ORDERS = 1 + np.geomspace(0.005, 1024.0, 105)
-_MOST_NODES = 500_000  # of a quadrature at each of `ORDERS`
-_OFF = 2e-15  # relative, of exponents
+_MOST_POINTS = 300_000  # of a quadrature
+_AGREE = 1e-7  # of a divergence at two steps, relative
 _NEARLY = 1.05  # by how much D_a / a may exceed its value at order 2 within the printed orders
 
 
@@ -114,55 +116,48 @@ def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | 
     # Gaussian releases: D_a = a mu^2 / 2
     total = 0.5 * ORDERS * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
     for loss, times in cost.losses:
-        exact = [_exact(loss, float(a), neighbours, people, _MOST_NODES) for a in ORDERS]
-        if None in exact:
+        one = _one(loss, neighbours, people)
+        if one is None:
             return None
-        total = total + times * np.array(exact)
+        total = total + times * one
     # probabilities within e^(+- ratio / 2) on either side
     return total + (2 * ORDERS - 1) / (ORDERS - 1) * people * cost.ratio / 2
 
 
-def _exact(loss: PrivacyLoss, order: float, neighbours: str, people: int,
-           most_nodes: int) -> float | None:
-    """Returns D_a of a release by its exact pair; None if it has none."""
+def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
     if loss.z == 0:
-        return math.inf
+        return np.full(ORDERS.shape, np.inf)
     match loss.kind:
-        case "laplace":
-            return _laplace_at(loss.z / people, order)
+        case "laplace" if neighbours == "replace_one":
+            return np.array([_laplace_at(loss.z / people, a) for a in ORDERS])
         case "poisson":
-            hits = ([(people, people)] if neighbours == "replace_one"
-                    else [(r, people - r) for r in range(people + 1)])
-            return max(_mixtures(loss.rate, loss.z, *pair, order, most_nodes) for pair in hits)
+            replaced = neighbours == "replace_one"
+            pairs = [(people, people)] if replaced else [(r, people - r) for r in range(people + 1)]
+            return np.max([_mixtures(loss.rate, loss.z, *pair) for pair in pairs], axis=0)
     return None
 
 
-@functools.lru_cache(maxsize=4096)
-def _mixtures(rate: float, z: float, up: int, down: int, order: float, most_nodes: int) -> float:
-    """Computes D_a of the mixture with `up` records against that with `down` opposite ones.
-
-    It is rounded up; infinity if the trapezoid rule wants more nodes than `most_nodes`.
-    """
-    curved = 1 / z**2 + down * (order - 1) / (3.5 * z**4)
-    height = min(0.5 * math.pi * z * z, 9 / math.sqrt(curved))
-    # 2 pi d / h = 40 + d^2 A / 2, so that the rule is off by a part 2 e^-40
-    step = 2 * math.pi * height / (40 + 0.5 * height**2 * curved)
-    left, right = (far / step for far in (down + 14 * z, 2 * order * max(up, down) + 14 * z))
-    if not left + right <= most_nodes:
-        return math.inf
-    x = step * np.arange(-math.ceil(left), math.ceil(right) + 1)
-    p, q = _over_centre(x, rate, z, up), _over_centre(-x, rate, z, down)
-    # ln of Q (e^(a l) - 1 - a (e^l - 1)), l = ln(P / Q) = p - q
-    center = -(x**2) / (2 * z * z)
-    logs = center + q + _log_excess(p - q, order)
-    top = float(logs.max())
-    # rounding of the largest exponents that count; added, so that rho is rounded up
-    sizes = (np.abs(center) + np.abs(p) + np.abs(q))[logs > top - 60]
-    off = _OFF * (1 + order * float(np.max(sizes, initial=0.0)))
-    scale = math.log(step / (z * math.sqrt(2 * math.pi)))
-    # D_a = ln(1 + integral) / (a - 1)
-    total = float(np.logaddexp(0.0, scipy.special.logsumexp(logs) + scale + off))
-    return total / (order - 1) * (1 + 1e-9) + 1e-15 * order
+@functools.lru_cache(maxsize=256)
+def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
+    """Computes D_a of the mixture with `up` records against that with `down` opposite ones."""
+    out = np.full(ORDERS.shape, np.inf)
+    step = min(z, z * z) / 8
+    for i, order in enumerate(ORDERS):
+        far = (2 * order - 1) * max(up, down)
+        if (far + 40 * z) / step > _MOST_POINTS:
+            break
+        x = np.arange(-20 * z, far + 20 * z + 2 * step, step)
+        p, q = _over_centre(x, rate, z, up), _over_centre(-x, rate, z, down)
+        # ln of Q (e^(a l) - 1 - a (e^l - 1)), l = ln(P / Q) = p - q
+        base = -(x**2) / (2 * z * z) - math.log(z * math.sqrt(2 * math.pi)) + q
+        logs = base + _log_excess(p - q, order)
+        fine, coarse = (scipy.special.logsumexp(f) + math.log(h)
+                        for f, h in ((logs, step), (logs[::2], 2 * step)))
+        # D_a = ln(1 + integral) / (a - 1)
+        one, two = (np.logaddexp(0.0, f) / (order - 1) for f in (fine, coarse))
+        if abs(one - two) <= _AGREE * one + 1e-300:
+            out[i] = one * (1 + 1e-9) + 1e-15 * order
+    return out
 
 
 def _over_centre(x: np.ndarray, rate: float, z: float, records: int) -> np.ndarray:
@@ -224,6 +219,10 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
     return Concentrated(float(upto[last]), float(a[last]))
 
 
+_MOST_NODES = 4_000_000  # of a quadrature, at most
+_OFF = 2e-15  # relative, of exponents
+
+
 def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
                people: int = 1) -> tuple[float, float]:
     """Returns (rho, failure) of a charge, without the failures of its sampler.
@@ -257,10 +256,12 @@ def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
 def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail: float = 1e-18,
               people: int = 1) -> tuple[float, float]:
     """Returns (rho, failure) of `times` releases, with failures of about `tail` each at most."""
-    if people == 1 or loss.kind != "poisson" or loss.z == 0:
-        exact = _exact(loss, order, neighbours, people, most_nodes=4_000_000)
-        if exact is not None:
-            return times * exact, 0.0
+    if loss.z == 0:
+        return math.inf, 0.0
+    if loss.kind == "poisson" and people == 1:
+        return times * _poisson_at(loss.rate, loss.z, order, neighbours), 0.0
+    if loss.kind == "laplace":
+        return times * _laplace_at(loss.z / people, order), 0.0
     if loss.kind == "selection":
         return times * _selection_at(people / loss.z * (1 + 1e-15), order), 0.0
     if loss.kind not in pairs.KINDS:
@@ -301,6 +302,37 @@ def _selection_at(t: float, order: float) -> float:
     exact = math.log(u) + (math.log1p(g) - math.log(order)) / (order - 1)
     # logarithms of numbers near u, 1 + g and a, each of which a few roundings move
     return min(simple, exact + 1e-14 * (1 + t + (1 + math.log(order)) / (order - 1)))
+
+
+def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
+    curved = 1 / z**2 + (order - 1) / (3.5 * z**4)
+    height = min(0.5 * math.pi * z * z, 9 / math.sqrt(curved))
+    # 2 pi d / h = 40 + d^2 A / 2, so that the rule is off by a part 2 e^-40
+    step = 2 * math.pi * height / (40 + 0.5 * height**2 * curved)
+    points = math.ceil((2 * order + 14 * z) / step)
+    if not points <= _MOST_NODES:
+        return math.inf
+    x = step * np.arange(-points, points + 1)
+    center = -(x**2) / (2 * z * z)
+
+    def mixture(to: float) -> np.ndarray:
+        far = -((x - to) ** 2) / (2 * z * z) + math.log(rate)
+        return np.logaddexp(center + math.log1p(-rate), far) if rate < 1 else far
+
+    if neighbours == "replace_one":
+        pairs = [(mixture(1.0), mixture(-1.0))]
+    else:
+        pairs = [(mixture(1.0), center), (center, mixture(1.0))]
+    scale = math.log(step / (z * math.sqrt(2 * math.pi)))
+    logs = []
+    for p, q in pairs:
+        f = order * p + (1 - order) * q
+        top = float(f.max())
+        counts = f > top - 60
+        # rounding of the largest exponents that count; added, so that rho is rounded up
+        off = _OFF * (1 + order * float(np.max(np.abs(p[counts]) + np.abs(q[counts]))))
+        logs.append(top + math.log(float(np.sum(np.exp(f - top)))) + scale + off)
+    return max(*logs, 0.0) / (order - 1)
 
 
 def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]:

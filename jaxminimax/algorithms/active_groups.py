@@ -143,6 +143,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     return State(Saddle(w, active), _averaged(state.mean, w, t + 1, hyper), state.spent + 2)
 
 
+plan_variants = (planning.Variant({}, 0.041),)
+
+
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None, sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans four times the rounds of Theorem 14, and its step for the calibrated noise.

@@ -124,6 +124,10 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return State(z, ahead, mean, state.spent + 2)
 
 
+plan_variants = (planning.Variant({"passes": "one"}, 0.11), planning.Variant({"passes": "many"}),
+                 planning.Variant({"passes": "full"}, 0.048))
+
+
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one", public_bound: float = 0.0,
          public_smooth: float = 0.0, radius: float | None = None) -> planning.Plan[Hyper]:

@@ -149,6 +149,9 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
     return State(z, state.origin, total, mean, t)
 
 
+plan_variants = (planning.Variant({}, 0.11),)
+
+
 def plan(target: planning.Target, *, population: int, dim: int, bound: float,
          diameter: float, public_bound: float = 0.0,
          radius: float | None = None) -> planning.Plan[Hyper]:

@@ -104,6 +104,9 @@ def safe_offset(lipschitz: float, modulus: float) -> float:
     return max(0.0, lipschitz**2 / (2 * modulus**2) - 1)
 
 
+plan_variants = (planning.Variant({}, 0.029),)
+
+
 def plan(target: planning.Target, *, population: int, bound: float, smooth: float, modulus: float,
          iterations: int | None = None, dim: int | None = None, diameter: float | None = None,
          public_bound: float = 0.0, public_smooth: float = 0.0,

@@ -230,6 +230,9 @@ def weight_step(losses: RecordLosses, groups: int) -> float:
         offset(losses, groups), math.sqrt(2) * scale)
 
 
+plan_variants = (planning.Variant({}, 0.097),)
+
+
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None, loss_bound: float | None = None,
          tree: bool = False) -> planning.Plan[Hyper]:

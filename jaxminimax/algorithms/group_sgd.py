@@ -175,6 +175,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     return State(z, (), averaged(state.mean, z, t + 1, hyper), state.spent + 2)
 
 
+plan_variants = (planning.Variant({}, 0.048),)
+
+
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          iterations: int | None = None, sampling: Sampling | None = None) -> planning.Plan[Hyper]:
     """Plans enough rounds for the privacy term, and Theorem 10's steps for the calibrated noise.

@@ -109,6 +109,10 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
+plan_variants = (planning.Variant({}, 0.03, ("smooth", "diameter")),
+                 planning.Variant({"proved": True}, None, ("smooth", "diameter")))
+
+
 def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: float,
          smooth: float | None = None, smooth_l1: float | None = None,
          diameter: float | None = None, radius: float | None = None, game: str = "monotone",

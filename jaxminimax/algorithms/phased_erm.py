@@ -190,6 +190,9 @@ def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: 
                          slack=slack, sizes=tuple(sizes), phases=phases)
 
 
+plan_variants = (planning.Variant({}, 0.2),)
+
+
 def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
          slack: float = 0.01, eta: float | None = None,
          phases: int | None = None) -> planning.Plan[Hyper]:

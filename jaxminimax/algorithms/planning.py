@@ -181,6 +181,21 @@ class Plan(NamedTuple, Generic[HyperT]):
     on: str = "population"
 
 
+class Variant(NamedTuple):
+    """One way to plan an algorithm; a module's `plan_variants` are what `jmm.plans` tries.
+
+    Attributes:
+      arguments: of the module's plan.
+      measured: the gap in `benchmarks/utility/results/plans.json` at 1,000 records and epsilon = 1;
+        None if there is none.
+      needs: numbers that this way must be given, though the plan has a default for them.
+    """
+
+    arguments: dict[str, Any] = {}  # noqa: RUF012  # nobody changes it
+    measured: float | None = None
+    needs: tuple[str, ...] = ()
+
+
 def with_trivial(bound: float, trivial: float) -> str:
     """Returns a sentence that compares a bound with the trivial one."""
     verdict = ("so it says nothing here" if bound >= trivial

@@ -149,6 +149,10 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return State(z, mean, average, t)
 
 
+plan_variants = (planning.Variant({"passes": "one"}, 0.095),
+                 planning.Variant({"passes": "many"}, 0.036))
+
+
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one", modulus: float = 0.0, slack: float = 0.01,
          solver: Any = None, smooth_difference: float | None = None, public_bound: float = 0.0,

@@ -123,6 +123,9 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
     return dataclasses.replace(query, steps=resolvent.inner_steps(query, iterations))
 
 
+plan_variants = (planning.Variant({}, 0.09),)
+
+
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0,
          rounds: int | str = "bound_optimal", modulus: float = 0.0, slack: float = 0.01,

@@ -108,6 +108,9 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
     return Hyper(query=query, base=0.1, diameter=10.0, rounds=parts, inner=iterations + 1)
 
 
+plan_variants = (planning.Variant({}, 0.084),)
+
+
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "bound_optimal",
          inner: int | None = None, sampling: Sampling | None = None,

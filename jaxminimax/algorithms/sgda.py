@@ -116,6 +116,10 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
+plan_variants = (planning.Variant({"passes": "one"}, 0.19, ("diameter",)),
+                 planning.Variant({"passes": "many"}, 0.036, ("smooth",)))
+
+
 def plan(target: planning.Target, *, population: int, dim: int, bound: float,
          smooth: float | None = None, diameter: float | None = None, passes: str = "many",
          batch: int | None = None, mode: str = "tight", public_bound: float = 0.0,

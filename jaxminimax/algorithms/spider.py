@@ -129,6 +129,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     return State(z, state.z, u, mean, t)
 
 
+plan_variants = (planning.Variant({}, 0.04),)
+
+
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, smooth: float,
          iterations: int | None = None, step: float | None = None, anchors: float = 0.5,
          sampling: Sampling = Full()) -> planning.Plan[Hyper]:  # noqa: B008

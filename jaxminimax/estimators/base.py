@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state, multiclass, validation
 from jaxminimax.base import checks, identity, row_names
 from jaxminimax.noise import secret_key
 from jaxminimax.releases import release_keys
-from jaxminimax.tables import notes, records, rule, scorer, statistics, training
+from jaxminimax.tables import certified, notes, records, rule, scorer, statistics, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
 
@@ -100,9 +100,13 @@ class PrivateEstimator(BaseEstimator):
         kept = self._groups(groups, table, target, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
-        notes.check_delta(self.delta, len(index), self.allow_large_delta)
-        paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta, self.people)
-        chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
+        of = certified.apart(kept, getattr(self, "held_out", None), epsilon=self.epsilon,
+                             delta=self.delta, persons=owners is not None or self.people > 1)
+        rest = slice(None) if of is None else of.others
+        kept, population = kept if of is None else kept.part(rest), len(index[rest])
+        notes.check_delta(self.delta, population, self.allow_large_delta)
+        paid = statistics.ranges_query(population, schema, self.epsilon, self.delta, self.people)
+        chosen = self._chosen(population, schema, kept, epsilon=self.epsilon, delta=self.delta,
                               alongside=paid, people=self.people)
         noted = (*notes.before(schema, len(index), columns_of(table),
                                owned=self.people > 1 or owners is not None), *chosen.notes())
@@ -111,18 +115,22 @@ class PrivateEstimator(BaseEstimator):
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.check_same("The fit", people=self.people)
             same = identity.unit_of(self.people, None if owners is None else most)
-            self.ledger.reserve(chosen.mechanism(), unit=same if (
+            self.ledger.reserve(certified.together(chosen.mechanism(), of), unit=same if (
                 self.unit is None and self.ledger.unit == same) else unit)
         for described in paid:
             cells = records.records(schema.charged_cells(table), target, owners, most)
             schema = statistics.with_ranges(schema, statistics.release_ranges(
-                keys.ranges, described, cells.x, cells.weight))
+                keys.ranges, described, cells.x[rest], cells.weight[rest]))
         rows = records.records(schema.features(table), target, owners, most)
         self.scorer_: scorer.Scorer = self._trained(
-            keys, rows, kept, schema, chosen,
+            keys, records.Records(*(x[rest] for x in rows)), kept, schema, chosen,
             unit=unit, noted=noted, assumed=(
                 how, self._public, *(() if owners is None else (identity.NAMES,)),
                 *(() if self.random_state is None else (_SEEDED,))))
+        if of is not None:
+            self.scorer_ = certified.certified(
+                keys.certificate, self.scorer_, rows.x[of.held.rows, 0],
+                rows.y[of.held.rows, 0], of, unit=unit)
         self.statement_ = self.scorer_.statement
         return self
 

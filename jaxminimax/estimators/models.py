@@ -253,6 +253,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
       groups: name or number of the column of X with the group, where `fit` gets no groups; without
         either, those of `schema` are used, and its `by_label`.
       by_label: whether groups are cut by the label.
+      held_out: share of each group's rows to hold out for a certificate of the worst group's share
+        of wrong predictions, at no further epsilon; None for none.
       schema: `Schema`, or columns by name; public. None if X are numbers.
       bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
         `PrivateAUCClassifier`.
@@ -263,6 +265,7 @@ class PrivateWorstGroupClassifier(PrivateScorer):
       scorer_: the `Scorer`.
       classes_: the two classes.
       group_losses_: noisy mean losses of the groups by name, without `by_label`; else None.
+      certificate_: of the worst group, with `held_out`; else None.
 
     Examples:
         >>> from jaxminimax.estimators import PrivateWorstGroupClassifier
@@ -277,6 +280,13 @@ class PrivateWorstGroupClassifier(PrivateScorer):
     _: dataclasses.KW_ONLY
     groups: Any = None
     by_label: bool = False
+    held_out: float | None = None
+
+    @property
+    def certificate_(self) -> Any:
+        """Returns the `Certificate` of `fit`; None without `held_out`."""
+        check_is_fitted(self)
+        return self.scorer_.certificate
 
     @property
     def group_losses_(self) -> dict[str, float] | None:

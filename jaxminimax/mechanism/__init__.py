@@ -14,6 +14,7 @@ from jaxminimax.mechanism.factorisation import *
 from jaxminimax.mechanism.fixed_size import *
 from jaxminimax.mechanism.grid import *
 from jaxminimax.mechanism.groups import *
+from jaxminimax.mechanism.held_out import *
 from jaxminimax.mechanism.poisson import *
 from jaxminimax.mechanism.query import *
 from jaxminimax.mechanism.repeat import *

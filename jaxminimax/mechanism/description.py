@@ -184,6 +184,7 @@ class Kind(enum.IntEnum):
     INNOVATION = 8  # that of leaves
     MEAN_INNOVATION = 9  # that of clipped sums
     SOLUTION = 10  # noise that the caller adds
+    HELD_OUT = 11
 
 
 @pytree_dataclass

@@ -77,6 +77,9 @@ class AdaptiveClip:
       rate: by how much the logarithm of a clip norm moves at most, about, in one round.
       share: the counts' part of the budget mu^2, in (0, 1/2]. The noise on the sums is
         (1 - share)^(-1/2) times what it would be: 0.5 % more for a share of 0.01.
+      floor: the least that a clip norm becomes, over its first value, in [0, 1]. Where most records
+        have small gradients, a quantile clips the others' to nothing, and a floor stops that (Zhao,
+        Rehn, Heikkila, Tajeddine and Honkela, arXiv:2506.01396). It is public and costs nothing.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), sampling=jmm.Poisson(rate=0.1),
@@ -90,6 +93,7 @@ class AdaptiveClip:
     quantile: Saddle = Saddle(0.5, 0.5)
     rate: float = 0.2
     share: float = 0.01
+    floor: float = 0.0
 
     def check(self, query: Any) -> None:
         """Refuses numbers out of range, and what cannot have clip norms that move.
@@ -108,6 +112,7 @@ class AdaptiveClip:
                               low=1e-20, high=1e20)  # what it may become is in [1e-28, 1e28]
         checks.number("adaptive.rate", self.rate, low=0.0, high=10.0)
         checks.number("adaptive.share", self.share, low=1e-9, high=0.5, closed=True)
+        checks.number("adaptive.floor", self.floor, low=0.0, high=1.0, closed=True)
         w, v = self.quantile
         if query.joint and all(grid.is_plain(x, lambda _: True) for x in (w, v)) and w != v:
             raise ValueError("adaptive.quantile must be the same for both players of a joint clip, "

@@ -5,6 +5,7 @@ from jaxminimax.problems._auc import *
 from jaxminimax.problems._fair import *
 from jaxminimax.problems._games import *
 from jaxminimax.problems._groups import *
+from jaxminimax.problems._held_out import *
 from jaxminimax.problems._ranking import *
 from jaxminimax.problems._robust import *
 from jaxminimax.problems._vi import *

@@ -97,7 +97,9 @@ def simplex() -> Set:
         [0.5, 0.5]
     """
     def support(g: PyTree) -> jax.Array:
-        return jax.nn.one_hot(jnp.argmin(g), g.shape[0], dtype=g.dtype)
+        # the first smallest entry, without an argmin: in a float64 part JAX lowers none
+        smallest = (g == jnp.min(g)).astype(g.dtype)
+        return smallest * (jnp.cumsum(smallest) == 1)
 
     return Set(optax.projections.projection_simplex, support, math.sqrt(2.0), 1.0)
 

@@ -58,6 +58,7 @@ _SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "shardin
 ROUNDS = "rounds"  # the loop over rounds that a driver makes
 _ROUNDS = 16  # whose numbers are computed, and so many iterations of each loop inside
 _MOMENTS = 512  # of one release, at most
+_TELLING = 16  # rows; shorter arrays may have a leaf's shape by chance
 # what depends on more than its operands, or on the run's key itself
 _UNKNOWN = ("random_bits", "random_gamma", "private_release", "axis_index")
 _AGAIN = ("so with one noise, and their difference has none: count on between them, derive a key "
@@ -153,6 +154,13 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
     leaves, count = jax.tree.leaves(data), len(jax.tree.leaves(state))
     flow = _Flow({id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
                   for name, x in zip(names, leaves, strict=True)})
+    # numbers are not known here, so an array of a leaf's shape counts as the leaf
+    lengths = {length for shape in (*map(jnp.shape, jax.tree.leaves(state)), *(
+        jnp.shape(x)[1:] for x in leaves)) for length in shape}
+    flow.rows |= {x.shape: Read(f"an array of the shape of {name}, closed over by update",
+                                "closure", "the round's function")
+                  for name, x in zip(names, leaves, strict=True)
+                  if x.ndim and x.shape[0] >= _TELLING and x.shape[0] not in lengths}
     jaxpr = program.jaxpr
     paths = tree.paths("", results)
     arguments = [Value(Key(), origin="key", counted=_another_key(str(jax.random.key_impl(key))))]
@@ -201,8 +209,8 @@ class _Where(NamedTuple):
 class _Flow:
     """Follows values through a program."""
 
-    def __init__(self, rows: dict[int, Read]) -> None:
-        self.rows = rows  # labels of the data's own arrays, where something closes over them
+    def __init__(self, rows: dict[Any, Read]) -> None:
+        self.rows = rows  # labels of what may be rows that something closes over: by id, by shape
         self.releases: list[_Release] = []
         self.origins: dict[Any, int] = {}
 
@@ -210,7 +218,7 @@ class _Flow:
         """An array or a number that the program closes over."""
         number = x.item() if isinstance(x, np.generic | np.ndarray) and not x.shape else x
         if not isinstance(number, int | float):
-            return Value(self.rows.get(id(x)), origin=("array", id(x)),
+            return Value(self.rows.get(id(x), self.rows.get(jnp.shape(x))), origin=("array", id(x)),
                          counted=None if programs.is_traced(x) else lambda at: x)
         return Value(origin=number, counted=lambda at: np.asarray(number, dtype))
 

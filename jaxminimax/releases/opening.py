@@ -218,8 +218,8 @@ def check_layout(data: PyTree, mechanism: description.Answered, place: Place | N
     if sizes:
         check_groups(data, sizes)
         return 2
-    assert isinstance(mechanism, Repeat)
-    parts, n = mechanism.parts, mechanism.query.population
+    own: Any = mechanism
+    parts, n = (own.parts, own.query.population) if isinstance(own, Repeat) else (1, own.population)
     checks.count("population", n)
     described = f"population={n}" if parts == 1 else f"{parts} parts of {n} records"
     _check_rows(data, (parts * n,), described, more=parts > 1)

@@ -162,13 +162,13 @@ class TrainingKeys(NamedTuple):
     With f = `fold_in`, b = f(root, 0) where ranges are charged and b = root where not, m = f(b, 0):
 
         ranges f(root, 1), moments m, rounds f(b, 1), group losses f(m, 1), second moments f(m, 2),
-        calibration f(m, 3), shares of groups f(m, 4).
+        calibration f(m, 3), shares of groups f(m, 4), certificate f(m, 5).
 
     No two releases draw a word from one key and counter. f(k, i) is the permutation threefry_k at
     (0, i), so f(k, i) != f(k, j) for i != j. Releases of key k use f(k; stream, 2^31 + number) and
     what descends from it (`Keys`), passes of an order f(k, 2^32 - 1) and marks of a run
-    f(k, 2^31 - 1). The numbers above are at most 4, so that all counters under one key differ, and
-    m may be the key of the moments and the parent of four others. Keys under different parents are
+    f(k, 2^31 - 1). The numbers above are at most 5, so that all counters under one key differ, and
+    m may be the key of the moments and the parent of five others. Keys under different parents are
     equal only where threefry under two keys has one output, 2^-64 a pair of random bits:
     `training_keys` compares all and refuses. (Of a key of rbg, f folds each half.)
 
@@ -183,6 +183,7 @@ class TrainingKeys(NamedTuple):
     second_moments: jax.Array
     calibration: jax.Array
     group_shares: jax.Array
+    certificate: jax.Array
 
 
 def training_keys(root: jax.Array, charged: bool) -> TrainingKeys:
@@ -198,7 +199,7 @@ def training_keys(root: jax.Array, charged: bool) -> TrainingKeys:
     ranges, base = (fold_in_on_host(root, 1), fold_in_on_host(root, 0)) if charged else (None, root)
     moments = fold_in_on_host(base, 0)
     keys = TrainingKeys(ranges, moments, fold_in_on_host(base, 1),
-                        *(fold_in_on_host(moments, number) for number in range(1, 5)))
+                        *(fold_in_on_host(moments, number) for number in range(1, 6)))
     words = [tuple(np.ravel(jax.random.key_data(x)).tolist()) for x in keys if x is not None]
     if len(set(words)) < len(words):
         raise ValueError("Two releases of a training would have one key, by a chance of 2^-64: "

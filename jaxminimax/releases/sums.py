@@ -208,20 +208,22 @@ def check_clip(query: Query, clip: Saddle | None) -> Saddle:
     if not isinstance(clip, Saddle) or [c is None for c in clip] != [c is None for c in query.clip]:
         raise ValueError(f"clip must be like query.clip, {query.clip!r}, got {clip!r}: start from "
                          "algorithm.init(z, hyper) with the same hyper.")
-    checks.scalars(**{"adaptive.rate": adaptive.rate, "adaptive.share": adaptive.share})
+    checks.scalars(**{"adaptive.rate": adaptive.rate, "adaptive.share": adaptive.share,
+                      "adaptive.floor": adaptive.floor})
 
     def one(norm: jax.Array, start: jax.Array) -> jax.Array:
-        low, high = _range(start)
+        low, high = _range(start, adaptive.floor)
         norm = jnp.asarray(norm, jnp.float32)
         return jnp.where((norm >= low) & (norm <= high), norm, jnp.nan)
 
     return jax.tree.map(one, clip, query.clip)
 
 
-def _range(start: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array]:
+def _range(start: jax.typing.ArrayLike,
+           floor: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array]:
     """The smallest and the largest norm that may follow the first one."""
     start = jnp.asarray(start, jnp.float32)
-    return start / REACH, start * REACH
+    return start * jnp.maximum(jnp.asarray(floor, jnp.float32), 1 / REACH), start * REACH
 
 
 def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle) -> Saddle:
@@ -253,7 +255,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
         part = 0.5 + noisy / (2 * batch_size(query))
         # C exp(-rate (b - quantile)), kept within 2^-20 and 2^20 of the first norm
         moved = norm * jnp.exp(-adaptive.rate * (part - quantile))
-        new = jnp.clip(moved, *_range(start))
+        new = jnp.clip(moved, *_range(start, adaptive.floor))
         # u = 0: no integer noise is large enough for this multiplier
         return jnp.where(units > 0, new, jnp.nan).astype(jnp.float32)
 

@@ -49,6 +49,9 @@ def add(commands: Any) -> None:
     flag("--test-fraction", type=float, metavar="F",
          help="share of the records (persons, if the schema has an owner) held out to test on; "
               "without it all rows train")
+    flag("--certify", type=float, metavar="F",
+         help="share of each group's rows held out for a certificate: a bound on the worst group's "
+              "share of wrong predictions, by a release of its own at no further epsilon")
     flag("--curve", type=float, nargs="+", default=[], metavar="EPSILON",
          help="train at these too, each a release that adds to the cost, and draw the AUC against "
               "epsilon; needs --test-fraction")
@@ -84,6 +87,9 @@ def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         checks.number("--curve", one, low=0.0)
     if args.curve and args.ledger is not None:
         raise ValueError("--curve trains further models, and --ledger charges one: leave one of "
+                         "them out.")
+    if args.curve and args.certify is not None:
+        raise ValueError("--curve trains further models, and --certify is for one: leave one of "
                          "them out.")
     if args.name is not None and args.ledger is None:
         raise ValueError(f"--name {args.name} is that of a run in a ledger: say --ledger FILE too.")
@@ -149,6 +155,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
             rows, schema, epsilon=target, delta=args.delta, key=key, ledger=ledger, name=args.name,
             progress=sys.stderr.isatty() and not (args.quiet or args.json), unit=args.unit,
             people=args.people, allow_large_delta=args.allow_large_delta, mesh=mesh,
+            certify=args.certify,
             folder=None if kept is None else kept / str(k),
             shards=None if mesh is None else processes.shards_of(mesh)))
     scorer = scorers[0]
@@ -163,6 +170,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
                    name: importlib.metadata.version(name) for name in ("jax", "numpy")}},
                "ledger": None if ledger is None else report.books_left(ledger), "seed": args.seed,
                "group_losses": scorer.group_losses,
+               "certificate": scorer.certificate and scorer.certificate.to_json(),
                **report.released(scorer),
                "schema": scorer.schema.to_dict(),
                "notes": [note.to_json() for note in scorer.notes],

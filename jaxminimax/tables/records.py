@@ -102,6 +102,12 @@ class Table(NamedTuple):
     owners: Any
     store: Store
 
+    def part(self, rows: np.ndarray) -> "Table":
+        """Returns some rows of a table without owners."""
+        return self._replace(x=self.x[rows], labels=self.labels[rows], **{
+            name: x[rows] for name, x in (("groups", self.groups), ("charged", self.charged))
+            if x is not None})
+
 
 def encoded(frame: Any, schema: Schema, progress: bool = False, room: int = 0) -> Table:
     """Encodes a table; one in a file never lies in memory as a whole, but for its owners.
@@ -368,6 +374,10 @@ class Groups:
     def assumed(self) -> tuple[str, ...]:
         """Returns sentences for the statement."""
         return (PUBLIC, LABELLED) if self.by_label else (PUBLIC,)
+
+    def part(self, rows: np.ndarray) -> "Groups":
+        """Returns the groups of some records."""
+        return dataclasses.replace(self, number=self.number[rows])
 
     def cut(self, y: np.ndarray) -> "Groups":
         """Cuts each group by the label, `[n]` in {0, 1} or NaN for none: negatives first."""

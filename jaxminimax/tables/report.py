@@ -113,6 +113,13 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
                                          scorer.group_losses.items()) + ": means, with noise"
+    if (proved := scorer.certificate) is not None:
+        joint = proved.statement
+        rows["certificate"] = (
+            f"at most {100 * proved.bound:.3g} % of predictions are wrong in the worst group, with "
+            f"probability {100 * proved.probability:g} %. {' '.join(proved.conditions)} Its rows "
+            "are in no training and lie at places drawn from public coins; with the training it "
+            f"has ε = {answers.up(joint.epsilon)} at δ = {answers.up(joint.delta, 6)}")
     return rows
 
 

@@ -22,6 +22,7 @@ from jaxminimax.tables.schema import Schema
 
 if TYPE_CHECKING:
     from jaxminimax.accounting import Statement
+    from jaxminimax.drivers import Certificate
     from jaxminimax.mechanism import Description
 
 FORMAT = 2
@@ -91,6 +92,8 @@ class Scorer:
       described: what was released; None of one that was read from a file.
       group_losses: noisy mean losses of the groups, of a scorer that was trained without them.
       notes: likely mistakes, from public facts and from released numbers.
+      certificate: of the worst group's share of wrong predictions, where rows were held out for
+        it; no part of a file.
 
     Examples:
         >>> from jaxminimax.tables.scorer import Moments
@@ -114,6 +117,7 @@ class Scorer:
     described: "Description | None" = None
     group_losses: dict[str, float] | None = None
     notes: tuple[Note, ...] = ()
+    certificate: "Certificate | None" = None
 
     @property
     def statement(self) -> "Statement":

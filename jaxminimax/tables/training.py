@@ -15,7 +15,16 @@ from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.placement import agreement
 from jaxminimax.releases import release_keys
-from jaxminimax.tables import labels, notes, processes, records, rule, statistics, unfinished
+from jaxminimax.tables import (
+    certified,
+    labels,
+    notes,
+    processes,
+    records,
+    rule,
+    statistics,
+    unfinished,
+)
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.records import MEMORY, Store, in_blocks, scaled
 from jaxminimax.tables.schema import Schema, columns_of
@@ -135,7 +144,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
           allow_large_delta: bool = False, people: int = 1, folder: Any = None,
           ledger: Ledger | None = None, name: str | None = None, unit: str | None = None,
-          mesh: Mesh | None = None, shards: int | None = None, **driver: Any) -> Scorer:
+          mesh: Mesh | None = None, shards: int | None = None, certify: float | None = None,
+          **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -178,14 +188,16 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       shards: number of parts that rows are cut into, a multiple of the devices: on any number of
         devices that divides it training ends with the same scorer, bit for bit. Not for owners,
         groups or ranges that are charged.
+      certify: share of each group's rows to hold out for a certificate of the worst group's share
+        of wrong predictions, `Scorer.certificate`, at no further epsilon; None for none.
       **driver: for `fit`, such as `callback`.
 
     Raises:
       ValueError: for numbers out of range, a delta at or above 1/n that is not allowed, a table
         without a declared column, a group without rows, a method that is unknown or needs groups, a
         folder of another run, one that another user owns or may write to or that another process
-        has, for owners and `people`, or a ledger that refuses the run or is for another number of
-        people.
+        has, for owners and `people`, a certificate without groups or with owners, or a ledger that
+        refuses the run or is for another number of people.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -208,16 +220,14 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     table = records.encoded(frame, schema, progress, 0 if share is None else share.room)
     index = None if table.owners is None else records.by_person(
         len(table.labels), table.owners, schema.most)
+    groups, held = _groups_of(table, schema, index), table
+    of = certified.apart(groups, certify, epsilon=epsilon, delta=delta,
+                         persons=index is not None or people > 1)
+    if of is not None:
+        held, table, groups = (table.part(of.held.rows), table.part(of.others),
+                               groups.part(of.others))  # type: ignore[union-attr]
     population = share.population if share is not None else len(
         table.labels if index is None else index)
-    groups = None
-    if table.groups is not None:
-        groups = records.Groups(table.groups, schema.group_values)
-        if schema.by_label:
-            groups = groups.cut(table.labels)
-        if index is not None:
-            groups = dataclasses.replace(
-                groups, number=records.group_of_persons(groups.number, index))
     notes.check_delta(delta, population, allow_large_delta)
     paid = statistics.ranges_query(population, schema, epsilon, delta, people)
     chosen = rule.defaults(population, schema, epsilon=epsilon, delta=delta, method=method,
@@ -235,16 +245,18 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     with unfinished.Unfinished(folder, key) as job:
         job.promise((table.x, table.labels, None if index is None else index.astype(np.int32),
                      None if groups is None else groups.number.astype(np.int32),
-                     None if values is None else values.x.view(np.uint32)),
+                     None if values is None else values.x.view(np.uint32),
+                     None if of is None else of.read(held)),
                     settings, schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
-                    method=method)
+                    method=method, certify=certify)
 
         def reserved() -> books.Entry | None:
             if ledger is None:
                 return None
             ledger.check_same("The training", people=people)
             return job.reserve(
-                ledger, chosen.mechanism(), name=name, unit=in_ledger(ledger, schema, unit, people),
+                ledger, certified.together(chosen.mechanism(), of), name=name,
+                unit=in_ledger(ledger, schema, unit, people),
                 delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
 
         entry = reserved() if share is None else processes.in_first(reserved)
@@ -256,6 +268,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
                 keys.ranges, paid[0], values.x, values.weight)])
             released = statistics.with_ranges(schema, [Number(*one) for one in ends])
+            held = held if of is None else records.with_charged(held, schema, released)
             table, schema = records.with_charged(table, schema, released), released
         room = table.x[:, None] if index is None else table.store.zeros(
             *index.shape, schema.width + 1)
@@ -270,9 +283,24 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
         if share is not None:  # processors of several kinds may round differently
             agreement.agree(share.mesh, scorer=scorer.weights)
+        if of is not None:  # by a key of its own, again the same if the run goes on
+            scorer = certified.certified(
+                keys.certificate, scorer, held.x[:, :-1], held.labels, of,
+                unit=unit or unit_of(schema, people))
         if entry is not None:
             entry.close()
         return scorer
+
+
+def _groups_of(table: records.Table, schema: Schema, index: Any) -> records.Groups | None:
+    """Returns the groups of the records, if the schema has any."""
+    if table.groups is None:
+        return None
+    groups = records.Groups(table.groups, schema.group_values)
+    if schema.by_label:
+        groups = groups.cut(table.labels)
+    return groups if index is None else dataclasses.replace(
+        groups, number=records.group_of_persons(groups.number, index))
 
 
 def check_people(people: int, owned: bool) -> None:

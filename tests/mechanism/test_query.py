@@ -207,6 +207,29 @@ def test_the_end_of_the_budget_and_of_the_range():
 
 
 @pytest.mark.slow
+def test_a_floor_holds_clip_norms_up_and_costs_nothing():
+    """All records are within any norm, so that norms fall as fast as they may."""
+    data = jax.tree.map(lambda x: 0 * x, records())
+    wild = dataclasses.replace(query(Saddle(0.0, 0.0)), adaptive=AdaptiveClip(rate=9.0))
+    held = dataclasses.replace(wild, adaptive=AdaptiveClip(rate=9.0, floor=0.25))
+    _, norms = path(jax.random.key(6), held, data, 12)
+    assert (np.asarray(norms.w) >= 0.25 * np.float32(CLIP.w)).all()
+    assert norms.w[-1] == np.float32(CLIP.w) * np.float32(0.25)
+    assert norms.v[-1] == np.float32(CLIP.v) * np.float32(0.25)
+    _, free = path(jax.random.key(6), wild, data, 12)
+    assert free.w[0] == norms.w[0] or norms.w[0] == np.float32(CLIP.w) * np.float32(0.25)
+    plain, costs = query(), []
+    for floor in (0.0, 0.5, 1.0):
+        own = dataclasses.replace(plain, adaptive=dataclasses.replace(plain.adaptive, floor=floor))
+        costs.append(jmm.epsilon(sgda.mechanism(settings(own, 3)), 1e-6))
+    assert len(set(costs)) == 1
+    for floor in (-0.1, 1.1, math.nan):
+        own = dataclasses.replace(plain, adaptive=AdaptiveClip(floor=floor))
+        with pytest.raises(ValueError, match=r"adaptive\.floor"):
+            jmm.epsilon(sgda.mechanism(settings(own)), 1e-6)
+
+
+@pytest.mark.slow
 def test_a_clip_norm_that_none_can_have_led_to_releases_nothing():
     """Noise of 0.5 * 2e-38 is no number of float32, and the sum is one: it would be bare."""
     hyper = settings(query(Saddle(0.5, 0.5)), 3)

@@ -386,9 +386,8 @@ DOORS = {
     "sweep": lambda module: jmm.sweep(jax.random.split(jmm.noise.secret_key(), (1, 2)), Z, DATA,
                                       jmm.stack([HYPER]), module, GAME),
     "tune": lambda module: jmm.tune(
-        jmm.noise.secret_key(), Z, DATA, jmm.stack([HYPER]), module, GAME, score=lambda w, x: 0.5,
-        bounds=(0.0, 1.0), repetitions=jmm.mechanism.Repetitions(mean=2.0), epsilon=1.0,
-        delta=1e-3),
+        jmm.noise.secret_key(), Z, DATA, [HYPER], module, GAME, score=lambda z, x: 0 * x[0].sum(),
+        score_range=(-1.0, 1.0), epsilon=1.0, delta=1e-3, point=lambda state: state.z),
     "check": lambda module: jmm.check(GAME, Z, DATA, HYPER, module, delta=1e-4),
     "a jit around it": lambda module: jax.jit(
         lambda key, data: jmm.run(key, Z, data, HYPER, module, GAME).state)(
@@ -398,13 +397,22 @@ DOORS = {
 }
 
 
-@pytest.mark.parametrize("door", [x for x in DOORS if x != "tune"])
+@pytest.mark.parametrize("door", [
+    pytest.param(x, marks=pytest.mark.slow) if x in ("tune", "check") else x for x in DOORS])
 @pytest.mark.parametrize("name", ["in round seven alone", "a look ahead along the raw gradient",
                                   "a record at a callback"])
 def test_every_driver_refuses_it(name, door):
     update, message = LEAKS[name]
     with pytest.raises(ValueError, match=message):
         DOORS[door](algorithm(update))
+
+
+def test_on_a_mesh_it_is_refused_too():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    update = scaled_by(lambda key, state, data: data.rows[0].mean())
+    with pytest.raises(ValueError, match=PAST):
+        jmm.fit(jmm.noise.secret_key(), Z, DATA, HYPER, algorithm(update), GAME, delta=1e-4,
+                progress=False, mesh=mesh)
 
 
 # --- one noise, twice ---
@@ -714,7 +722,8 @@ def test_the_check_leaves_what_a_round_computes(name):
 # --- what a round closes over ---
 
 
-@pytest.mark.parametrize("door", ["run", "fit", "sweep", "check", "a round by itself"])
+@pytest.mark.parametrize("door", ["run", "fit", "sweep", "check", "a round by itself",
+                                  "a jit around it"])
 def test_a_round_that_closes_over_the_rows_is_refused(door):
     update = scaled_by(lambda key, state, data: DATA[0].mean())
     with pytest.raises(ValueError, match=r"closes over an array|closed over by update"):

@@ -23,6 +23,7 @@ from jaxminimax.releases.groups import (
     release_loss,
     release_weighted_gradient,
 )
+from jaxminimax.releases.held_out import release_held_out_bound
 from jaxminimax.releases.solutions import release_group_solution, release_resolvent
 from jaxminimax.releases.stream import next_pair, release_leaf
 from jaxminimax.releases.sums import noisy_operator, release
@@ -40,6 +41,7 @@ def loss(w, x):
 
 
 SINGLE = jmm.Problem(jmm.saddle_operator(lambda w, v, x: loss(w, x)))
+BALL = SINGLE._replace(support=jmm.problems.ball(1.0).support)
 GROUPED = jmm.problems.worst_group(loss, jmm.problems.ball(1.0), lipschitz=4.0, bound=2.0,
                                    smooth=2.0, convex=True)
 
@@ -108,6 +110,10 @@ def release_cases():
                           **groups),
         "solution": Case(lambda key, m, k, x: release_group_solution(key, m, k, GROUPED, W, x),
                          solution, 2, **groups),
+        "bound from records held out": Case(
+            lambda key, m, k, x: release_held_out_bound(key, m, k, BALL, Z, x, 2.0),
+            jmm.mechanism.HeldOutBound(bound=1.0, noise_multiplier=1.0, population=N, times=3), 3,
+            ROWS, f"population={N}"),
         "leaf": Case(lambda key, m, k, x: release_leaf(key, m, k, SINGLE, Z, x, (ZERO,)).w,
                      tree, 3, ROWS, "the same for every array"),
         "loss": Case(lambda key, m, k, x: release_loss(key, m, k, GROUPED, W, x, (ZERO, ZERO)),

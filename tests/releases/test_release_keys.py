@@ -93,7 +93,7 @@ def test_keys_of_a_training_are_folds_that_all_differ(charged):
     expected = {"ranges": fold(1) if charged else None, "moments": fold(*b, 0),
                 "rounds": fold(*b, 1), "group_losses": fold(*b, 0, 1),
                 "second_moments": fold(*b, 0, 2), "calibration": fold(*b, 0, 3),
-                "group_shares": fold(*b, 0, 4)}
+                "group_shares": fold(*b, 0, 4), "certificate": fold(*b, 0, 5)}
     assert list(expected) == list(keys._fields)
     data = {name: None if key is None else tuple(np.asarray(jax.random.key_data(key)).tolist())
             for name, key in expected.items()}
@@ -128,7 +128,7 @@ def test_each_key_of_a_training_is_read_in_one_place():
                                    release_keys.TrainingKeys._fields)
                                and getattr(node.value, "id", "") == "keys")
     assert read == {"ranges": 2, "moments": 2, "rounds": 2, "group_losses": 1,
-                    "second_moments": 1, "calibration": 1, "group_shares": 1}
+                    "second_moments": 1, "calibration": 1, "group_shares": 1, "certificate": 2}
 
 
 # --- releases ---

@@ -16,6 +16,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.common import report
+from benchmarks.privacy.attacks import certificate
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
@@ -261,4 +262,6 @@ def everything(quick: bool) -> list[dict[str, Any]]:
                 found_ = moved(2**power, clip, strategy=strategy)
                 keep("rounding", f"2^{power} records, clip {clip:g}, {strategy}", found_.value,
                      found_.limit, "clip norms that a record moves the sum by")
+    for attack, case, found_ in certificate.everything(20_000 if quick else 100_000):
+        keep(attack, case, found_.value, found_.limit, "a record that is held out")
     return rows
