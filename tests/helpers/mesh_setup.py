@@ -11,6 +11,7 @@ import gc
 import os
 import pathlib
 import sys
+import warnings
 from unittest import mock
 
 ALONE = sys.argv[1] in ("devices", "further", "planted")
@@ -32,10 +33,12 @@ import jaxminimax as jmm
 from benchmarks.privacy.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.drivers import long_runs
+from jaxminimax.gradients.unmoved import UnmovedWarning
 from jaxminimax.placement import shard_sums
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+warnings.simplefilter("ignore", UnmovedWarning)  # as in `pyproject.toml`
 gc.freeze()  # as in `conftest`
 gc.set_threshold(20_000, 20, 20)
 if not ALONE:
