@@ -271,6 +271,7 @@ def test_a_table_with_records_for_names_is_told_without_a_cell(what, table, tmp_
             door()
 
 
+@pytest.mark.slow
 def test_a_fitted_model_tells_of_other_columns_without_their_names(caplog, capfd):
     X = pd.DataFrame(np.random.default_rng(0).uniform(size=(40, 2)), columns=["age", "income"])
     one = PrivateAUCClassifier(4.0, 1e-4, bounds=(0, 1), random_state=0).fit(X, X.age > 0.5)
@@ -345,10 +346,9 @@ PRINTED = {
         "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
         " | ', '.join(unknown) | 'labels' if groups else 'n'"
         " | 'with' if primal else 'without' | at | budgets | data.grouped | data.population"
-        " | described | described!r | error | grouped | checks.describe(held_out)"
-        " | jax.random.key_impl(key) | leading | lengths | n | name | name!r | of!r"
-        " | os.fspath(path)!r | other | parts | query.population | rest"
-        " | self._manager.directory | settings | stated | step"),
+        " | described | described!r | error | grouped | jax.random.key_impl(key) | leading"
+        " | lengths | n | name | name!r | of!r | os.fspath(path)!r | other | parts"
+        " | query.population | rest | self._manager.directory | settings | stated | step"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),

@@ -148,6 +148,7 @@ def test_every_plan_with_a_number_is_listed_and_the_others_are_rates():
             assert algorithm in {a for a, _ in NUMBERED.values()}
 
 
+@pytest.mark.slow
 @every_number
 def test_a_guarantee_falls_with_records_and_rises_with_the_noise_of_the_run(name):
     few, many = (200, 800) if name in SMALL else (2000, 16_000)
@@ -299,6 +300,7 @@ def test_a_guarantee_holds_where_public_terms_are_larger_than_records(name):
         assert found.mean() > 0.25 * made.guarantee
 
 
+@pytest.mark.slow
 def test_a_plan_for_no_public_terms_is_named_where_the_problem_has_some():
     numbers = dict(TARGET, population=200, dim=6, bound=0.5, diameter=math.sqrt(8), smooth=1.0)
     problem = coupled(1.0)
@@ -323,6 +325,7 @@ def test_a_plan_for_no_public_terms_is_named_where_the_problem_has_some():
             assert any("public terms" in str(text.message) for text in said) == named
 
 
+@pytest.mark.slow
 def test_certificates_hold_with_the_constants_as_documented():
     """`smooth` of the records, `public_smooth` of the public term: nothing is NaN."""
     numbers = dict(TARGET, population=200, dim=6, bound=0.05, diameter=math.sqrt(8), smooth=1e-3,
@@ -376,6 +379,7 @@ def test_streams_are_charged_for_the_numbers_that_they_have():
         assert sums_for(1.0, leaves).parameters == 2**20
 
 
+@pytest.mark.slow
 def test_a_stream_of_larger_points_than_planned_is_refused():
     made = jmm.plan(jmm.ftrl, population=20, dim=10, bound=1.0, diameter=2.0, **TARGET)
     data = tuple(jnp.zeros((20, k)) for k in (8, 3))

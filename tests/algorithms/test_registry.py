@@ -136,6 +136,7 @@ def never(z, data):
     raise AssertionError("only metrics read the value")
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_public_terms_alone_decide_where_a_run_goes(name):
     """Records say nothing; a strongly monotone public term pulls every coordinate to 1."""
@@ -151,6 +152,7 @@ def test_public_terms_alone_decide_where_a_run_goes(name):
         jax.tree.leaves(start)[0])
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_the_projection_alone_decides_where_a_run_ends(name):
     problem = (RUNS[name][2]._replace(project=box) if name in OF_GROUPS
@@ -159,6 +161,7 @@ def test_the_projection_alone_decides_where_a_run_ends(name):
     assert 0.11 < max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(end)) <= 0.12 + 1e-6
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_draws_alone_decide_where_a_run_goes_or_are_refused(name):
     problem = (golden.RANDOM_WORST if name in OF_GROUPS
@@ -171,6 +174,7 @@ def test_draws_alone_decide_where_a_run_goes_or_are_refused(name):
     assert float(jnp.max(jnp.abs(one - other))) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_public_term_that_draws_has_its_own_key_in_a_stream():
     def of(seed):
         problem = jmm.Problem(lambda z, record, key: still(z, record), random=True,

@@ -96,6 +96,7 @@ def test_draws_that_leave_nothing_are_refused(records, share, words):
 # --- the charge ---
 
 
+@pytest.mark.slow
 def test_a_certificate_costs_no_more_than_the_dearer_of_both():
     quiet = dataclasses.replace(OTHERS, noise_multiplier=4.0)
     for training in (quiet, OTHERS, dataclasses.replace(OTHERS, noise_multiplier=1.0)):
@@ -211,6 +212,7 @@ def test_the_bound_of_a_mean_is_that_of_the_relative_entropy():
     assert largest_mean(0.0, 0.3) == pytest.approx(1 - math.exp(-0.3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_the_worst_group_is_covered(noise):
     rng, count, true = np.random.default_rng(1), 2000, np.linspace(0.1, 0.4, 5)
@@ -230,6 +232,7 @@ def test_both_halves_of_a_gap_are_certified():
     assert not certificate.below().fires
 
 
+@pytest.mark.slow
 def test_a_game_is_certified_at_its_released_point():
     rng = np.random.default_rng(0)
     held = jmm.problems.hold_out(400, 0.25)
@@ -249,6 +252,7 @@ def test_a_game_is_certified_at_its_released_point():
     assert made.to_json()["of"] == "strong_gap"
 
 
+@pytest.mark.slow
 def test_a_point_at_the_edge_has_a_number_whatever_records_are():
     """Where float32 left it outside, the far end of the set is beyond the diameter."""
     held, z = jmm.problems.hold_out(100, 0.5), Saddle(*[jnp.full(1, 1 + 1e-5)] * 2)

@@ -63,6 +63,7 @@ def checked(loss, w, record=ROW, **more):
 # --- what is named ---
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_not_used_is_named_with_its_share_and_the_way_out():
     w = {"used": jnp.ones((WIDE, 2)), "spare": jnp.ones((3, 5)), "head": jnp.ones(2)}
 

@@ -707,6 +707,7 @@ def test_an_honest_round_is_not_refused(name):
     assert traced(HONEST[name]).z.w.shape == (2,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "a checkpoint under grad", "a loop"])
 def test_the_check_leaves_what_a_round_computes(name):
     """To the bit, of the round by itself."""

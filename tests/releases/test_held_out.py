@@ -118,6 +118,7 @@ def test_a_record_of_any_size_releases_a_number():
     assert np.isfinite(one(jnp.stack([0 * tiny, tiny], 1).astype(jnp.float32))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["losses far from 0", "long public terms"])
 def test_no_arithmetic_moves_it_by_more_than_is_charged(of):
     """Losses in an interval far from 0, and public terms of any length."""
@@ -174,6 +175,7 @@ def test_its_noise_is_what_is_charged(of):
     assert found.value > 0.85 * found.limit  # the pair attains the sensitivity
 
 
+@pytest.mark.slow
 def test_more_numbers_than_allowed_are_nan_and_keys_differ():
     described = query(noise_multiplier=1.0, times=2)
     z = Saddle(jnp.zeros(2), jnp.full(3, 1 / 3))

@@ -34,6 +34,7 @@ def made():
     return training.train(table(), schema(), epsilon=EPSILON, delta=DELTA, certify=0.2)
 
 
+@pytest.mark.slow
 def test_a_training_has_a_certificate_at_the_same_epsilon(made):
     found = made.certificate
     assert found.statement.epsilon <= EPSILON
@@ -83,6 +84,7 @@ def test_rows_apart_train_nothing():
     assert one.certificate.released != two.certificate.released
 
 
+@pytest.mark.slow
 def test_rows_in_no_group_train_and_are_never_held_out():
     rows, short = table(), schema(group_values=("a",))
     found = training.train(rows, short, epsilon=EPSILON, delta=DELTA, certify=0.2)
