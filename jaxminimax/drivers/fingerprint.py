@@ -39,9 +39,19 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.base import checks, programs
-from jaxminimax.base.types import Algorithm, AnyProblem, GroupProblem, PyTree, Saddle, with_strategy
+from jaxminimax.base.types import (
+    Algorithm,
+    AnyProblem,
+    GroupProblem,
+    Problem,
+    PyTree,
+    Saddle,
+    with_strategy,
+)
+from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.placement import sent_rows, sharding
 from jaxminimax.placement.host_data import HostData
+from jaxminimax.releases import sums
 from jaxminimax.releases.watch import update
 
 KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
@@ -108,6 +118,16 @@ def _words(program: Any) -> Iterator[bytes]:
             yield str(jax.random.key_impl(x)).encode()
             x = jax.random.key_data(x)
         yield f"{x.dtype.name}{x.shape}".encode() + np.asarray(x).tobytes()
+
+
+def of_release(own: bytes) -> dict[str, str]:
+    """Fingerprint of how sums get noise: the program of one release, of one number of a record."""
+    query = Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=2)
+    traced = jax.make_jaxpr(lambda key, described, spent, z, rows: sums.release(
+        key, described, spent, Problem(lambda z, record: Saddle(record * z.w, None)), z, rows))(
+            jax.random.key(0, impl="threefry2x32"), Repeat(query=query, times=1), jnp.int32(0),
+            Saddle(jnp.ones(1), ()), jnp.ones((2, 1)))
+    return {"program of a release": mark(own, *_words(traced))}
 
 
 def of_machine(own: bytes, problem: AnyProblem | None = None,
