@@ -38,10 +38,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.base import checks, programs
-from jaxminimax.base.types import Algorithm, AnyProblem, GroupProblem, PyTree, Saddle, with_strategy
+from jaxminimax.base import checks, programs, types
+from jaxminimax.base.types import PyTree, Saddle
+from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.placement import sent_rows, sharding
 from jaxminimax.placement.host_data import HostData
+from jaxminimax.releases import sums
 from jaxminimax.releases.watch import update
 
 KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
@@ -60,8 +62,8 @@ def secret(key: jax.Array) -> bytes:
     return hashlib.blake2b(words, digest_size=32, person=b"rows of a run").digest()
 
 
-def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
-           problem: AnyProblem,
+def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
+           algorithm: types.Algorithm[Any, Any], problem: types.AnyProblem,
            observe: Callable[[Any], PyTree] = lambda state: ()) -> dict[str, str]:
     """The fingerprints of what a run reads and computes, by what to call them.
 
@@ -76,13 +78,13 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algor
         strategy: where rows lie, and how sums are cut, do not count.
       observe: of a sweep; what is kept of a state.
     """
-    own, in_groups = secret(key), isinstance(problem, GroupProblem)
+    own, in_groups = secret(key), isinstance(problem, types.GroupProblem)
     on_host = isinstance(data, HostData | sent_rows.HostShards)
     marks = {"data set, or order of its rows": of_rows(
         own, data, grouped=in_groups and not on_host)}
     if in_groups and on_host:  # refused later on
         return marks
-    problem = problem._replace(operator=with_strategy(problem.operator, "vmap"))
+    problem = problem._replace(operator=types.with_strategy(problem.operator, "vmap"))
     z = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), z)  # wherever it lies
 
     def begun(z: Saddle, hyper: Any) -> Any:
@@ -110,7 +112,17 @@ def _words(program: Any) -> Iterator[bytes]:
         yield f"{x.dtype.name}{x.shape}".encode() + np.asarray(x).tobytes()
 
 
-def of_machine(own: bytes, problem: AnyProblem | None = None,
+def of_release(own: bytes) -> dict[str, str]:
+    """Fingerprint of how sums get noise: the program of one release, of one number of a record."""
+    problem = types.Problem(lambda z, record: Saddle(record * z.w, None))
+    query = Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=2)
+    traced = jax.make_jaxpr(lambda *how: sums.release(*how[:3], problem, *how[3:]))(
+        jax.random.key(0, impl="threefry2x32"), Repeat(query=query, times=1), jnp.int32(0),
+        Saddle(jnp.ones(1), ()), jnp.ones((2, 1)))
+    return {"program of a release": mark(own, *_words(traced))}
+
+
+def of_machine(own: bytes, problem: types.AnyProblem | None = None,
                mesh: Mesh | None = None) -> dict[str, str]:
     """Fingerprint of all that decides rounding: device, mesh, strategy, versions."""
     # where arrays are made that nobody placed

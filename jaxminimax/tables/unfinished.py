@@ -4,12 +4,12 @@ A key that is drawn anew at every start would make a second release of a run tha
 spend its budget twice. So the key is saved, for as long as the run is not finished, in a folder
 that only its owner may write to, in a file that only its owner may read: with the key the noise can
 be subtracted. Next to it lie what the run promised (its schema, epsilon, delta, all settings,
-versions and device, and a keyed fingerprint of its rows), what it released before training (ranges,
-means), and the state of the training. All draws are functions of the key, so what was lost between
-two saved states is repeated, and not released anew. A folder of another run is refused, as its
-noise would stand on other numbers: equal noise at another point, or times another factor, gives the
-data away. Other settings that the same arguments give, in a later version or on a mesh, are refused
-for the same reason.
+versions and device, keyed fingerprints of its rows and of how it adds noise), what it released
+before training (ranges, means), and the state of the training. All draws are functions of the key,
+so what was lost between two saved states is repeated, and not released anew. A folder of another
+run is refused, as its noise would stand on other numbers: equal noise at another point, or times
+another factor, gives the data away. Other settings that the same arguments give, in a later version
+or on a mesh, are refused for the same reason.
 
 The promise is written before the key, the key before anything is released, and the folder is
 removed as a whole. A folder with a key and no promise, or with released numbers and no key, is
@@ -113,6 +113,7 @@ class Unfinished:
         own = fingerprint.secret(self.key)
         promised = json.loads(json.dumps(given | {
             "key scheme": release_keys.SCHEME, **fingerprint.of_machine(own),
+            **fingerprint.of_release(own),
             "table, or order of its rows": fingerprint.of_rows(own, rows), "setting": settings}))
         self._promised = json.dumps(promised).encode()
         if self.going_on:

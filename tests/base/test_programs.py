@@ -21,7 +21,7 @@ from jaxminimax import Saddle, tables
 from jaxminimax.base import programs
 from jaxminimax.drivers import long_runs, saved_runs
 from jaxminimax.releases import noisy_sums
-from jaxminimax.tables import labels, statistics
+from jaxminimax.tables import labels, statistics, unfinished
 
 
 def test_shapes_and_rounds_alone_decide():
@@ -174,6 +174,23 @@ def test_no_program_of_a_changed_library_is_found_by_the_unchanged_one(tmp_path)
         assert list(tmp_path.iterdir())
         assert plain not in others.values()
         assert means() == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [x for x in CHANGES if x != "a number of a label"])
+def test_what_a_changed_library_began_the_unchanged_one_does_not_go_on_with(name, tmp_path):
+    """It would state the noise that the earlier releases lack; a label changes no release."""
+    def promise():
+        jax.clear_caches()
+        key = jax.random.key(3, impl="threefry2x32")
+        with unfinished.Unfinished(tmp_path / "run", key) as job:
+            job.promise((np.zeros(3),), "settings")
+
+    with changed(name):
+        promise()
+        promise()
+    with pytest.raises(ValueError, match="another program of a release"):
+        promise()
 
 
 @pytest.mark.nightly

@@ -1,6 +1,7 @@
 """Files that the library reads back: what their published schemas do not allow is one error."""
 
 import copy
+import functools
 import hashlib
 import json
 import math
@@ -15,10 +16,12 @@ import jaxminimax as jmm
 from jaxminimax.base import saved_json
 from jaxminimax.base.saved_json import FORMATS
 from jaxminimax.base.types import Saddle
+from jaxminimax.drivers import fingerprint
 from jaxminimax.tables import Category, DamagedFileError, Number, Schema, Scorer
 from jaxminimax.tables.scorer import Moments
 from jaxminimax.tables.unfinished import Unfinished
 
+OF_RELEASE = functools.cache(fingerprint.of_release)
 COLUMNS = {"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
            "work": Category(("state", "private"))}
 SCHEMA = Schema(COLUMNS, "y", ">50K", owner="who", most=3, groups="work", group_values=("state",))
@@ -105,6 +108,12 @@ class Booked:
         assert 0 <= left.epsilon < math.inf
         assert 0 <= book.odometer < math.inf
         str(book.statement())
+
+
+@pytest.fixture(autouse=True)
+def traced_once(monkeypatch):
+    """For each key of a run, which is read often."""
+    monkeypatch.setattr(fingerprint, "of_release", OF_RELEASE)
 
 
 class Run:
