@@ -153,7 +153,7 @@ def test_groups_may_be_a_column(column):
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "group": np.arange(200) % 2})
     one = PrivateWorstGroupClassifier(epsilon=4.0, bounds=(-1, 1), groups=column, random_state=0)
     assert set(one.fit(frame, y).group_losses_) == {"0", "1"}
-    with pytest.raises(ValueError, match="no column of X"):
+    with pytest.raises(ValueError, match="a column of X, got 'other'"):
         clone(one).set_params(groups="other").fit(frame, y)
 
 

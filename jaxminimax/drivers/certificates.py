@@ -49,7 +49,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.special
+import scipy
 
 from jaxminimax.accounting import Statement, stating
 from jaxminimax.base import arguments, checks

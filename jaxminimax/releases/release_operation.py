@@ -18,7 +18,6 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from jaxminimax.base import programs
@@ -86,7 +85,7 @@ def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spen
         _INSIDE.reset(token)
     ends = [0, *itertools.accumulate(sizes)]
     counts = [sum(begin <= k < end for k in traced) for begin, end in itertools.pairwise(ends)]
-    values = private_release.bind(
+    values = private_release().bind(
         *program.consts, *(sorts[k] for k in traced),
         program=program.jaxpr, operands=Operands(len(program.consts), *counts),
         stream=(mechanism.kind, mechanism.place),
@@ -107,7 +106,7 @@ def bind_public_key(function: Callable[..., jax.Array], *args: Any) -> jax.Array
     if not programs.is_traced(args):
         return function(*args)
     program = jax.make_jaxpr(function)(*args)
-    return public_key.bind(*program.consts, *args, program=program.jaxpr)[0]
+    return public_key().bind(*program.consts, *args, program=program.jaxpr)[0]
 
 
 def _evaluated(*operands: Any, program: Any, **_: Any) -> list[Any]:
@@ -129,7 +128,7 @@ def _batched(values: Sequence[Any], axes: Sequence[Any], *, program: Any, operan
                          "one key and one number, so with one noise: their differences have none. "
                          "Map over the key, or over the number, as well.")
     every = _lanes(values, axes, program)
-    results = private_release.bind(
+    results = private_release().bind(
         *every.consts, *values, program=every.jaxpr, stream=stream, number=number,
         operands=operands._replace(rest=len(every.consts) + operands.rest),
         mapped=mapped or any(lanes.data))
@@ -144,18 +143,34 @@ def _lanes(values: Sequence[Any], axes: Sequence[Any], program: Any) -> Any:
 def _keys_of_lanes(values: Sequence[Any], axes: Sequence[Any], *,
                    program: Any) -> tuple[list[Any], list[int]]:
     every = _lanes(values, axes, program)
-    return public_key.bind(*every.consts, *values, program=every.jaxpr), [0]
+    return public_key().bind(*every.consts, *values, program=every.jaxpr), [0]
 
 
 def _no_derivative(*_: Any, **__: Any) -> Any:
     raise ValueError(_NO_DERIVATIVE)
 
 
-private_release, public_key = core.Primitive("private_release"), core.Primitive("public_key")
-for _primitive, _rule in ((private_release, _batched), (public_key, _keys_of_lanes)):
-    _primitive.multiple_results = True
-    _primitive.def_impl(_evaluated)
-    _primitive.def_effectful_abstract_eval(_shapes)
-    batching.primitive_batchers[_primitive] = _rule
-    mlir.register_lowering(_primitive, mlir.lower_fun(_evaluated, multiple_results=True))
-ad.primitive_jvps[private_release] = _no_derivative
+def _operation(name: str, batched: Callable[..., Any]) -> Any:
+    from jax.extend.core import Primitive  # 0.2 s, for those who trace
+
+    operation = Primitive(name)
+    operation.multiple_results = True
+    operation.def_impl(_evaluated)
+    operation.def_effectful_abstract_eval(_shapes)
+    batching.primitive_batchers[operation] = batched
+    mlir.register_lowering(operation, mlir.lower_fun(_evaluated, multiple_results=True))
+    return operation
+
+
+@functools.cache
+def private_release() -> Any:
+    """The operation that a traced release is."""
+    operation = _operation("private_release", _batched)
+    ad.primitive_jvps[operation] = _no_derivative
+    return operation
+
+
+@functools.cache
+def public_key() -> Any:
+    """The operation that derives the key of a public term."""
+    return _operation("public_key", _keys_of_lanes)

@@ -273,12 +273,12 @@ def with_derivatives(rules: Any) -> Any:
 
         given = [tangents[k] for k in moving]
         made = jax.make_jaxpr(both)(*given, *values)
-        results = release_operation.private_release.bind(
+        results = release_operation.private_release().bind(
             *made.consts, *given, *values, program=made.jaxpr, **how,
             operands=operands._replace(rest=len(made.consts) + len(given) + operands.rest))
         return results[:len(results) // 2], results[len(results) // 2:]
 
-    return {**rules, release_operation.private_release: rule}
+    return {**rules, release_operation.private_release(): rule}
 
 
 def _nothing(_: Any) -> Any:
