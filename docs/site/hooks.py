@@ -28,14 +28,17 @@ ROUTES |= {p.relative_to(ROOT).as_posix(): f"results/{p.name}"
            for p in sorted((ROOT / "benchmarks").glob("*/results/*"), key=lambda p: p.name)}
 ROUTES |= {f"notebooks/{p.name}": f"notebooks/{p.stem}.md"
            for p in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+ROUTES |= {p.relative_to(ROOT).as_posix(): f"formats/{p.name}"
+           for p in sorted((ROOT / "jaxminimax/base/formats").glob("*.json"))}
 ORIGINS = {place: name for name, place in ROUTES.items()}
 # pages of the reference: names of the top level by group, and modules with names of their own
 GROUPS = {
     "problem": ("Write a problem", "Problem GroupProblem Saddle saddle_operator clipped_sum"),
     "run": ("Describe a run", "Query AdaptiveClip Poisson FixedSize Full Disjoint GroupGradients "
                               "GroupLosses Repeat Sequence Parallel"),
-    "privacy": ("Calibrate and account", "plan calibrate epsilon delta profile statement"),
-    "train": ("Train", "run fit sweep tune stack check release"),
+    "privacy": ("Calibrate and account", "plan plans calibrate epsilon delta profile "
+                                         "statement certify"),
+    "train": ("Train", "run fit sweep tune stack check release round"),
 }
 MODULES = {
     "Data and problems": ("problems", "tables", "estimators", "placement"),
