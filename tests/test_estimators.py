@@ -168,7 +168,7 @@ def test_groups_of_a_schema_are_used_or_refused():
     with pytest.raises(ValueError, match="does not use groups"):
         PrivateAUCClassifier(bounds=(-1, 1)).fit(x, y, groups=table["group"])
     worst = PrivateWorstGroupClassifier(epsilon=4.0, schema=schema)
-    groups = worst._groups(None, table, y == "yes", np.arange(200)[:, None])
+    groups = worst._groups(None, table, y == "yes")
     assert groups.names == ("0, negative", "0, positive", "1, negative", "1, positive")
     assert np.array_equal(groups.number == 4, table["group"] == 2), "in none of those declared"
 
@@ -191,8 +191,7 @@ def test_ranges_that_nobody_told_are_paid_for(fitted):
 def test_a_ledger_refuses_the_fit_too_many(tmp_path):
     x, y = made(200)
     ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=3.0, delta=1e-5, filter="basic")
-    one = PrivateAUCClassifier(epsilon=1.0, delta=1e-6, bounds=(-1, 1), ledger=ledger,
-                               random_state=0)
+    one = PrivateAUCClassifier(epsilon=1.0, delta=1e-6, bounds=(-1, 1), ledger=ledger)
     left = [ledger.remaining().epsilon]
     for _ in range(2):
         clone(one).fit(x, y)
@@ -205,8 +204,8 @@ def test_a_ledger_refuses_the_fit_too_many(tmp_path):
 
 def test_a_ledger_of_persons_refuses_rows(tmp_path, monkeypatch):
     x, y = made(200)
-    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, *_, unit, assumed, **__: (
-        mock.Mock(statement=unit, assumed=assumed)))
+    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, run: mock.Mock(
+        statement=run.prepared.unit, assumed=run.prepared.assumed))
     ledgers = {unit: jmm.accounting.Ledger(tmp_path / str(k), epsilon=9.0, delta=1e-5, unit=unit)
                for k, unit in enumerate(("one person", "one record", "one visit"))}
     for unit, claim, how in (("one person", None, {"owners": range(200)}),

@@ -78,6 +78,7 @@ TESTED_IN = {
     "releases/test_held_out": "mechanism/held_out",
     "releases/test_opening": "releases/watch",
     "releases/test_sums": "releases/reading",
+    "tables/test_training": "tables/linear",
     "tables/test_scorer": "tables/columns tables/files tables/report tables/rule tables/schema "
                           "tables/unfinished",
     "test_command": "__main__ commands options",

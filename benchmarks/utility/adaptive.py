@@ -26,10 +26,11 @@ from benchmarks.data_sets import data
 from benchmarks.published.table2 import settings as table2_settings
 from benchmarks.utility import table_sets
 from jaxminimax import Saddle
-from jaxminimax.releases import release_keys
 from jaxminimax.tables import files, rule
-from jaxminimax.tables.records import by_person, records
-from jaxminimax.tables.training import train_records
+from jaxminimax.tables.linear import train_linear
+from jaxminimax.tables.preparation import prepare
+from jaxminimax.tables.records import encoded
+from jaxminimax.tables.training import carry_out
 
 TABLES = ("fair: an affair", "randhie: ten visits", "randhie: fair or poor health")
 COLUMN = "ijcnn1, MLP"
@@ -61,17 +62,17 @@ def of_table(name: str, seed: int) -> dict[str, dict[str, float]]:
     test = files.held_out(len(loaded.frame), None, 0.2, seed)
     rows, held = loaded.frame[~test], loaded.frame[test]
     schema, answer = loaded.schema, loaded.schema.labels(held)
-    index = by_person(len(rows), None, schema.most)
-    own = records(schema.features(rows), schema.labels(rows), None, schema.most)
     result: dict[str, dict[str, float]] = {}
     for k, epsilon in enumerate(EPSILONS["tables"]):
-        chosen = rule.defaults(len(index), schema, epsilon=epsilon, delta=_DELTA)
         for j, way in enumerate(WAYS):
+            prepared = prepare(encoded(rows, schema), schema, rule.of_groups, epsilon=epsilon,
+                               delta=_DELTA, names=())
+            chosen: Any = prepared.settings
             hyper = jmm.calibrate(chosen.algorithm, described(chosen.hyper, way), epsilon, _DELTA,
                                   alongside=chosen.extra())
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), k), j)
-            scorer = train_records(release_keys.training_keys(key, False), own, schema,
-                                   dataclasses.replace(chosen, hyper=hyper))
+            scorer = carry_out(dataclasses.replace(prepared, settings=dataclasses.replace(
+                chosen, hyper=hyper)), key, train_linear)
             result.setdefault(f"{epsilon:g}", {})[way] = float(
                 roc_auc_score(answer, scorer.decision_function(held)))
     return result

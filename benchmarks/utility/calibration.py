@@ -22,8 +22,16 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.common import report
 from benchmarks.utility import table_sets
 from benchmarks.utility.table_sets import Table
-from jaxminimax.releases import release_keys
-from jaxminimax.tables import defaults, files, labels, records, rule, training
+from jaxminimax.tables import (
+    defaults,
+    files,
+    labels,
+    linear,
+    preparation,
+    records,
+    rule,
+    training,
+)
 from jaxminimax.tables.records import scaled
 
 EPSILONS = (0.5, 1.0, 4.0)
@@ -57,8 +65,10 @@ def measure(table: Table, seed: int) -> dict[str, Any]:
     for k, epsilon in enumerate(EPSILONS):
         chosen = defaults(len(y), schema, epsilon=epsilon, delta=DELTA)
         train, last = jax.random.split(jax.random.fold_in(jax.random.key(seed), k))
-        scorer = training.train_records(release_keys.training_keys(train, False), rows, schema,
-                                        dataclasses.replace(chosen, line=None))
+        prepared = preparation.prepare(records.encoded(table.frame[~test], schema), schema,
+                                       rule.of_groups, epsilon=epsilon, delta=DELTA, names=())
+        scorer = training.carry_out(dataclasses.replace(prepared, settings=dataclasses.replace(
+            chosen, line=None)), train, linear.train_linear)
         own, held = (scaled(a, scorer.moments, scorer.floor) for a in (rows.x, z))
         scores = held @ scorer.weights
         spread = rule.GATHERED**2 * np.sum(held**2, 1)

@@ -216,13 +216,18 @@ def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
     return name
 
 
+class UsedKeyError(ValueError):
+    """A run has the key of another run in the ledger, so that its noise would be equal."""
+
+
 def known_run(content: dict[str, Any], run: RunMark | None, charges: str) -> str | None:
     """Returns the name of a run that was begun before and may continue; None for a new one.
 
     Afterwards the run cannot be cancelled.
 
     Raises:
-      ValueError: for a key of another run, or of one that cannot go on.
+      UsedKeyError: for a key of another run, or of one that cannot go on.
+      ValueError: for a run that was closed before its end.
     """
     for entry in content["entries"]:
         before = entry["run"]
@@ -230,11 +235,11 @@ def known_run(content: dict[str, Any], run: RunMark | None, charges: str) -> str
             continue
         name = entry["name"]
         if before["run"] != run.run or entry["charges"] != charges:
-            raise ValueError(f"The key was used for another run, {name!r}. Two runs with equal "
-                             "noise reveal the data: use secret_key() for each run.")
+            raise UsedKeyError(f"The key was used for another run, {name!r}. Two runs with equal "
+                               "noise reveal the data: use secret_key() for each run.")
         if not (run.resumable and before["resumable"]):
-            raise ValueError(f"{name!r} was begun before, and cannot continue without a "
-                             "checkpoint: start a new run with another key and another name.")
+            raise UsedKeyError(f"{name!r} was begun before, and cannot continue without a "
+                               "checkpoint: start a new run with another key and another name.")
         if entry["spent"] is not None and entry["spent"] < entry["releases"]:
             raise ValueError(f"{name!r} was closed after {entry['spent']} releases, and the ledger "
                              "took the others back: start a new run with another key.")

@@ -9,15 +9,17 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
+from jaxminimax.accounting import books
 from jaxminimax.base import checks, identity, row_names
 from jaxminimax.noise import secret_key
-from jaxminimax.releases import release_keys
-from jaxminimax.tables import certified, notes, records, rule, scorer, statistics, training
+from jaxminimax.tables import linear, notes, preparation, records, rule, scorer, training
 from jaxminimax.tables.columns import Charged, Column, Number
 from jaxminimax.tables.schema import Schema, columns_of
 
 _SEEDED = ("Operator: Nobody else has random_state, or can guess it. Anyone who can may remove the "
            "noise: this is an experiment, and no release.")
+_WEIGHTS = ("The weights of the classes are public: they were not chosen by looking at these "
+            "records.")
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
                "release, so a record of weight 2 cannot count twice. Leave the weights out.")
@@ -36,8 +38,8 @@ _WITH_CELLS = {
 class PrivateEstimator(BaseEstimator):
     """Base of the estimators: a private linear model with the settings of `tables.rule`.
 
-    A subclass has `_target`, which turns labels into numbers, and may have `_label`, `_groups`,
-    `_chosen` and `_trained`. Its fields are the parameters that scikit-learn reads.
+    A subclass has `_target`, which turns labels into numbers, and may have `_label`, `_weights`,
+    `_groups`, `_settings` and `_trained`. Its fields are the parameters that scikit-learn reads.
     """
 
     epsilon: float = 1.0
@@ -92,45 +94,27 @@ class PrivateEstimator(BaseEstimator):
             raise ValueError("y has rows without a label (Input y contains NaN): leave them out if "
                              "it is public which they are; tables.train gives them weight 0.")
         table, y = self._table(X, identity.exact(y) if identity.in_dictionary(y) else y)
-        target = self._target(y)
-        owners, most = self._owners(X, owners)
-        index = records.by_person(len(y), owners, most)
-        unit = self.unit or ("one row" if owners is None and self.people == 1 else "one person" + (
-            "" if owners is None else f", {most} rows of whom are read"))
-        kept = self._groups(groups, table, target, index)
-        columns, how = self._columns(table)
+        target, weights = self._target(y), self._weights()
+        owners, rows_per_owner = self._owners(X, owners)
+        columns, declared = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
-        of = certified.apart(kept, getattr(self, "held_out", None), epsilon=self.epsilon,
-                             delta=self.delta, persons=owners is not None or self.people > 1)
-        rest = slice(None) if of is None else of.others
-        kept, population = kept if of is None else kept.part(rest), len(index[rest])
-        notes.check_delta(self.delta, population, self.allow_large_delta)
-        paid = statistics.ranges_query(population, schema, self.epsilon, self.delta, self.people)
-        chosen = self._chosen(population, schema, kept, epsilon=self.epsilon, delta=self.delta,
-                              alongside=paid, people=self.people)
-        noted = (*notes.before(schema, len(index), columns_of(table),
-                               owned=self.people > 1 or owners is not None), *chosen.notes())
-        notes.warn(noted)
-        keys = release_keys.training_keys(self._key(), bool(paid))
-        if self.ledger is not None:  # charged before anything is released, or refused
-            self.ledger.check_same("The fit", people=self.people)
-            same = identity.unit_of(self.people, None if owners is None else most)
-            self.ledger.reserve(certified.together(chosen.mechanism(), of), unit=same if (
-                self.unit is None and self.ledger.unit == same) else unit)
-        for described in paid:
-            cells = records.records(schema.charged_cells(table), target, owners, most)
-            schema = statistics.with_ranges(schema, statistics.release_ranges(
-                keys.ranges, described, cells.x[rest], cells.weight[rest]))
-        rows = records.records(schema.features(table), target, owners, most)
-        self.scorer_: scorer.Scorer = self._trained(
-            keys, records.Records(*(x[rest] for x in rows)), kept, schema, chosen,
-            unit=unit, noted=noted, assumed=(
-                how, self._public, *(() if owners is None else (identity.NAMES,)),
-                *(() if self.random_state is None else (_SEEDED,))))
-        if of is not None:
-            self.scorer_ = certified.certified(
-                keys.certificate, self.scorer_, rows.x[of.held.rows, 0],
-                rows.y[of.held.rows, 0], of, unit=unit)
+        prepared = preparation.prepare(
+            records.encoded(table, schema, labels=target, owners=owners), schema, self._settings,
+            epsilon=self.epsilon, delta=self.delta, names=columns_of(table),
+            groups=self._groups(groups, table, target), rows_per_owner=rows_per_owner,
+            people=self.people, unit=self.unit, allow_large_delta=self.allow_large_delta,
+            assumed=(*declared, self._public, *([_WEIGHTS] if isinstance(weights, list) else []),
+                     *([] if self.random_state is None else [_SEEDED])),
+            class_weight=weights, certify=getattr(self, "held_out", None))
+        try:
+            self.scorer_: scorer.Scorer = training.carry_out(
+                prepared, self._key(), self._trained, ledger=self.ledger)
+        except books.UsedKeyError:
+            raise ValueError(
+                f"random_state={checks.describe(self.random_state)} was used for another fit of "
+                "this ledger, and two fits with equal noise reveal the data: say random_state=None"
+                ", or give each fit, as each fold of a cross-validation, a seed of its own."
+            ) from None
         self.statement_ = self.scorer_.statement
         return self
 
@@ -215,20 +199,16 @@ class PrivateEstimator(BaseEstimator):
     def _declared(self) -> Mapping[str, Column]:
         return self.schema.columns if isinstance(self.schema, Schema) else self.schema
 
-    def _columns(self, table: Any) -> tuple[Mapping[str, Column], str]:
-        """Returns the columns as declared or with ranges to be released, and a sentence."""
-        charged = "Ranges of {} were released, for a tenth of the budget."
+    def _columns(self, table: Any) -> tuple[Mapping[str, Column], tuple[str, ...]]:
+        """Returns the columns as declared or with ranges to be released, and what is public."""
         if self.schema is not None:
-            columns = self._declared()
-            asked = [name for name, kind in columns.items() if isinstance(kind, Charged)]
-            return columns, " ".join(("The schema is public: it was not read off these records.",
-                                      *([charged.format(", ".join(asked))] if asked else ())))
+            return self._declared(), ("The schema is public: it was not read off these records.",)
         if self.bounds is not None:
             low, high = (np.broadcast_to(b, len(table)) for b in self.bounds)
             return ({name: Number(a, b)
                      for name, a, b in zip(table, low, high, strict=True)},
-                    "The bounds are public: they were not read off these records.")
-        return dict.fromkeys(table, Charged()), charged.format("the columns")
+                    ("The bounds are public: they were not read off these records.",))
+        return dict.fromkeys(table, Charged()), ()
 
     def _target(self, y: Any) -> np.ndarray:
         """Returns what is predicted as `Schema.labels` does, and keeps what is public of it."""
@@ -241,7 +221,7 @@ class PrivateEstimator(BaseEstimator):
     def _owners(self, X: Any, owners: Any) -> tuple[Any, int]:
         """Returns whose each row is, of `fit` or of the schema, and the rows of a person."""
         owned = isinstance(self.schema, Schema) and self.schema.owner is not None
-        training.check_people(self.people, owned or owners is not None)
+        preparation.check_people(self.people, owned or owners is not None)
         if not owned:
             return owners, 1 if owners is None else self.most
         if owners is not None or self.most not in (1, self.schema.most):
@@ -249,8 +229,12 @@ class PrivateEstimator(BaseEstimator):
                              f"{self.schema.most}: give neither owners nor another most.")
         return self.schema.owners(X), self.schema.most
 
-    def _groups(self, groups: Any, table: Any, target: np.ndarray, index: np.ndarray) -> Any:
-        """Returns the records' groups, for a classifier that uses them.
+    def _weights(self) -> Any:
+        """Returns the weights of both classes, "balanced", or None."""
+        return None
+
+    def _groups(self, groups: Any, table: Any, target: np.ndarray) -> Any:
+        """Returns the groups of all rows, for a classifier that uses them.
 
         Raises:
           ValueError: for groups of `fit` or of the schema, where they would not be used.
@@ -263,15 +247,14 @@ class PrivateEstimator(BaseEstimator):
                              "group_values=(), by_label=False).")
         return None
 
-    def _chosen(self, population: int, schema: Schema, kept: Any, **numbers: Any) -> Any:
+    def _settings(self, population: int, schema: Schema, groups: Any,
+                  **numbers: Any) -> preparation.Settings:
         """Chooses the settings from public numbers."""
-        how = {} if kept is None else {"sizes": kept.sizes, "by_label": kept.by_label}
-        return rule.defaults(population, schema, **how, **numbers)
+        return rule.of_groups(population, schema, groups, **numbers)
 
-    def _trained(self, keys: release_keys.TrainingKeys, rows: records.Records, kept: Any,
-                 schema: Schema, chosen: Any, **stated: Any) -> scorer.Scorer:
+    def _trained(self, run: linear.Run) -> scorer.Scorer:
         """Returns what was trained."""
-        return training.train_records(keys, rows, schema, chosen, groups=kept, **stated)
+        return linear.train_linear(run)
 
 
 class Scored:

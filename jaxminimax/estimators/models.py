@@ -11,8 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from jaxminimax.base import checks, row_names
 from jaxminimax.estimators.base import PrivateEstimator, PrivateScorer, Scored
-from jaxminimax.releases import release_keys
-from jaxminimax.tables import columns, fair, records, scorer
+from jaxminimax.tables import columns, fair, linear, preparation, records, scorer
 from jaxminimax.tables.schema import Schema
 
 
@@ -57,21 +56,6 @@ class PrivateAUCClassifier(PrivateScorer):
 
     _: dataclasses.KW_ONLY
     class_weight: Any = None
-
-    def _trained(self, keys: release_keys.TrainingKeys, rows: records.Records, kept: Any,
-                 schema: Schema, chosen: Any, assumed: tuple[str, ...] = (),
-                 **stated: Any) -> scorer.Scorer:
-        weights = self._weights()
-        if isinstance(weights, list):
-            assumed = (*assumed, "The weights of the classes are public: they were not chosen by "
-                                 "looking at these records.")
-        return super()._trained(keys, rows, kept, schema, chosen, class_weight=weights,
-                                assumed=assumed, **stated)
-
-    def _target(self, y: Any) -> np.ndarray:
-        target = super()._target(y)
-        self._weights()  # refused before anything is released
-        return target
 
     def _weights(self) -> Any:
         """Returns the weights of both classes, "balanced", or None."""
@@ -294,15 +278,12 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         check_is_fitted(self)
         return self.scorer_.group_losses
 
-    def _groups(self, groups: Any, table: Any, target: np.ndarray,
-                index: np.ndarray) -> records.Groups:
+    def _groups(self, groups: Any, table: Any, target: np.ndarray) -> records.Groups:
         groups, values = _found(self, groups, table)
         by_label = self.by_label or (values is not None and self.schema.by_label)
         number, names = _numbered(groups, values, len(target))
-        cells = records.Groups(np.where(number < 0, len(names), number), names)
-        if by_label:
-            cells = cells.cut(target)
-        return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
+        public = records.Groups(np.where(number < 0, len(names), number), names)
+        return public.cut(target) if by_label else public
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -347,25 +328,21 @@ class PrivateFairClassifier(PrivateScorer):
     groups: Any = None
     group_values: Any = None
 
-    def _groups(self, groups: Any, table: Any, target: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _groups(self, groups: Any, table: Any, target: np.ndarray) -> preparation.PrivateGroups:
         groups, values = _found(self, groups, table)
         values = values if self.group_values is None else self.group_values
-        self._as_they_occur = values is None
         number, self.groups_ = _numbered(groups, values, len(target))
-        # where a person has no further row, no other person's group may stand
-        return np.where(index >= 0, number[index], -1)
+        which = ": these are those that occur." if values is None else "."
+        return preparation.PrivateGroups(
+            number, self.groups_, ("Which groups there are is public" + which,))
 
-    def _chosen(self, population: int, schema: Schema, kept: Any,
-                **numbers: Any) -> fair.FairDefaults:
-        return fair.fair_defaults(population, schema, len(self.groups_), weight=self.weight,
+    def _settings(self, population: int, schema: Schema, groups: Any,
+                  **numbers: Any) -> fair.FairDefaults:
+        return fair.fair_defaults(population, schema, len(groups.names), weight=self.weight,
                                   kind=self.kind, **numbers)
 
-    def _trained(self, keys: release_keys.TrainingKeys, rows: records.Records, kept: Any,
-                 schema: Schema, chosen: Any, assumed: tuple[str, ...] = (),
-                 **stated: Any) -> scorer.Scorer:
-        which = ": these are those that occur." if self._as_they_occur else "."
-        return fair.train_fair(keys, rows, kept, schema, chosen, **stated, assumed=(
-            *assumed, "Which groups there are is public" + which))
+    def _trained(self, run: linear.Run) -> scorer.Scorer:
+        return fair.train_fair(run)
 
 
 def _found(model: Any, groups: Any, table: Any) -> tuple[Any, tuple[str, ...] | None]:

@@ -23,9 +23,8 @@ import numpy as np
 from jaxminimax.accounting import Ledger, epsilon, stating
 from jaxminimax.base import checks, types
 from jaxminimax.mechanism import Repeat
-from jaxminimax.noise import secret_key
 from jaxminimax.releases.sums import release
-from jaxminimax.tables import files, notes, records, statistics, training
+from jaxminimax.tables import files, notes, preparation, records, statistics, unfinished
 from jaxminimax.tables.columns import (
     Category,
     Charged,
@@ -185,12 +184,13 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise ValueError(f"--name {args.name} is that of a release in a ledger: say --ledger FILE.")
     frame = files.read(args.table)
     schema = schema_of(args, lambda: frame)
-    training.check_people(args.people, schema.owner is not None)
+    preparation.check_people(args.people, schema.owner is not None)
+    rows_per_owner = None if schema.owner is None else schema.most
     rows = records.records(*_flaws(schema, frame), schema.owners(frame), schema.most)
     population = len(rows.x)
     noted = notes.before(schema, population, frame.columns, owned=args.people > 1)
     record: dict[str, Any] = {
-        "records": population, "unit": training.unit_of(schema, args.people),
+        "records": population, "unit": preparation.unit_of(rows_per_owner, args.people),
         "features": schema.width, "label": schema.to_dict()["label"],
         "columns": {name: _read_as(kind) for name, kind in schema.columns.items()},
         "notes": [note.to_json() for note in noted], "counts": None, "statement": None}
@@ -200,15 +200,16 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         return record, "\n".join((*lines, "Nothing was released: these are public facts."))
     notes.check_delta(args.delta, population, False)
     described = counts_query(population, rows.x.shape[-1], args.epsilon, args.delta, args.people)
-    if args.ledger is not None:
-        ledger = Ledger(args.ledger)
-        ledger.check_same("The release", people=args.people)
-        ledger.reserve(described, name=args.name, unit=training.in_ledger(
-            ledger, schema, None, args.people)).close()
-    counts = release_counts(secret_key(), described, rows)
+    ledger = None if args.ledger is None else Ledger(args.ledger)
+    with unfinished.Unfinished(None) as job:
+        entry = preparation.charge(job, ledger, described, unit=None, people=args.people,
+                                   rows_per_owner=rows_per_owner, delta=args.delta, name=args.name)
+        counts = release_counts(job.key, described, rows)
+        if entry is not None:
+            entry.close()
     stated = stating.state_of(described, lambda _: described, args.delta, spent=1, allowed=1,
-                              unit=record["unit"], assumed=(training.PUBLIC,), people=args.people,
-                              answers=True)
+                              unit=record["unit"], assumed=(preparation.PUBLIC,),
+                              people=args.people, answers=True)
     query = described.query
     deviation = float(query.clip.w * query.noise_multiplier.w)
     named = iter(counts.tolist())

@@ -23,17 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax.accounting import calibrate, statement
+from jaxminimax.accounting import calibrate
 from jaxminimax.algorithms import descent, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
 from jaxminimax.mechanism import Description, Query, Repeat, Sequence, budget_split
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
-from jaxminimax.releases import release_keys
-from jaxminimax.tables import notes, records, rule, scorer, statistics
+from jaxminimax.tables import rule, statistics
+from jaxminimax.tables.linear import Run
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Scorer
 
 SHARE = 0.02  # of mu^2, for the shares of groups
 OF_SCORER = 0.9  # of what the run has
@@ -69,13 +70,22 @@ class FairDefaults:
     kind: str
 
     @property
+    def scaling(self) -> rule.Defaults:
+        """Returns the settings of the moments."""
+        return self.plain
+
+    @property
+    def algorithm(self) -> Any:
+        """Returns the algorithm that `hyper` is for."""
+        return sgda
+
     def extra(self) -> tuple[Description, ...]:
         """Returns the releases before the run."""
         return (*self.plain.alongside, self.plain.moments)
 
     def mechanism(self) -> Description:
         """Describes all releases together."""
-        return Sequence(parts=(*self.extra, sgda.mechanism(self.hyper)))
+        return Sequence(parts=(*self.extra(), sgda.mechanism(self.hyper)))
 
     def notes(self) -> tuple[Note, ...]:
         """Returns notes to read before relying on it."""
@@ -158,44 +168,27 @@ def _trained(key: jax.Array, start: Saddle, data: PyTree, hyper: sgda.Hyper, sha
     return run(key, start, data, hyper, sgda, _of_persons(shares, weight, kind)).state
 
 
-def train_fair(keys: release_keys.TrainingKeys, rows: records.Records, groups: np.ndarray,
-               schema: Schema, chosen: FairDefaults, *, unit: str = "one row",
-               assumed: tuple[str, ...] = (), noted: tuple[Note, ...] = ()) -> scorer.Scorer:
-    """Trains a private scorer of records with private groups, by settings of `fair_defaults`.
+def train_fair(run: Run) -> Scorer:
+    """Trains a private scorer with private groups, by settings of `fair_defaults`.
 
     Args:
-      keys: of this training alone, see `release_keys.training_keys`.
-      rows: of every person.
-      groups: of every row, `[n, rows]` integers from 0; a row with another number is in none.
-      schema: what the features are made of.
-      chosen: settings; `population` must be the number of persons.
-      unit: what one record is, for the statement.
-      assumed: for the statement.
-      noted: notes from before the training, which the scorer keeps.
+      run: of a training whose groups are `preparation.PrivateGroups`.
     """
-    plain, kind, k = chosen.plain, chosen.kind, chosen.groups
-    by = statistics.release_moments(keys.moments, plain.moments, rows.x, rows.y, rows.weight,
-                                    schema, plain.standardise)
-    floor = plain.floor if plain.standardise else None
-    y = np.asarray(rows.y, np.int32)
+    settings: Any = run.prepared.settings
+    kind, k, groups = settings.kind, settings.groups, run.prepared.groups.number
+    moments, weight = run.moments(), run.rows.weight
+    y = np.asarray(run.rows.y, np.int32)
     inside = (groups >= 0) & (groups < k)
     cells = np.where(inside, y * k + groups if kind == "odds" else groups, -1)
     count = 2 * k if kind == "odds" else k
-    noisy = np.array(release_shares(keys.group_shares, chosen.shares, cells, count, rows.weight),
-                     np.float64)
+    noisy = np.array(run.once("shares", lambda: np.array(release_shares(
+        run.keys.group_shares, settings.shares, cells, count, weight), np.float64).tolist()))
     noisy /= noisy.sum()
     shares = noisy.reshape(2, k) if kind == "odds" else noisy
-    theta = np.zeros(rows.x.shape[-1] + 1, np.float32)
-    theta[-1] = np.log(by.prior / (1 - by.prior))
+    theta = np.zeros(run.rows.x.shape[-1] + 1, np.float32)
+    theta[-1] = np.log(moments.prior / (1 - moments.prior))
     start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
-    data = (records.scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
-            rows.weight)
-    state = _trained(keys.rounds, start, data, chosen.hyper, jnp.asarray(shares), chosen.weight,
-                     kind)
-    stated = statement(sgda, chosen.hyper, state, delta=plain.delta, alongside=chosen.extra,
-                       unit=unit, assumed=(*assumed, chosen.explain()), people=plain.people)
-    mistakes = notes.after(schema, by, statistics.deviation(plain.moments),
-                           features=plain.standardise)
-    notes.warn(mistakes)
-    return scorer.Scorer(schema, np.asarray(state.average.w, np.float64), by, floor,
-                         stated.to_json(), chosen.mechanism(), notes=(*noted, *mistakes))
+    data = run.scaled(moments), y, np.where(inside, groups, -1).astype(np.int32), weight
+    state = _trained(run.keys.rounds, start, data, settings.hyper, jnp.asarray(shares),
+                     settings.weight, kind)
+    return run.scorer(np.asarray(state.average.w, np.float64), moments, state)

@@ -105,7 +105,7 @@ class Note(NamedTuple):
 def warn(notes: Iterable[Note]) -> None:
     """Warns of each note, as a `NoteWarning`."""
     for note in notes:
-        warnings.warn(str(note), NoteWarning, stacklevel=3)
+        warnings.warn(str(note), NoteWarning, stacklevel=4)
 
 
 def check_delta(delta: float, population: int, allowed: bool) -> None:

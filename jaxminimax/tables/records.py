@@ -48,7 +48,18 @@ class Store:
     """
 
     def __init__(self, size: float = 0.0) -> None:
-        self._in_files = size > MAPPED * _memory()
+        self._in_files, self._claimed = size > MAPPED * _memory(), False
+
+    def claim(self) -> None:
+        """Lets one training have the arrays, which it changes in place.
+
+        Raises:
+          ValueError: for a second one, whose equal noise would stand on other numbers.
+        """
+        if self._claimed:
+            raise ValueError("a training has changed the rows of this table in place: read the "
+                             "table, and prepare, anew for a further one.")
+        self._claimed = True
 
     def zeros(self, *shape: int) -> np.ndarray:
         """Makes float32 zeros that a device may use as they lie; pages not written take no memory.
@@ -75,10 +86,10 @@ def blocks(rows: int) -> Iterator[slice]:
         yield slice(first, min(first + _BLOCK, rows))
 
 
-def in_blocks(of: Callable[..., Any], out: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-    """Writes `of` of the arrays' rows into `out`, which may be one of them, and returns `out`."""
+def in_blocks(function: Callable[..., Any], out: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+    """Writes a function of the arrays' rows into `out`, which may be one of them; returns `out`."""
     for part in blocks(len(out)):
-        out[part] = of(*(x[part] for x in arrays))
+        out[part] = function(*(x[part] for x in arrays))
     return out
 
 
@@ -102,6 +113,13 @@ class Table(NamedTuple):
     owners: Any
     store: Store
 
+    def public_groups(self, schema: Schema) -> "Groups | None":
+        """Returns the public groups of all rows, if the schema has any."""
+        if self.groups is None:
+            return None
+        groups = Groups(self.groups, schema.group_values)
+        return groups.cut(self.labels) if schema.by_label else groups
+
     def part(self, rows: np.ndarray) -> "Table":
         """Returns some rows of a table without owners."""
         return self._replace(x=self.x[rows], labels=self.labels[rows], **{
@@ -109,14 +127,17 @@ class Table(NamedTuple):
             if x is not None})
 
 
-def encoded(frame: Any, schema: Schema, progress: bool = False, room: int = 0) -> Table:
+def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int = 0, *,
+            labels: np.ndarray | None = None, owners: Any = None) -> Table:
     """Encodes a table; one in a file never lies in memory as a whole, but for its owners.
 
     Args:
       frame: a data frame, a dictionary of columns or `files.Frames`.
       schema: of the table.
       progress: whether to show a bar.
-      room: rows that features and labels have at least; those after the table's are zeros.
+      least_rows: that features and labels have; those after the table's are zeros.
+      labels: as `Schema.labels`, for a frame that has none; None: those of the frame.
+      owners: whose each row is, for a frame that does not say; None: as the schema says.
 
     Raises:
       ValueError: for a table without a declared column, and as `files.read`.
@@ -124,35 +145,36 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, room: int = 0) -
     frames = frame if isinstance(frame, files.Frames) else [frame]
     declared, held = schema.without_charged(), _places(schema, charged=False)
     read: dict[str, list[np.ndarray]] = {"groups": [], "charged": [], "owners": []}
-    most, width = getattr(frame, "most", 0), schema.width + 1
-    x, y, first, store = np.empty(0), np.empty(0), 0, MEMORY
-    with runs.bar(most, 0, progress and most > 0, "row") as bar:
+    row_count, width = getattr(frame, "most", 0), schema.width + 1
+    x, y, first, store = np.empty(0), np.empty(0), 0, Store()
+    with runs.bar(row_count, 0, progress and row_count > 0, "row") as bar:
         for piece in frames:
-            labels = schema.labels(piece)
-            last = first + len(labels)
+            piece_y = schema.labels(piece) if labels is None else labels
+            piece_owners = schema.owners(piece) if owners is None else owners
+            last = first + len(piece_y)
             if not first:
-                most = max(last, most, room)
-                store = Store(4.0 * most * width)
-                x, y = store.zeros(most, width), store.zeros(most, *labels.shape[1:])
-            y[first:last] = labels
+                row_count = max(last, row_count, least_rows)
+                store = Store(4.0 * row_count * width)
+                x, y = store.zeros(row_count, width), store.zeros(row_count, *piece_y.shape[1:])
+            y[first:last] = piece_y
             if declared is not None:
-                x[first:last, held] = _of_length(declared.features(piece), len(labels))
+                x[first:last, held] = _of_length(declared.features(piece), len(piece_y))
             if schema.groups is not None:
-                read["groups"].append(_of_length(schema.group_of(piece), len(labels)))
+                read["groups"].append(_of_length(schema.group_of(piece), len(piece_y)))
             if schema.charged:
-                read["charged"].append(_of_length(schema.charged_cells(piece), len(labels)))
-            if schema.owner is not None:
-                read["owners"].append(exact(schema.owners(piece)))
+                read["charged"].append(_of_length(schema.charged_cells(piece), len(piece_y)))
+            if piece_owners is not None:
+                read["owners"].append(exact(piece_owners))
             if bar is not None:
-                bar.update(len(labels))
+                bar.update(len(piece_y))
             first = last
     joined = {name: np.concatenate(parts) for name, parts in read.items() if parts}
-    rows = max(first, room)
+    rows = max(first, least_rows)
     return Table(x[:rows], y[:rows], joined.get("groups"), joined.get("charged"),
                  joined.get("owners"), store)
 
 
-def with_charged(table: Table, schema: Schema, released: Schema) -> Table:
+def encode_charged(table: Table, schema: Schema, released: Schema) -> None:
     """Encodes the cells whose ranges were released into their places.
 
     Args:
@@ -164,7 +186,6 @@ def with_charged(table: Table, schema: Schema, released: Schema) -> Table:
     cells = dict(zip(schema.charged, table.charged.T, strict=True))
     table.x[:, _places(schema, charged=True)] = np.concatenate(
         [released.columns[name].encode(one) for name, one in cells.items()], 1)
-    return table
 
 
 def _places(schema: Schema, *, charged: bool) -> slice | np.ndarray:
@@ -378,6 +399,15 @@ class Groups:
     def part(self, rows: np.ndarray) -> "Groups":
         """Returns the groups of some records."""
         return dataclasses.replace(self, number=self.number[rows])
+
+    def of_persons(self, row_numbers: np.ndarray | None) -> "Groups":
+        """Returns the groups of persons by those of their rows; None: each has one row.
+
+        Raises:
+          ValueError: as `group_of_persons`.
+        """
+        return self if row_numbers is None else dataclasses.replace(
+            self, number=group_of_persons(self.number, row_numbers))
 
     def cut(self, y: np.ndarray) -> "Groups":
         """Cuts each group by the label, `[n]` in {0, 1} or NaN for none: negatives first."""

@@ -44,7 +44,7 @@ from jaxminimax.algorithms import balanced_groups, descent, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Query, Repeat, Sequence
-from jaxminimax.tables import labels, statistics
+from jaxminimax.tables import labels, records, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -123,6 +123,11 @@ class Defaults:
     line: Repeat | None = None
     matrix: Repeat | None = None
     people: int = 1
+
+    @property
+    def scaling(self) -> "Defaults":
+        """Returns the settings of the moments, which are these."""
+        return self
 
     @property
     def ridge(self) -> float:
@@ -310,6 +315,13 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra(), people=people)
     return dataclasses.replace(result, hyper=hyper)
+
+
+def of_groups(population: int, schema: Schema, groups: records.Groups | None,
+              **numbers: Any) -> Defaults:
+    """Chooses settings by `defaults` for the public groups of all records, or None for none."""
+    sizes, by_label = () if groups is None else groups.sizes, groups is not None and groups.by_label
+    return defaults(population, schema, sizes=sizes, by_label=by_label, **numbers)
 
 
 def _of_groups(sizes: tuple[int, ...], clip: float, step: float, steps: float,

@@ -132,8 +132,8 @@ def test_the_estimator_has_one_too(tmp_path):
     assert found.statement.epsilon <= EPSILON
     assert model.statement_.records + sum(
         part.records() for part in [certified.apart(model._groups(
-            rows["group"], None, rows["ill"], np.arange(900)[:, None]), 0.2, epsilon=EPSILON,
-            delta=DELTA, persons=False).losses]) == 900
+            rows["group"], None, rows["ill"]), 0.2, epsilon=EPSILON, delta=DELTA,
+            persons=False).losses]) == 900
     (entry,) = ledger.statement().runs
     assert "mean losses" in str(entry)  # the certificate was charged with the training
     plain = PrivateWorstGroupClassifier(EPSILON, DELTA, bounds=(18.0, 90.0))

@@ -98,26 +98,24 @@ def test_every_fit_is_charged_for_all_that_it_releases_and_so_are_copies(tmp_pat
     ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-4, filter="basic")
     seen = []
 
-    def stub(key, rows, groups, schema, chosen, **stated):
-        """Instead of training, which releases what is in `chosen`."""
+    def stub(run):
+        """Instead of training, which releases what is in the settings."""
         assert ledger.remaining().epsilon < 1.2  # paid before
-        seen.append((chosen, schema, groups, stated["assumed"]))
-        return scorer_of(schema)
-
-    def scorer_of(schema):
-        return type("Scorer", (), {"statement": None, "schema": schema})()
+        seen.append(run)
+        return types.SimpleNamespace(statement=None, schema=run.schema)
 
     monkeypatch.setattr("jaxminimax.tables.fair.train_fair", stub)
     one = PrivateFairClassifier(1.0, 1e-6, bounds=bounds, ledger=ledger, random_state=0)
     clone(one).fit(x, y, groups=group)  # as a cross-validation does
-    (chosen, schema, numbers, assumed), = seen
-    assert len(chosen.mechanism().parts) == (3 if bounds else 4)
-    assert epsilon(chosen.mechanism(), delta=1e-6) <= 1.0
-    assert not schema.charged
-    assert np.all(numbers[:, 0] == (group == "many"))
-    assert any("are those that occur" in x for x in assumed)
+    (run,) = seen
+    described, groups = run.prepared.mechanism(), run.prepared.groups
+    assert len(described.parts) == (3 if bounds else 4)
+    assert epsilon(described, delta=1e-6) <= 1.0
+    assert not run.schema.charged
+    assert np.all(groups.number[:, 0] == (group == "many"))
+    assert any("are those that occur" in x for x in groups.assumed)
     with pytest.raises(ValueError, match="left"):
-        clone(one).set_params(epsilon=1.5).fit(x, y, groups=group)
+        clone(one).set_params(epsilon=1.5, random_state=1).fit(x, y, groups=group)
     assert len(seen) == 1
 
 

@@ -127,7 +127,7 @@ def test_a_column_of_numbers_and_groups_is_read_as_text(tmp_path, monkeypatch):
 
 
 def test_names_of_owners_are_stated_to_be_public(monkeypatch):
-    monkeypatch.setattr(training, "train_records", lambda *_, assumed, **__: assumed)
+    monkeypatch.setattr(training, "carry_out", lambda prepared, *_, **__: prepared.assumed)
     schema = dataclasses.replace(SCHEMA, columns={"b": Number(0, 1)}, groups=None, group_values=())
     for one, stated in ((schema, True), (dataclasses.replace(schema, owner=None, most=1), False)):
         assumed = training.train(made(), one, epsilon=1.0, delta=1e-6)
@@ -166,7 +166,8 @@ def test_charged_cells_come_into_their_places():
     table = records.encoded(made(), SCHEMA)
     assert not table.x[:, :2].any()
     released = statistics.with_ranges(SCHEMA, [Number(20, 60)])
-    x = records.with_charged(table, SCHEMA, released).x
+    records.encode_charged(table, SCHEMA, released)
+    x = table.x
     assert np.array_equal(x[:, :-1], released.features(made()))
 
 

@@ -24,10 +24,10 @@ from jaxminimax.tables import (
     Number,
     Schema,
     defaults,
+    linear,
     scorer,
     statistics,
     train,
-    training,
 )
 from jaxminimax.tables import files as files_of_tables
 from jaxminimax.tables.records import Groups, by_person, group_of_persons, records, scaled
@@ -380,11 +380,6 @@ def test_a_scorer_scores_without_jax_to_the_byte(tmp_path, floor):
     assert [line.split(",")[0] for line in lines[1:]] == [f"{score:.9g}" for score in scores]
 
 
-def test_a_ledger_would_not_be_charged_for_the_means_and_is_refused():
-    with pytest.raises(ValueError, match="training alone"):
-        training.train_records(None, None, SCHEMA, None, ledger=object())
-
-
 class StoppedError(Exception):
     """Ends a call before the training."""
 
@@ -400,7 +395,7 @@ def test_ranges_means_and_training_have_keys_of_their_own(monkeypatch):
     release = sums.compiled_release
     monkeypatch.setattr(sums, "compiled_release", lambda key, *given: (
         used.append(key), release(key, *given))[1])
-    monkeypatch.setattr(training, "fit", stop)
+    monkeypatch.setattr(linear, "fit", stop)
     rng = np.random.default_rng(0)
     root = jax.random.key(7)
     monkeypatch.setattr(PrivateAUCClassifier, "_key", lambda self: root)

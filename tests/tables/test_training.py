@@ -1,15 +1,20 @@
-"""One order for every door: charged, then released, then closed; and one key for one run.
+"""One order for every entry: charged, then released, then closed; and one key for one run.
 
-Releases are stubs that return their start, so nothing is compiled. The doors are `train`, `fit` of
-every estimator, and `check`.
+Releases are stubs that return their start, so nothing is compiled. The entries are `train`, `fit`
+of every estimator, and `check`.
 """
+
+import functools
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import model_selection
 
 import jaxminimax as jmm
+from benchmarks.privacy.mutants import tables as mutants
+from jaxminimax import __main__ as main
 from jaxminimax import estimators
 from jaxminimax.releases import sums
 from jaxminimax.tables import Category, Charged, Number, Schema, train
@@ -46,7 +51,7 @@ FITS = {
     "worst group": (estimators.PrivateWorstGroupClassifier, "ill", {"held_out": 0.2},
                     {"groups": TABLE.sex}),
     "fair": (estimators.PrivateFairClassifier, "ill", {}, {"groups": TABLE.sex})}
-DOORS = (*SCHEMAS, *FITS)
+ENTRIES = (*SCHEMAS, *FITS)
 OWNED = {"owners", "ranges", "owners of fit"}
 
 
@@ -56,7 +61,7 @@ def model_of(name, **how):
 
 
 def through(name, ledger=None, seed=7, table=TABLE, **how):
-    """What a door makes."""
+    """The scorer that `train` or `fit` makes."""
     if name in SCHEMAS:
         schema, given = SCHEMAS[name]
         return train(table, schema, ledger=ledger, epsilon=EPSILON, delta=DELTA, **given, **how,
@@ -80,7 +85,7 @@ def stop(*_, **__):
     raise ReleasedError
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_a_refusing_ledger_has_no_entry_and_no_release_and_a_granting_one_has_it_before(
         name, tmp_path, monkeypatch):
     monkeypatch.setattr(sums, "compiled_release", stop)
@@ -103,3 +108,127 @@ def test_a_ledger_of_another_number_of_people_is_refused(other, tmp_path, monkey
     for name in ("people", "people of fit"):
         with pytest.raises(ValueError, match="people = 2, and the ledger for"):
             through(name, ledger)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_run_is_charged_for_all_that_it_released_and_closed(name, tmp_path):
+    ledger = ledger_of(name, tmp_path)
+    with mutants.without_releases():
+        scorer = through(name, ledger)
+    people = scorer.statement.people
+    assert people == ledger.people
+    assert jmm.epsilon(scorer.described, DELTA, people=people) == pytest.approx(
+        scorer.statement.epsilon, rel=1e-6)
+    assert 0.998 * EPSILON < scorer.statement.epsilon <= EPSILON
+    (run,) = ledger.statement().runs
+    charge = ledger._rule.charge(scorer.described, "", 1e-3, "replace_one", people)
+    if scorer.certificate is None:
+        assert run["charge"] == charge
+    else:  # of training and certificate, on disjoint rows: the dearer of both
+        assert "mean losses" in run["words"]
+        assert all(run["charge"][amount] >= x for amount, x in charge.items())
+    assert run["closed"] is not None
+
+
+def check_of(ledger, tmp_path):
+    TABLE.to_csv(tmp_path / "t.csv", index=False)
+    words = ["check", str(tmp_path / "t.csv"), "--label", "ill", "--positive", "1", "--numeric",
+             "age=18:90", "--epsilon", str(EPSILON), "--delta", str(DELTA), "--ledger", str(ledger)]
+    assert main.main(words) == 0
+
+
+@pytest.mark.parametrize("name", ["rows", "auc", "fair", "worst group", "check"])
+def test_a_ledger_that_adds_deltas_charges_that_of_the_run(name, tmp_path, monkeypatch):
+    """And no tenth of its own; a delta that is larger than all of it is refused."""
+    ledger = ledger_of(name, tmp_path, filter="basic", delta=5e-4)
+    with mutants.without_releases():
+        if name == "check":
+            check_of(tmp_path / "l.json", tmp_path)
+        else:
+            through(name, ledger)
+    (run,) = ledger.statement().runs
+    assert run["charge"]["delta"] == DELTA
+    assert run["charge"]["epsilon"] == pytest.approx(EPSILON, rel=2e-3)
+
+
+# --- one key for one run ---
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_second_fit_with_one_seed_and_one_ledger_is_refused(name, tmp_path, monkeypatch):
+    """Its noise would be equal, and the difference of both releases a record's own move."""
+    ledger = ledger_of(name, tmp_path, epsilon=30.0)
+    other = TABLE.assign(age=TABLE.age.where(TABLE.index > 0, 20.0))
+    with mutants.without_releases() as made:
+        through(name, ledger)
+        jax.effects_barrier()
+        before = len(made)
+        for table, how in ((other, {}), (TABLE, {}), (other, {"epsilon": 2.0})):
+            with pytest.raises(ValueError, match=r"equal noise.*random_state=None.*a seed of"):
+                model = model_of(name, ledger=ledger, random_state=7).set_params(**how)
+                model.fit(table[["age", "pay"]].to_numpy(), table[FITS[name][1]], **FITS[name][3])
+        jax.effects_barrier()
+        assert len(made) == before, "nothing was released"
+        assert len(ledger.statement().runs) == 1
+        through(name, ledger, seed=8)
+        through(name, ledger, seed=None)
+        through(name, ledger, seed=None)
+    assert len(ledger.statement().runs) == 4
+
+
+def test_folds_with_one_seed_and_a_ledger_are_refused_and_those_with_their_own_are_charged(
+        tmp_path):
+    ledger = ledger_of("auc", tmp_path, epsilon=20.0)
+    fold = functools.partial(model_selection.cross_val_score, X=X, y=TABLE.ill, cv=3,
+                             error_score="raise")
+    with mutants.without_releases():
+        with pytest.raises(ValueError, match=r"equal noise.*random_state=None"):
+            fold(model_of("auc", ledger=ledger, random_state=0))
+        assert len(ledger.statement().runs) == 1
+        fold(model_of("auc", ledger=ledger))
+        assert len(ledger.statement().runs) == 4
+        fold(model_of("auc", random_state=0))  # where nothing is added up
+        for seed in range(3):
+            model_of("auc", ledger=ledger, random_state=seed + 1).fit(X, TABLE.ill)
+    assert len(ledger.statement().runs) == 7
+    assert all(run["closed"] is not None for run in ledger.statement().runs[1:])
+
+
+def test_a_second_training_with_one_key_and_one_ledger_is_refused(tmp_path):
+    ledger = ledger_of("rows", tmp_path, epsilon=20.0)
+    with mutants.without_releases():
+        through("rows", ledger)
+        for name in ("rows", "groups"):
+            with pytest.raises(ValueError, match=r"begun before|used for another run"):
+                through(name, ledger)
+    assert len(ledger.statement().runs) == 1
+
+
+# --- one wording of the unit ---
+
+
+@pytest.mark.parametrize("unit", [None, "one person", "one person, the first 2 rows of whom are "
+                                  "read"])
+def test_train_and_fit_say_one_unit_and_one_ledger_takes_them(unit, tmp_path):
+    ledger = ledger_of("owners", tmp_path, epsilon=20.0, unit=unit)
+    stated = set()
+    with mutants.without_releases():
+        for name, seed in (("owners", 1), ("owners of fit", 2)):
+            if unit is None:  # "one record"
+                with pytest.raises(ValueError, match="cannot be added"):
+                    through(name, ledger, seed)
+                continue
+            stated.add(through(name, ledger, seed).statement.unit)
+    assert stated == (set() if unit is None else {
+        "one person, the first 2 rows of whom are read"})
+    assert len(ledger.statement().runs) == len(stated) * 2
+
+
+@pytest.mark.parametrize("unit", ["one row", "one record"])
+def test_rows_are_records(unit, tmp_path):
+    ledger = ledger_of("rows", tmp_path, epsilon=20.0, unit=unit)
+    with mutants.without_releases():
+        assert through("rows", ledger, 1).statement.unit == "one row"
+        assert through("auc", ledger, 2).statement.unit == "one row"
+    check_of(tmp_path / "l.json", tmp_path)
+    assert len(ledger.statement().runs) == 3

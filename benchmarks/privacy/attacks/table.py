@@ -33,8 +33,8 @@ from jaxminimax.tables import (
     Number,
     Schema,
     files,
+    linear,
     train,
-    training,
 )
 from jaxminimax.tables import records as recording
 from jaxminimax.tables.columns import Column
@@ -184,7 +184,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
     with mock.patch.multiple(sums, compiled_release=recorded(sums.compiled_release)), \
             mock.patch.multiple(recording,
                                 release_group_losses=recorded(release_group_losses)), \
-            mock.patch.multiple(training, fit=rounds):
+            mock.patch.multiple(linear, fit=rounds):
         train(table, schema, epsilon=20.0, delta=1e-3, key=key)
     return made
 

@@ -31,11 +31,11 @@ from jaxminimax.tables import (
     fair,
     files,
     labels,
+    linear,
     records,
     rule,
     statistics,
     train,
-    training,
 )
 
 AIMS: dict[str, tuple[Any, str]] = {
@@ -138,7 +138,7 @@ def descriptions(table: Any, schema: Schema) -> list[Any]:
 
     with contextlib.ExitStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore", NoteWarning)
-        patches.enter_context(mock.patch.object(training, "fit", rounds))
+        patches.enter_context(mock.patch.object(linear, "fit", rounds))
         patches.enter_context(mock.patch.object(sums, "compiled_release", kept))
         train(table, schema, epsilon=20.0, delta=1e-3, key=KEY)
     return described
@@ -165,7 +165,7 @@ def without_releases() -> Iterator[list[made_releases.Made]]:
          lambda key, made, problem, start, data: _nothing(key, made, 0, start)),
         (records, "release_group_losses",
          lambda key, made, *_: _nothing(key, made, 0, jnp.zeros(len(made.sizes)))),
-        (training, "fit", _rounds),
+        (linear, "fit", _rounds),
         (fair, "_trained", lambda key, start, data, hyper, *_: _rounds(
             key, start, data, hyper, jmm.sgda).state))
     with contextlib.ExitStack() as held, warnings.catch_warnings():

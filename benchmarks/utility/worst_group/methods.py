@@ -13,12 +13,12 @@ import jaxminimax as jmm
 from benchmarks.utility.worst_group.tasks import Rows, Task
 from jaxminimax import GroupGradients, GroupLosses, Saddle
 from jaxminimax.mechanism import Selection
-from jaxminimax.releases import release_keys
-from jaxminimax.tables import Schema, defaults
+from jaxminimax.tables import Schema, defaults, linear, rule
 from jaxminimax.tables.columns import Number
+from jaxminimax.tables.preparation import prepare
 from jaxminimax.tables.records import scaled
 from jaxminimax.tables.scorer import Moments
-from jaxminimax.tables.training import train_records
+from jaxminimax.tables.training import carry_out
 
 TABLES = ("average", "balanced", "balanced, then minimax")  # by the rule
 _NAMED = dict(zip(TABLES, ("average", "balanced", "minimax"), strict=True))
@@ -54,17 +54,16 @@ def default_of(task: Task, epsilon: float, delta: float) -> str:
 def by_rule(name: str, task: Task, rows: Rows, epsilon: float, delta: float, key: jax.Array,
             assumed: tuple[str, ...]) -> Found:
     """One of `TABLES`, which pay for moments of the features too."""
-    groups = task.groups_of(rows)
-    chosen = defaults(len(rows.y), _schema(task), epsilon=epsilon, delta=delta, sizes=groups.sizes,
-                      by_label=task.by_label, method=_NAMED[name])
-    made = train_records(release_keys.training_keys(key, False), task.records_of(rows),
-                         _schema(task), chosen, groups=groups, unit=task.unit, assumed=assumed,
-                         every=chosen.hyper.iterations)
+    rule_of = functools.partial(rule.of_groups, method=_NAMED[name])
+    prepared = prepare(task.table_of(rows), _schema(task), rule_of, epsilon=epsilon, delta=delta,
+                       names=(), groups=task.groups_of(rows), unit=task.unit, assumed=assumed)
+    rounds = prepared.settings.hyper.iterations
+    made = carry_out(prepared, key, linear.train_linear, every=rounds)
 
     def scores(x: np.ndarray) -> np.ndarray:
         return scaled(x, Moments(*made.moments), made.floor) @ made.weights
 
-    return Found(scores, made.statement, chosen.hyper.iterations)
+    return Found(scores, made.statement, rounds)
 
 
 # --- by theorems ---

@@ -8,7 +8,8 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.utility.worst_group import tables
-from jaxminimax.tables.records import Groups, Records, records
+from jaxminimax.tables import records
+from jaxminimax.tables.records import Groups
 
 SMALL = ("merge", "drop")
 
@@ -123,9 +124,10 @@ class Task:
         """The groups of a split, as tables know them."""
         return Groups(rows.group, self.names, self.by_label)
 
-    def records_of(self, rows: Rows) -> Records:
-        """The records of a split, as tables know them."""
-        return records(rows.x, rows.y)
+    def table_of(self, rows: Rows) -> records.Table:
+        """The rows of a split, as tables know them."""
+        x = np.hstack([rows.x, np.zeros((len(rows.x), 1))]).astype(np.float32)
+        return records.Table(x, np.array(rows.y, np.float32), None, None, None, records.Store())
 
     def centred(self, x: np.ndarray) -> np.ndarray:
         """Zeros and ones of a category of k values minus 1/k, and a constant 1: public numbers."""
