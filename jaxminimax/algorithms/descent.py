@@ -365,7 +365,7 @@ def release_variance(query: Query, dim: int | Saddle, geometry: Saddle = EUCLIDE
         dim = Saddle(dim, 0) if query.clip.w is not None else Saddle(0, dim)
     clips = [concrete(c) ** 2 for c in query.clip if c is not None]
     square = max(clips) if query.joint else sum(clips)
-    spread = query.sampling.spread()
+    spread = query.sampling.spread(query.population)
     if spread is None:
         raise ValueError("sampling must be Full, Poisson or FixedSize, drawn anew in every "
                          f"release, got {query.sampling!r}.")

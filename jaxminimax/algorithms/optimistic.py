@@ -40,7 +40,7 @@ Examples:
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -172,7 +172,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     """
     checks.one_of("game", game, GAMES)
     if records is not None:
-        checks.positive(records=min(records))
+        _check_records(records)
     norms = _norms(dim, smooth, smooth_l1, diameter, radius, geometry)
     if iterations is None:
         one = bound * target.multiplier() / population  # sigma of a single release
@@ -214,7 +214,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     chosen = () if len(norms) == 1 else (
         f"Of the two geometries, {norm.geometry.w} steps have the smaller bound.",)
     covered = (proved or game == "bilinear") and step * norm.smooth <= 0.25 and (
-        not entropic or sampling.spread() == 0)
+        not entropic or sampling.spread(population) == 0)
     if not covered:
         return planning.Plan(planned, None, False, (
             *chosen,
@@ -236,6 +236,15 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
         "docs/variational_inequalities.md.", own,
         "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
         on="records" if records is None else "population")
+
+
+def _check_records(records: Any) -> None:
+    """Refuses what is no pair of bounds on a record's operator and on its matrix."""
+    if not isinstance(records, tuple | list) or len(records) != 2:
+        raise ValueError("records must be a pair (L_0, L_1), bounds on the norm of a record's "
+                         f"operator at the start and on that of its matrix, got {records!r}.")
+    for name, x in zip(("records[0]", "records[1]"), records, strict=True):
+        checks.number(name, x, low=0.0, closed=True)
 
 
 def rounds(smooth: float, radius: float, noise: float) -> int:

@@ -176,7 +176,7 @@ class Public:
         k = self.iterates(m)
         noise = self.dim * (self.bound * self.multiplier * self.excess / m) ** 2 * (k - 1)
         drawn = self.drawn(m)
-        spread = drawn.spread()
+        spread = drawn.spread(m)
         # without fresh samples, as of disjoint ones, that of one sample
         return noise + (1.0 if spread is None else spread) * self.bound**2 / drawn.batch_size(m)
 

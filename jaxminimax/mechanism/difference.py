@@ -86,7 +86,7 @@ class Difference(OneRelease):
         """Refuses numbers that no release should start from, and samples that are not drawn."""
         grid.check_bound("lipschitz", self.lipschitz)
         grid.check_multiplier("noise_multiplier", self.noise_multiplier)
-        if sampling.known_sampling(self.sampling).spread() is None:
+        if sampling.known_sampling(self.sampling).spread(self.population) is None:
             raise ValueError("differences need samples that are drawn anew in every release, got "
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
 
@@ -163,7 +163,8 @@ class Windows(description.Answered):
         if self.anchor.adaptive is not None:
             raise ValueError("An anchor's clip norms stay: adaptive ones are for jmm.sgda. Leave "
                              "Query.adaptive out.")
-        if self.anchor.bands != 1 or sampling.known_sampling(self.anchor.sampling).spread() is None:
+        drawn = sampling.known_sampling(self.anchor.sampling)
+        if self.anchor.bands != 1 or drawn.spread(self.anchor.population) is None:
             raise ValueError("anchors need independent noise and samples that are drawn anew, got "
                              f"bands={self.anchor.bands} and {self.anchor.sampling!r}: leave bands "
                              "out, and use Full(), Poisson(...) or FixedSize(...).")

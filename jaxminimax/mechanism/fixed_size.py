@@ -88,7 +88,7 @@ class Full(Sampling):
 
         return sampling.InGroups("all of its records", lambda size, largest: size, one)
 
-    def spread(self) -> float | None:
+    def spread(self, population: int) -> float | None:
         """The spread of draws that are independent from release to release."""
         return 0.0
 
@@ -308,7 +308,7 @@ class FixedSize(Sampling):
         return sampling.InGroups(f"samples of exactly {self.batch} of its records, {self._how()}",
                                  lambda size, largest: size, draw)
 
-    def spread(self) -> float | None:
+    def spread(self, population: int) -> float | None:
         """The spread of draws that are independent from release to release."""
         return 1.0
 

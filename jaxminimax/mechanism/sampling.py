@@ -268,8 +268,8 @@ class Sampling(abc.ABC):
         """
         return 0.0
 
-    def spread(self) -> float | None:
-        """Bounds the variance of a sample's mean, over C^2 / m.
+    def spread(self, population: int) -> float | None:
+        """Bounds the variance of a sample's mean around its own expectation, over C^2 / m.
 
         C bounds a record, m is the batch size; it is for utility alone. None if samples are not
         drawn anew in every release, so that their errors do not average out.

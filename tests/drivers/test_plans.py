@@ -132,8 +132,8 @@ def test_group_problems_have_plans_of_their_own():
     made = {x.algorithm: x for x in jmm.plans(problem=PROBLEM, **GROUPS)}
     assert {name for name, x in made.items() if x.plan is not None} == {
         "group_oco", "group_sgd", "active_groups", "phased_erm"}
-    assert made["group_oco"].gap == "risk"
-    assert made["phased_erm"].gap == ""
+    assert made["group_sgd"].gap == "risk"
+    assert made["group_oco"].gap == made["phased_erm"].gap == ""  # by default neither has a number
     assert made["phased_erm"].why.startswith("monotone records of any content")
 
 
