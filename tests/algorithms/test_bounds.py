@@ -149,7 +149,7 @@ def test_samples_that_fit_are_no_shorter_and_vary_no_more_than_is_said(n, rate, 
     assert 1 - drawn <= sampling.shortfall(n) * (1 + 1e-9)
     assert sampling.shortfall(n) < 1.2 * (1 - drawn)
     # E||sum x_i||^2 = a ||S||^2 + b sum ||x_i||^2 of a uniform subset, over C^2 / m
-    a, b = law @ (sizes * (sizes - 1.0)) / (n * (n - 1)), law @ (sizes * (n - sizes)) / (n * (n - 1))
+    a, b = (law @ x / (n * (n - 1)) for x in (sizes * (sizes - 1.0), sizes * (n - sizes)))
     assert b * n / mean <= sampling.spread(n) * (1 + 1e-9)  # records whose sum is 0
     equal = (law @ sizes**2 - (law @ sizes) ** 2) / mean
     assert equal <= sampling.spread(n) * (1 + 1e-9)
