@@ -58,6 +58,8 @@ def test_most_bugs_are_no_factors_of_two():
 
 def test_the_table_says_what_was_caught():
     quiet, big = mutants.Finding(0.5, 1.0), mutants.Finding(2.0, 1.0)
-    for sound, broken, verdict in ((quiet, big, "yes"), (quiet, quiet, "NO"), (big, big, "NO")):
+    refused = mutants.Finding(math.inf, 1.0, refused=True)
+    for sound, broken, verdict in ((quiet, big, "yes"), (quiet, quiet, "NO"), (big, big, "NO"),
+                                   (quiet, refused, "refused when traced"), (big, refused, "NO")):
         text = mutants.markdown([(mutants.MUTANTS[0], sound, broken)])
         assert text.splitlines()[-1].endswith(f"| {verdict} |")

@@ -48,10 +48,12 @@ class Finding(NamedTuple):
     Attributes:
       value: measured.
       limit: the most it may be.
+      refused: whether the library refused to trace the round, so that there is nothing to measure.
     """
 
     value: float
     limit: float
+    refused: bool = False
 
     @property
     def fires(self) -> bool:

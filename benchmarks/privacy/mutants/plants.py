@@ -374,10 +374,12 @@ def silent_once(release: Any) -> Any:
 
 
 def same_key_in_two_rounds(release: Any) -> Any:
+    """Inside the release, whose number the program of the round shows as it was given."""
+    @functools.wraps(release)
     def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
-        return release(key, mechanism, spent - spent % 2, *args, **how)
+        return release.__wrapped__(key, mechanism, spent - spent % 2, *args, **how)
 
-    return changed
+    return watched_pair(changed)
 
 
 def keeps_noise(observe_record: Any) -> Any:
