@@ -21,7 +21,7 @@ _SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multipl
 # for `bands`
 OPTIONS: dict[type, tuple[str, ...]] = {
     mechanism.Query: (*_SAMPLED, "share_w", "joint_clip", "bands"),
-    mechanism.Resolvent: _SAMPLED, mechanism.Windows: _SAMPLED,
+    mechanism.Resolvent: _SAMPLED,
     mechanism.GroupGradients: ("group_sizes", *_SAMPLED[1:]),
     mechanism.GroupSolution: ("group_sizes",), mechanism.TreeSums: ("bands",)}
 
@@ -237,17 +237,6 @@ def _query(args: argparse.Namespace, z: Any, records: int) -> mechanism.Query:
     return unit.with_noise(z / unit.multiplier())  # z is that of both players combined
 
 
-def _windows(args: argparse.Namespace, z: Any, records: int) -> mechanism.Windows:
-    """Describes equal noise on anchors and differences, so that the cost is that of any length."""
-    shared: Any = dict(sampling=_sampling(args, records), population=records,
-                       parameters=args.parameters)
-    anchor = mechanism.Query(clip=types.Saddle(1.0, 1.0), joint=True,
-                             noise_multiplier=None if z is None else types.Saddle(z, z), **shared)
-    return mechanism.Windows(anchor=anchor, length=2,
-                             difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z,
-                                                             **shared))
-
-
 def _resolvent(args: argparse.Namespace, z: Any, records: int) -> mechanism.Resolvent:
     return mechanism.Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
                                diameter=args.diameter, noise_multiplier=z, population=records,
@@ -277,7 +266,7 @@ def _sums(args: argparse.Namespace, z: Any, records: int) -> mechanism.factorisa
 
 _DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
     mechanism.Query: _query, mechanism.Resolvent: _resolvent, mechanism.GroupGradients: _groups,
-    mechanism.GroupSolution: _solution, mechanism.TreeSums: _sums, mechanism.Windows: _windows}
+    mechanism.GroupSolution: _solution, mechanism.TreeSums: _sums}
 
 
 def _sampling(args: argparse.Namespace, records: int) -> mechanism.Sampling:

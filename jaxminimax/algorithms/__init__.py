@@ -18,7 +18,7 @@ from jaxminimax.base import public_names as _public_names
 
 __all__ = ["active_groups", "balanced_groups", "extragradient", "ftrl", "gda", "group_oco",
            "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_sgda",
-           "sgda", "spider"]
+           "sgda"]
 
 ALGORITHMS: dict[str, typing.Any] = {name: importlib.import_module(f"{__name__}.{name}")
                                      for name in __all__}

@@ -636,8 +636,7 @@ def test_the_benchmark_has_every_algorithm_and_every_sampling():
     assert {"sgda", "gda", "extragradient", "proximal", "group_sgd",
             "active_groups"} <= set(benchmark.modules())
     assert [attack.algorithm for attack in benchmark.STREAMS()] == [
-        jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco, jmm.phased_erm, jmm.ftrl,
-        jmm.spider]
+        jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco, jmm.phased_erm, jmm.ftrl]
     offered = {type(how) for how in SAMPLINGS.values()}
     assert {type(c.sampling) for c in benchmark.CASES} == offered
     assert {type(c.sampling) for c in benchmark.CASES if c.quick} == offered

@@ -135,8 +135,6 @@ def with_noise(described: Any, z: float) -> Any:
     if isinstance(described, mechanism.Parallel):
         return dataclasses.replace(described, parts=tuple(with_noise(x, z)
                                                           for x in described.parts))
-    if isinstance(described, mechanism.Windows):
-        return described.with_noise(z)
     return dataclasses.replace(described, noise_multiplier=z)
 
 
