@@ -15,6 +15,7 @@ the devices that hold them, once, by `sharding.shard`. The noise does not cover 
 that is a fact about the caller's files, and a difference shows that there is one.
 """
 
+import functools
 import hashlib
 import math
 from typing import Any
@@ -96,30 +97,6 @@ def check_copies(mesh: Mesh, rows: PyTree) -> None:
                          "own_rows(population, mesh), in the same way.")
 
 
-def same_copies(mesh: Mesh, leaves: list[jax.Array], specs: list[PartitionSpec]) -> jax.Array:
-    """Returns True if replicas hold the same numbers, bit for bit: bool `[]`, the same on all.
-
-    Every device sends its words to the next one along each axis over which they are not spread,
-    in a ring: if all that neighbours hold is equal, all copies are.
-
-    Args:
-      mesh: with automatic axes.
-      leaves: arrays on all of its devices.
-      specs: how each is spread over its axes.
-    """
-    def here(*leaves: jax.Array) -> jax.Array:
-        same = jnp.array(True)
-        for x, spec in zip(leaves, specs, strict=True):
-            along = [axis for axis in mesh.axis_names
-                     if axis not in jax.tree.leaves(tuple(spec)) and mesh.shape[axis] > 1]
-            if along:
-                same &= _as_neighbours(x, along, mesh)
-        return jax.lax.pmin(same.astype(jnp.int32), mesh.axis_names) == 1
-
-    return jax.shard_map(here, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(),
-                         check_vma=False)(*leaves)
-
-
 def _as_neighbours(x: jax.Array, along: list[str], mesh: Mesh) -> jax.Array:
     """Returns True if an array equals that of the next device along these axes."""
     rows = x.reshape(x.shape[0] if x.ndim else 1, -1)
@@ -147,6 +124,11 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
+    """Returns True if replicas hold the same numbers, bit for bit; the same on all devices.
+
+    Every device sends its words to the next one along each axis over which they are not spread,
+    in a ring: if all that neighbours hold is equal, all copies are.
+    """
     where = [x.sharding for x in leaves]
     specs = [one.spec for one in where if isinstance(one, NamedSharding)
              and one.mesh.axis_names == mesh.axis_names]
@@ -158,7 +140,20 @@ def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
         return True
     leaves = [jax.device_put(x, NamedSharding(mesh, spec))
               for x, spec in zip(leaves, specs, strict=True)]
-    return bool(jax.jit(lambda *leaves: same_copies(mesh, list(leaves), specs))(*leaves))
+
+    @jax.jit
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(),
+                       check_vma=False)
+    def equal(*leaves: jax.Array) -> jax.Array:
+        same = jnp.array(True)
+        for x, spec in zip(leaves, specs, strict=True):
+            along = [axis for axis in mesh.axis_names
+                     if axis not in jax.tree.leaves(tuple(spec)) and mesh.shape[axis] > 1]
+            if along:
+                same &= _as_neighbours(x, along, mesh)
+        return jax.lax.pmin(same.astype(jnp.int32), mesh.axis_names) == 1
+
+    return bool(equal(*leaves))
 
 
 def _apart(x: Any) -> bool:

@@ -71,17 +71,11 @@ def automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=axis_types)
 
 
-def _holders(mesh: Mesh) -> list[list[jax.Device]]:
-    """The devices that hold copies of each shard."""
-    return np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0).reshape(
-        mesh.shape[AXIS], -1).tolist()
-
-
 def _check_processes(mesh: Mesh) -> None:
-    number = processes(mesh)
-    if number not in ({jax.process_index()}, set(range(jax.process_count()))):
+    process_ids = processes(mesh)
+    if process_ids not in ({jax.process_index()}, set(range(jax.process_count()))):
         raise ValueError(f"mesh must have devices of this process alone or of all "
-                         f"{jax.process_count()}, got those of {sorted(number)}.")
+                         f"{jax.process_count()}, got those of {sorted(process_ids)}.")
 
 
 def count_shards(mesh: Mesh, shards: int | None = None) -> int:
@@ -100,17 +94,13 @@ def count_shards(mesh: Mesh, shards: int | None = None) -> int:
     return int(shards)
 
 
-def holding(mesh: Mesh, shards: int | None = None) -> list[set[int]]:
-    """The processes that hold each shard, or a copy of it."""
-    each = count_shards(mesh, shards) // mesh.shape[AXIS]
-    return [{device.process_index for device in copies}
-            for copies in _holders(mesh) for _ in range(each)]
-
-
 def own_shards(mesh: Mesh, shards: int | None = None) -> list[int]:
     """Numbers of the shards that this process holds, or copies of them."""
     _check_processes(mesh)
-    return [k for k, who in enumerate(holding(mesh, shards)) if jax.process_index() in who]
+    per_device = count_shards(mesh, shards) // mesh.shape[AXIS]
+    copies = np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0)
+    return [k for k in range(per_device * len(copies)) if jax.process_index() in {
+        device.process_index for device in copies[k // per_device].flat}]
 
 
 def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
