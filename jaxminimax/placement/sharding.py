@@ -97,10 +97,10 @@ def count_shards(mesh: Mesh, shards: int | None = None) -> int:
 def own_shards(mesh: Mesh, shards: int | None = None) -> list[int]:
     """Numbers of the shards that this process holds, or copies of them."""
     _check_processes(mesh)
-    per_device = count_shards(mesh, shards) // mesh.shape[AXIS]
-    copies = np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0)
-    return [k for k in range(per_device * len(copies)) if jax.process_index() in {
-        device.process_index for device in copies[k // per_device].flat}]
+    count, devices = count_shards(mesh, shards), mesh.shape[AXIS]
+    holders = np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0).reshape(devices, -1)
+    return [k for k in range(count) if jax.process_index() in {
+        device.process_index for device in holders[k * devices // count]}]
 
 
 def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
