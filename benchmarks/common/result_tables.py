@@ -102,10 +102,10 @@ def rows_on_disk(result: dict[str, Any]) -> str:
     said = {"device": "on the device", "files": "in files", "pages": "in files, read anew",
             "reader": "from a reader"}
     return report.markdown(
-        ["scorer", "rows", "processes", "where", "GB", "ms of processor a round",
+        ["scorer", "rows", "where", "GB", "ms of processor a round",
          "over rows on the device", "time over that", "host MB"],
-        [[row["workload"], f"{row['rows']:,}", str(row["processes"]), said[row["data"]],
-          f"{row['bytes'] / 1e9:.2g}", f"{row['cpu ms per round']:.2f}",
+        [[row["workload"], f"{row['rows']:,}", said[row["data"]], f"{row['bytes'] / 1e9:.2g}",
+          f"{row['cpu ms per round']:.2f}",
           f"{row['cpu over device']:.2f}", f"{row['wall over device']:.2f}",
           f"{row['host MB']:.0f}"] for row in result["rows"]])
 

@@ -142,9 +142,9 @@ def test_rows_sent_ahead_for_another_part_are_not_released():
 
     query = dataclasses.replace(QUERY, sampling=jmm.FixedSize(batch=10))
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
-    numbers, high, valid, fits, marks = jax.jit(
+    numbers, valid, fits, marks = jax.jit(
         lambda: samples_ahead(KEY, first, jnp.arange(1)))()
-    window = Window(rows=DATA[numbers], numbers=numbers, high=high, valid=valid, fits=fits,
+    window = Window(rows=DATA[numbers], numbers=numbers, valid=valid, fits=fits,
                     marks=marks, first=jnp.int32(0), population=N, described=described(first))
     for part, answered in ((first, True), (second, False)):
         g = jax.jit(lambda window, part=part: jmm.release(

@@ -121,7 +121,7 @@ def slots_of_shards(runs: int = 3) -> list[str]:
 
     @jax.jit
     def orders(key: jax.Array) -> jax.Array:
-        added, _ = shard_sums.sum_over_shards(
+        added = shard_sums.sum_over_shards(
             by_slots, Saddle(jnp.zeros(2, jnp.float32), ()), placed, query, jnp.arange(12), None,
             Rounding(None, jnp.array(True)), key)  # type: ignore[arg-type]
         return jnp.asarray(added.floats.w)

@@ -259,7 +259,8 @@ def fits_if_sent(read: Any) -> Any:
     """Rows that were sent for a release count, also beyond the capacity."""
     def changed(window: Any, spent: Any, words: Any) -> Any:
         sample, places, rows = read(window, spent, words)
-        return sample._replace(fits=window.release(spent)[1]), places, rows
+        inside = (spent >= window.first) & (spent < window.first + len(window.numbers))
+        return sample._replace(fits=inside), places, rows
 
     return changed
 
