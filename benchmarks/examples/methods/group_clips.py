@@ -36,7 +36,7 @@ EPSILONS = (0.5, 1.0, 4.0)
 RATES = (0.01, 0.03, 0.1, 0.3)  # of Poisson samples whose noise is held against that of all records
 ASSUMED = (
     "Keys follow from the seeds so that the table can be repeated; a real run needs a secret key.",
-    "The ways of one split share its key and so their noise, to compare them; the difference of two "
+    "The ways of one split share its key and noise, to compare them; the difference of two "
     "such runs would give data away.",
     "Accuracy of held-out rows is computed without privacy.",
     "The settings of the rule for tables were chosen on tables, these among them.")
@@ -80,10 +80,11 @@ def worst(way: Way, task: tasks.Task, seed: int, epsilon: float, delta: float) -
     floor = chosen.floor if chosen.standardise else None
     data = groups.arranged((records.scaled(own.x, by, floor), own.y.astype(np.float32),
                             np.asarray(own.weight, np.float32)))
+    problem = records.GROUP_LOGISTIC
     if way.algorithm is adaptive_clips:
-        data = adaptive_clips.with_groups(data)
+        data, problem = adaptive_clips.with_groups(data), adaptive_clips.of_groups(problem)
     start = Saddle(jnp.zeros(own.x.shape[-1] + 1, jnp.float32), ())
-    state = jmm.run(keys.rounds, start, data, hyper, way.algorithm, records.GROUP_LOGISTIC).state
+    state = jmm.run(keys.rounds, start, data, hyper, way.algorithm, problem).state
     said = jmm.statement(way.algorithm, hyper, state, delta=delta, alongside=chosen.extra())
     if not said.epsilon <= epsilon:
         raise ValueError(f"{way} has epsilon {said.epsilon}, above {epsilon}")
@@ -113,7 +114,7 @@ def compared(values: dict[str, list[float]], first: str, second: str) -> dict[st
     """The paired difference of two ways, with its standard error, and the verdict."""
     mean, error = mean_of([a - b for a, b in zip(values[first], values[second], strict=True)])
     return {"gain": mean, "gain_error": error, "verdict": verdicts.verdict(
-        mean, error or math.inf, len(values[first]))}
+        mean, math.inf if error is None else error, len(values[first]))}
 
 
 def rows_of(runs: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -133,6 +134,33 @@ def rows_of(runs: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
             "of minimax, fourfold": compared(values, fourfold,
                                              "balanced, then minimax, fourfold steps")})
     return made
+
+
+def table(result: dict[str, Any]) -> str:
+    """Means with standard errors, the rule's choice in bold, and what is gained, as Markdown."""
+    def pair(mean: float, error: float | None, form: str) -> str:
+        return format(mean, form) + ("" if error is None else f" ± {error:.3f}")
+
+    def gain(one: dict[str, Any]) -> str:
+        return pair(one["gain"], one["gain_error"], "+.3f") + f", {one['verdict']}"
+
+    shown = list(WAYS)[:3]
+    lines = []
+    for row in result["rows"]:
+        means = {way: pair(*row["ways"][way], ".3f") for way in shown}
+        means[row["default"]] = f"**{means[row['default']]}**"
+        lines.append([f"{row['title']} ({len(row['sizes'])}; {min(row['sizes'])})",
+                      f"{row['epsilon']:g}", *means.values(), gain(row["of the rule"]),
+                      gain(row["of minimax"]), gain(row["of minimax, fourfold"])])
+    return report.markdown(["table, groups (number; smallest)", "ε", *shown, "over the rule's "
+                            "choice", "over minimax", "over minimax, fourfold steps"], lines)
+
+
+def counted(result: dict[str, Any]) -> dict[str, list[int]]:
+    """In how many cells it is ahead, level and behind, for each comparison."""
+    rows = result["rows"]
+    return {name: [sum(row[name]["verdict"] == word for row in rows) for word in verdicts.WORDS]
+            for name in rows[0] if name.startswith("of ")}
 
 
 def parser() -> report.Parser:
@@ -172,8 +200,9 @@ def main(argv: list[str] | None = None) -> int:
             report.save(args, {"assumed": ASSUMED, "rows": rows_of(runs), "runs": runs}, arguments)
     except (ValueError, OSError) as error:
         p.error(str(error))
-    for row in rows_of(runs):
-        report.say(json.dumps(row))
+    result = {"rows": rows_of(runs)}
+    print(table(result))
+    print(f"Cells ahead, level, behind: {json.dumps(counted(result))}")
     return 0
 
 
