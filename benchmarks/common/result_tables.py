@@ -9,7 +9,6 @@ from typing import Any
 
 from benchmarks.code_size import kinds
 from benchmarks.common import report, verdicts
-from benchmarks.examples.methods import group_clips
 from benchmarks.privacy import prices
 from benchmarks.published import decoupled, robust
 from benchmarks.published import page as published_report
@@ -18,6 +17,7 @@ from benchmarks.speed.throughput import tables as throughput_tables
 from benchmarks.utility import (
     adaptive_floor,
     calibration,
+    group_clips,
     guarantees,
     libauc_values,
     notes,
