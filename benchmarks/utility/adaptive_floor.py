@@ -21,7 +21,7 @@ from benchmarks.data_sets import data
 from jaxminimax import Saddle
 
 FIRST, STEPS, ROUNDS, RATE = 10.0, (0.3, 3.0, 30.0), 400, 0.05
-EPSILONS, DELTA, CHOOSING = (0.5, 1.0, 4.0), 1e-6, 3  # further splits that choose a step
+EPSILONS, DELTA, CHOOSING = (1.0, 4.0), 1e-6, 2  # further splits that choose a step
 ASSUMED = (
     "Keys follow from the seeds so that the table can be repeated; a real run needs a secret key.",
     "Steps were chosen on splits of the same file, which is not paid for.",
@@ -126,7 +126,7 @@ def _mean(x: np.ndarray) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark; 0, or 2 after a refusal."""
     parser = report.Parser(__file__, __doc__, "json")
-    report.seed_options(parser, 12, ", a split each")
+    report.seed_options(parser, 10, ", a split each")
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     args = parser.parse_args(argv)
     try:
