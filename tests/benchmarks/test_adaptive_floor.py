@@ -16,7 +16,7 @@ def test_the_class_that_is_less_often_right_counts():
 
 def test_steps_are_chosen_by_the_further_splits_alone():
     def run(best, value):
-        return {f"{epsilon:g}": {way: [value if k == best else 0.0 for k in range(3)]
+        return {f"{epsilon:g}": {way: [value if k == best else 0.0 for k in range(4)]
                                  for way in adaptive_floor.WAYS}
                 for epsilon in adaptive_floor.EPSILONS}
 
@@ -39,4 +39,4 @@ def test_a_split_is_measured_with_every_way_and_step(monkeypatch):
     monkeypatch.setattr(adaptive_floor.data, "load", lambda *_, **how: rows)
     found = adaptive_floor.of_split(0, None)["4"]
     assert set(found) == set(adaptive_floor.WAYS)
-    assert all(len(x) == 3 and all(0 <= a <= 1 for a in x) for x in found.values())
+    assert all(len(x) == 4 and all(0 <= a <= 1 for a in x) for x in found.values())
