@@ -127,30 +127,21 @@ def one_read_behind(result: Result) -> list[float]:
             for x in _behind_balanced(result, (method,), _LABELLED)]
 
 
-def _clips(result: Result, name: str, verdict: str) -> list[Result]:
-    return [row[name] for row in result["rows"] if row[name]["verdict"] == verdict]
-
-
-def clips_by_weight(result: Result) -> list[float]:
-    """Cells where clip norms by weight are ahead and behind: of the rule's choice, of one norm."""
-    return [float(len(_clips(result, name, verdict)))
-            for name in ("of the rule", "of minimax") for verdict in verdicts.WORDS[::2]]
-
-
-def clips_of_balanced(result: Result) -> list[float]:
-    """The same of balanced groups whose weights stay."""
-    return [float(len(_clips(result, "of balanced", word))) for word in verdicts.WORDS[::2]]
-
-
 def clips_gain(result: Result) -> list[float]:
-    """What they gain over one clip norm where they are ahead, and lose where they are behind."""
-    return [*_ends(x["gain"] for x in _clips(result, "of minimax", "ahead")),
-            *_ends(-x["gain"] for x in _clips(result, "of minimax", "behind"))]
+    """What clip norms by weight gain over one where they are ahead, and lose where behind."""
+    each = [row["of minimax"] for row in result["rows"]]
+    return [*_ends(x["gain"] for x in each if x["verdict"] == "ahead"),
+            *_ends(-x["gain"] for x in each if x["verdict"] == "behind")]
 
 
 def samples_noise(result: Result) -> list[float]:
-    """Noise of samples of a hundredth at epsilon 4, for each record that is read."""
-    return [next(row["samples"]["0.01"] for row in result["rows"] if row["epsilon"] == 4.0)]
+    """Noise of samples for a record that is read: the most that it is less, in per cent, and one.
+
+    The one is that of samples of a hundredth at epsilon 4, over the noise of all records.
+    """
+    every = [x for row in result["rows"] for x in row["samples"].values()]
+    return [100 * (1 - min(every)), next(row["samples"]["0.01"] for row in result["rows"]
+                                         if row["epsilon"] == 4.0)]
 
 
 # --- reproductions.md, tuning.md, fairness.md ---
@@ -242,8 +233,8 @@ def odometer(result: Result) -> list[float]:
 FIGURES: dict[str, Callable[[Result], list[float]]] = {
     f.__name__: f for f in (
         poisson_wins, bands_win, flat_slopes, falls, best_steps, reference_ahead, minimax_gains,
-        one_group_behind, one_read_behind, clips_by_weight, clips_of_balanced, clips_gain,
-        samples_noise, true_epsilon_of_one, wider_layers, small_batches,
+        one_group_behind, one_read_behind, clips_gain, samples_noise, true_epsilon_of_one,
+        wider_layers, small_batches,
         memory_of_a_row, search_loses, search_wins, search_loses_at_most, search_noise,
         odds_reached, rounding, odometer,
         groups_below)}

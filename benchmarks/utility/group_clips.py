@@ -142,9 +142,10 @@ def table(result: dict[str, Any]) -> str:
         means[row["default"]] = f"**{means[row['default']]}**"
         lines.append([f"{row['title']} ({len(row['sizes'])}; {min(row['sizes'])})",
                       f"{row['epsilon']:g}", *means.values(), gain(row["of the rule"]),
-                      gain(row["of minimax"])])
+                      gain(row["of minimax"]), gain(row["of balanced"])])
     return report.markdown(["table, groups (number; smallest)", "ε", *shown,
-                            "over the rule's choice", "over one clip norm"], lines)
+                            "over the rule's choice", "over one clip norm",
+                            "balanced throughout, over one clip norm"], lines)
 
 
 def counted(result: dict[str, Any]) -> dict[str, list[int]]:
