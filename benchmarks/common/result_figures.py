@@ -134,6 +134,13 @@ def clips_gain(result: Result) -> list[float]:
             *_ends(-x["gain"] for x in each if x["verdict"] == "behind")]
 
 
+def floor_gains(result: Result) -> list[float]:
+    """What a floor of a tenth gains at one step for all, and costs where each way has its own."""
+    gains = {steps: [row["floor 0.1 over median"]["mean"] for row in result["rows"]
+                     if row["steps"] == steps] for steps in ("one", "own")}
+    return [*_ends(gains["one"]), *_ends(-x for x in gains["own"])]
+
+
 def samples_noise(result: Result) -> list[float]:
     """Noise of samples for a record that is read: the most that it is less, in per cent, and one.
 
@@ -233,8 +240,8 @@ def odometer(result: Result) -> list[float]:
 FIGURES: dict[str, Callable[[Result], list[float]]] = {
     f.__name__: f for f in (
         poisson_wins, bands_win, flat_slopes, falls, best_steps, reference_ahead, minimax_gains,
-        one_group_behind, one_read_behind, clips_gain, samples_noise, true_epsilon_of_one,
-        wider_layers, small_batches,
+        one_group_behind, one_read_behind, clips_gain, floor_gains, samples_noise,
+        true_epsilon_of_one, wider_layers, small_batches,
         memory_of_a_row, search_loses, search_wins, search_loses_at_most, search_noise,
         odds_reached, rounding, odometer,
         groups_below)}

@@ -64,7 +64,9 @@ def load(case: str) -> tasks.Task:
 def worst(way: Way, task: tasks.Task, seed: int, epsilon: float, delta: float) -> float:
     """The smallest accuracy of a group, of rows that are held out."""
     rows, held = task.split(seed)
-    schema, groups, own = task.table.schema, task.groups_of(rows), task.records_of(rows)
+    groups, own = task.groups_of(rows), task.records_of(rows)
+    assert task.table is not None  # made-up groups have none
+    schema = task.table.schema
     chosen = defaults(len(rows.y), schema, epsilon=epsilon, delta=delta, sizes=groups.sizes,
                       by_label=True, method=way.method)
     hyper = dataclasses.replace(
@@ -138,7 +140,7 @@ def table(result: dict[str, Any]) -> str:
     shown = list(WAYS)[:3]
     lines = []
     for row in result["rows"]:
-        means = {way: pair(*row["ways"][way], ".3f") for way in shown}
+        means = {way: pair(row["ways"][way][0], row["ways"][way][1], ".3f") for way in shown}
         means[row["default"]] = f"**{means[row['default']]}**"
         lines.append([f"{row['title']} ({len(row['sizes'])}; {min(row['sizes'])})",
                       f"{row['epsilon']:g}", *means.values(), gain(row["of the rule"]),

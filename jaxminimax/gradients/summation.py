@@ -289,16 +289,16 @@ class Summation:
         ratio = self.players(lambda _, r, x: widened(r, x), ratio, g)
         if share is None:
             return self.players(lambda _, r: clip_weight(r, mask), ratio), jnp.all(finite)
+        here = Saddle(mask, mask)
         if self.before_clip:
             # clip(a g, C) = a min(1, C / (a ||g||)) g: of an example that is a times as long
-            share = jnp.where((share > 0) & (share < jnp.inf), share, 0)
-            mask = self.players(lambda _, r: mask & (r < _longest(r.dtype)), ratio)
-            ratio = self.players(lambda _, r: r * share.astype(r.dtype), ratio)
+            a = jnp.where((share > 0) & (share < jnp.inf), share, 0)
+            here = self.players(lambda _, r: mask & (r < _longest(r.dtype)), ratio)
+            ratio = self.players(lambda _, r: r * a.astype(r.dtype), ratio)
         else:  # at most 1, so that no example is longer than its clip norm
-            share = jnp.where(share > 0, jnp.minimum(share, 1), 0)
-            mask = Saddle(mask, mask)
-        return self.players(lambda _, r, here: clip_weight(r, here) * share.astype(r.dtype),
-                            ratio, mask), jnp.all(finite)
+            a = jnp.where(share > 0, jnp.minimum(share, 1), 0)
+        return self.players(lambda _, r, m: clip_weight(r, m) * a.astype(r.dtype), ratio,
+                            here), jnp.all(finite)
 
     def num_unclipped(self, weight: Saddle) -> Saddle | None:
         """Adds up 1 for each example of weight 1, -1 for each shortened one, 0 for absent ones."""
