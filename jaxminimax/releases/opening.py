@@ -128,7 +128,8 @@ def open_release(key: jax.Array, mechanism: description.Answered, spent: jax.Arr
 
 
 def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem | GroupProblem,
-             z: Saddle, data: PyTree, place: Place | None = None, shared: bool = False) -> Opened:
+             z: Saddle, data: PyTree, place: Place | None = None, shared: bool = False,
+             before_clip: bool = False) -> Opened:
     """A release of a sum of clipped operators at z, with the clip norms of the description's facts.
 
     Args:
@@ -140,6 +141,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       data: as the release takes them.
       place: of the one record that is read; None for a sample.
       shared: whether records come with their shares in [0, 1].
+      before_clip: whether a share multiplies an operator before the clip, as any number.
 
     Raises:
       ValueError: for what no release should start from.
@@ -167,7 +169,8 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
     for text in unmoved.notes(program, value, z, record, facts.clip):
         warnings.warn(text, unmoved.UnmovedWarning, stacklevel=2)
     clipped = dataclasses.replace(clipped_sum(operator, facts.clip, joint=facts.joint),
-                                  counted=facts.counts is not None, shared=shared)
+                                  counted=facts.counts is not None, shared=shared,
+                                  before_clip=before_clip)
     # what rounding to the grid costs grows with the number of coordinates
     check_size([x for c, x in zip(facts.clip, z, strict=True) if c is not None], facts.parameters,
                facts.counts or 0)

@@ -655,7 +655,7 @@ def test_the_quick_benchmark_passes_on_sound_code(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "modules", lambda: sgda_alone)
     monkeypatch.setattr(benchmark, "STREAMS", lambda: [])
     assert benchmark.main(["--quick", "--only", "claims", "--runs", "5000"]) == 0
-    cases = [case for case in benchmark.CASES if case.quick]
+    cases = [case for case in benchmark.CASES if case.quick and case.clips == "equal"]
     assert capsys.readouterr().out.count("replace_one") == len(cases)
 
 

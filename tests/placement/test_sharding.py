@@ -266,7 +266,7 @@ def test_a_release_moves_the_parameters_once_and_nothing_else(further):
 @SLOW
 def test_releases_of_groups_are_the_same_on_any_number_of_devices(found):
     """Of all groups, of one, of a sample of it, and of losses; with noise, and without."""
-    for name in ("all 2", "all 8", "full", "poisson", "losses"):
+    for name in ("all 2", "all 8", "by weight", "full", "poisson", "losses"):
         assert found[f"groups {name} 1.0"] < GRID
         assert found[f"groups {name} 0.0"] < ROUNDING
     for name in ("full", "poisson"):
