@@ -50,7 +50,8 @@ __all__ = ["AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "G
 __all__ += algorithms.__all__
 
 # tab completion shows public names alone
-_listed: list[Any] = [accounting, audit, mechanism, metrics, noise, placement, problems, solvers,
+_listed: list[Any] = [accounting, algorithms, *algorithms.ALGORITHMS.values(), audit, averaging,
+                      mechanism, metrics, noise, placement, problems, schedules, solvers,
                       solvers.groups, types]
 for _module in _listed:
     _module.__dir__ = functools.partial(

@@ -59,7 +59,6 @@ TESTED_IN = {
     "algorithms/test_proximal": "mechanism/resolvent",
     "algorithms/test_recursive": "algorithms/recursion algorithms/recursive_sgda",
     "algorithms/test_phased_erm": "mechanism/solutions releases/solutions",
-    "algorithms/test_spider": "mechanism/difference",
     "audit/test_audit": "audit/pairs audit/released audit/signals",
     "base/test_arguments": "base/checks",
     "drivers/test_certificates": "problems/_held_out",

@@ -357,7 +357,7 @@ PRINTED = {
     "mechanism": (
         "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS | TOGETHER"
         ' | _LONGEST | _MOST_LEAVES | bands | batch | clip!r | description.MOST_STEPS | enough'
-        ' | exact!r | inner_steps(self, parts) | min(self.sizes) | most | most.bit_length() - 1'
+        ' | exact!r | inner_steps(self, parts) | min(self.sizes) | most'
         ' | n | name | neighbours!r | noise.MOST_INDICES | of.bands | parameters | parts'
         ' | phase + 1 | population | query.sampling!r | releases | repeat.parts | rows'
         ' | sampling!r | sampling.rows_read(query.population) | self!r | self.adaptive!r'
@@ -376,12 +376,12 @@ PRINTED = {
         ' | parts | records | those'),
     "placement": (
         "'two leading axes' if grouped else 'one leading axis' | AXIS!r"
-        ' | [_length(x) for x in leaves] | all_rows | all_rows // size | at_once | count'
-        ' | data.count | data.mesh | data.population | data.shards | devices'
+        ' | [_length(x) for x in leaves] | all_rows | all_rows // size | count'
+        ' | data.mesh | data.shards | devices'
         ' | jax.process_count() | jax.random.key_impl(key)'
         ' | jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record) | lengths | mesh'
-        ' | mesh.axis_names | name | population | sent[1:] | shards | size | sorted(number)'
-        " | spec | total | type(x).__module__.split('.')[0] | wanted | where"),
+        ' | mesh.axis_names | name | population | rows_in_all | shards | size | sorted(process_ids)'
+        " | spec | type(x).__module__.split('.')[0] | where"),
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
@@ -391,9 +391,9 @@ PRINTED = {
         "2 ** 32 // _KINDS | _AGAIN | _KINDS - 1 | _text(label) | _text(value.label)"
         " | _text(where.under) | answers | axes | by | clip!r | count | data_argument!r"
         " | described | described(mechanism)[0]!r | e.primitive.name | each.shape[2:]"
-        " | error | instead | jnp.result_type(group) | jnp.result_type(spent)"
+        " | error | jnp.result_type(group) | jnp.result_type(spent)"
         " | jnp.result_type(v) | jnp.shape(v) | kind | limit | line | losses.shape[2:]"
-        " | mechanism.kind!r | mechanism.place | mechanism.population | n | name | named"
+        " | mechanism.kind!r | mechanism.place | mechanism.population | name | named"
         " | num_coordinates | number | one.line | opened.data.described | other.line"
         " | other[0] | p | path | place | place[1] | programs.line(e)"
         " | programs.line(equation) | promised!r | query.clip!r | query.groups!r"
@@ -447,7 +447,7 @@ def test_nothing_that_holds_data_is_printed_but_its_kind():
     for part, words in PRINTED.items():
         for word in words.split(" | "):
             root = re.split(r"[.\[(!]", word)[0]
-            facts = {"data.count", "data.mesh", "data.population", "data.shards", "data.grouped",
+            facts = {"data.mesh", "data.population", "data.shards", "data.grouped",
                      "labels.size", "records"} if part in {
                          "placement", "drivers", "problems", "options"} else set()
             assert root not in held or word in facts, (part, word)

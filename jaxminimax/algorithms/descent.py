@@ -37,9 +37,7 @@ from jaxminimax.mechanism import Query, Repeat, batch_size, grid, repeat
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.releases.sums import noisy_operator_and_clip
 
-
-def __dir__() -> list[str]:
-    return ["Averaging", "TAIL", "UNIFORM", "WEIGHTED"]  # what users see of it as `averaging`
+__all__ = ["TAIL", "UNIFORM", "WEIGHTED", "Averaging"]  # what users see of it as `averaging`
 
 
 # --- averages of iterates, which are postprocessing ---

@@ -36,9 +36,7 @@ _SHARES = ("delta", "anchors")
 _APART = ("problem", "sizes", "rounds", "records", "geometry", "modulus", "sampling", "solver")
 _NO_PUBLIC = "_planned_without_public_terms"
 
-
-def __dir__() -> list[str]:
-    return ["Cosine", "Decay"]  # what users see of it as `schedules`
+__all__ = ["Cosine", "Decay"]  # what users see of it as `schedules`
 
 
 # --- steps ---

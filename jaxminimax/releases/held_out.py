@@ -58,8 +58,7 @@ def release_held_out_bound(key: jax.Array, mechanism: HeldOutBound, spent: jax.A
     release_keys.refuse(problem, "A bound from records held out")
     _check(problem, mechanism, z)
     checks.scalars(bound=mechanism.bound, radius=radius, noise_multiplier=check_noise(mechanism))
-    sharding.refuse_ahead(data)
-    if sharding.is_spread(data):
+    if isinstance(data, sharding.Sharded):
         raise ValueError("Records held out lie on one device: give their arrays, not a mesh's.")
     opening.check_layout(data, mechanism)
     record_isolation.check(problem.operator, z, data)

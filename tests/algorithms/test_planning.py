@@ -35,7 +35,6 @@ CASES = [
     (jmm.optimistic, dict(population=400, **SMOOTH)),
     (jmm.optimistic, dict(population=400, game="strongly_monotone", **SMOOTH)),
     (jmm.optimistic, dict(population=4000, proved=True, **SMOOTH)),
-    (jmm.spider, dict(population=8000, dim=4, bound=2.0, smooth=1.0)),
     (jmm.proximal, dict(population=400, **SMOOTH)),
     (jmm.proximal, dict(population=50, passes="many", **SMOOTH)),
     (jmm.recursive, dict(population=4000, **SMOOTH)),
@@ -144,7 +143,7 @@ def test_every_plan_with_a_number_is_listed_and_the_others_are_rates():
             continue
         if (algorithm, numbers.get("passes")) in {
                 (jmm.extragradient, "many"), (jmm.extragradient, "full"), (jmm.proximal, "many"),
-                (jmm.phased_erm, None), (jmm.spider, None)}:
+                (jmm.phased_erm, None)}:
             assert jmm.plan(algorithm, **TARGET, **numbers).guarantee is None
         else:
             assert algorithm in {a for a, _ in NUMBERED.values()}
