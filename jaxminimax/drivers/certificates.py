@@ -58,8 +58,7 @@ from jaxminimax.mechanism import GroupLosses, HeldOutBound, Parallel, composed, 
 from jaxminimax.mechanism.grid import PARAMETERS, check_noise, grid_bits
 from jaxminimax.problems import Bounded, HeldOut, by_group
 from jaxminimax.releases.groups import release_group_losses
-from jaxminimax.releases.held_out import (largest_distance, release_held_out_bound,
-                                          shown_by_points)
+from jaxminimax.releases.held_out import largest_distance, release_held_out_bound, shown_by_points
 
 KINDS = {"worst_group": "The worst group's risk", "strong_gap": "The strong gap",
          "primal_risk": "The primal risk"}
@@ -243,8 +242,8 @@ def _radius(problem: Bounded, z: Saddle, reach: float | None, primal: bool) -> f
     far, longest = shown_by_points(problem.problem, z, primal)
     if far > radius * (1 + 1e-5) or (reach is not None and longest > reach * (1 + 1e-5)):
         raise ValueError(
-            f"reach={reach!r} or diameter={problem.diameter:g} is too small: the set has a point "
-            f"of norm {longest:.6g}{' in v' if primal else ''}, and one {far:.6g} from z.")
+            f"reach or diameter={problem.diameter:g} is too small: the set has a point of norm "
+            f"{longest:.6g}, and one {far:.6g} from z; of v alone for a primal risk.")
     return radius
 
 
@@ -262,8 +261,7 @@ def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parall
     rows = np.asarray([] if read is None else read)
     if read is not None and (rows.ndim != 1 or rows.dtype.kind not in "iu"
                              or np.any((rows < 0) | (rows >= len(held.labels)))):
-        raise ValueError(f"read must be the numbers of rows, integers from 0 to "
-                         f"{len(held.labels) - 1}, got shape {rows.shape} and dtype {rows.dtype}: "
+        raise ValueError("read must be the numbers of rows, integers from 0 to n - 1, got shape {rows.shape} and dtype {rows.dtype}: "
                          "np.flatnonzero(...) makes them of a mask.")
     if stated > rest or (stated == 0 and read is None) or np.isin(held.rows, rows).any():
         raise ValueError(f"training may have read rows that are held out: it is for {stated} "

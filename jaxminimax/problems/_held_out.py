@@ -50,8 +50,8 @@ class HeldOut:
         if (labels.ndim != 1 or labels.dtype.kind not in "iu" or not np.any(labels >= 0)
                 or (not self.grouped and np.any(labels != 0))):
             raise ValueError("records must be n, or a vector of group numbers 0, 1, ..., got shape "
-                             f"{labels.shape} and dtype {labels.dtype}, "
-                             f"{'with' if self.grouped else 'without'} groups.")
+                             f"{labels.shape} and dtype {labels.dtype}. Labels are all 0 without "
+                             "groups.")
         counts = np.bincount(labels[labels >= 0])
         if not all(1 <= int(self.share * n) < n for n in counts):
             raise ValueError(f"share={self.share:g} leaves no record on a side of a group of "
