@@ -242,7 +242,8 @@ def _check_records(records: Any) -> None:
     """Refuses what is no pair of bounds on a record's operator and on its matrix."""
     if not isinstance(records, tuple | list) or len(records) != 2:
         raise ValueError("records must be a pair (L_0, L_1), bounds on the norm of a record's "
-                         f"operator at the start and on that of its matrix, got {records!r}.")
+                         "operator at the start and on that of its matrix, got "
+                         f"{checks.describe(records)}.")
     for name, x in zip(("records[0]", "records[1]"), records, strict=True):
         checks.number(name, x, low=0.0, closed=True)
 

@@ -261,8 +261,8 @@ def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parall
     rows = np.asarray([] if read is None else read)
     if read is not None and (rows.ndim != 1 or rows.dtype.kind not in "iu"
                              or np.any((rows < 0) | (rows >= len(held.labels)))):
-        raise ValueError(f"read must be the numbers of rows, integers from 0 to "
-                         f"{len(held.labels) - 1}, got shape {rows.shape} and dtype {rows.dtype}: "
+        raise ValueError("read must be the numbers of rows, integers from 0 to n - 1, got shape "
+                         f"{rows.shape} and dtype {rows.dtype}: "
                          "np.flatnonzero(...) makes them of a mask.")
     if stated > rest or (stated == 0 and read is None) or np.isin(held.rows, rows).any():
         raise ValueError(f"training may have read rows that are held out: it is for {stated} "
