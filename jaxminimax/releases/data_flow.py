@@ -52,6 +52,7 @@ import numpy as np
 
 from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree
+from jaxminimax.releases.release_operation import Described
 
 # operations whose results are their operands, one by one
 _SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "sharding_constraint")
@@ -112,7 +113,8 @@ class _Release(NamedTuple):
     """A release of the round.
 
     Attributes:
-      stream: of its keys: kind and place of its description.
+      described: its description.
+      settings: the numbers of its description.
       key: its key.
       number: its number.
       decided: the loops in which predicates that decide whether it is made may differ.
@@ -123,7 +125,8 @@ class _Release(NamedTuple):
       line: of the user's program.
     """
 
-    stream: tuple[int, int]
+    described: Described
+    settings: list[Value]
     key: Value
     number: Value
     decided: frozenset[Any]
@@ -133,19 +136,26 @@ class _Release(NamedTuple):
     operands: tuple[Any, ...]
     line: str
 
+    @property
+    def stream(self) -> tuple[int, int]:
+        """That of its keys."""
+        return self.described.stream
+
 
 def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: PyTree,
-          rounds: int | None) -> None:
+          rounds: int | None, described: Any) -> None:
     """Refuses a round that reads data past its releases, or releases twice with one noise.
 
     Args:
       program: its closed jaxpr, a function of the key and the leaves of `state` and `data`, in this
-        order, of which the first results are those of `results`.
+        order, of which the first results are those of `results`, and the last ones the numbers of
+        `described`, part by part.
       key: the run's, of which the generator is read.
       data: the rows; arrays that the program closes over are compared with these.
       state: the state that the round gets.
       results: the state that it returns.
       rounds: how many follow each other; None if that is a traced number.
+      described: the mechanism that is charged.
 
     Raises:
       ValueError: naming the leaf of the state, the leaf of the data, the operation and the line.
@@ -175,6 +185,7 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
             raise ValueError(f"update returns data past a release: state{path} is "
                              f"{_text(value.label)}. Only what a release function returns is "
                              "private: release it, or compute it from what is released.")
+    _check_settings(flow.releases, described, outs, rounds is not None)
     after = outs[paths.index(".spent")].counted if ".spent" in paths else None
     before = [] if after is None else _numbers(after, _ROUNDS if rounds is None else min(
         rounds, _ROUNDS))
@@ -246,7 +257,12 @@ class _Flow:
             return self.release(e, values, where)
         program = programs.called(e)
         if program is not None:
-            return self.inner(program, values, where.inside(e))
+            results = self.inner(program, values, where.inside(e))
+            if not name.startswith("custom_"):
+                return results
+            # a rule for derivatives, of whoever derives the round, may read all operands
+            label = self.label(e, values)
+            return [x if label is None else x._replace(label=label) for x in results]
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
         counted = _counted(e, values)
         if control is not None:
@@ -273,7 +289,9 @@ class _Flow:
         if isinstance(label, Key):
             if e.primitive.name in ("random_bits", "random_gamma"):
                 return None  # a draw
-            if all(jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key) for x in e.outvars):
+            # but of a program inside, where a key may be folded unseen
+            if not programs.equations(list(e.params.values())) and all(
+                    jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key) for x in e.outvars):
                 return label
         return _read(label, e)
 
@@ -282,8 +300,10 @@ class _Flow:
         if where.under is not None:
             raise ValueError(f"update decides by what is {_text(where.under)} whether it makes a "
                              f"release ({line}).")
-        for value in (*operands.rest, *operands.key, *operands.number, *operands.settings):
-            if isinstance(value.label, Rows | Read):
+        others = (*operands.rest, *operands.number, *operands.settings)
+        # draws under a key that an operator closes over could be those of the noise
+        for value in (*(x for x in others if x.label is not None), *operands.key):
+            if value in others or isinstance(value.label, Rows | Read):
                 raise ValueError(
                     f"A release ({line}) gets what is {_text(value.label)}, elsewhere than as its "
                     "data: its key, its point, its settings and what its problem closes over may "
@@ -302,8 +322,11 @@ class _Flow:
                              "gets.")
         key = operands.key[0]
         number = operands.number[0] if operands.number else self.constant(e.params["number"])
+        traced = iter(operands.settings)
+        settings = [next(traced) if x is None else self.constant(x)
+                    for x in e.params["described"].known]
         self.releases.append(_Release(
-            e.params["stream"], key, number, where.decided, where.occurs, where.loops,
+            e.params["described"], settings, key, number, where.decided, where.occurs, where.loops,
             where.branches, tuple(x.origin for x in values), line))
         varies = frozenset().union(*(x.varies for x in values), where.decided)
         return [Value(None, varies, (id(x), where.path)) for x in e.outvars]
@@ -496,6 +519,37 @@ def _check_loops(releases: list[_Release], rounds: int | None, compared: bool) -
             if anew or one.number.origin == other.number.origin:
                 raise ValueError(f"update makes two releases ({other.line}, {one.line}) of one "
                                  f"description under one key, {_AGAIN}")
+
+
+def _check_settings(releases: list[_Release], described: Any, outs: list[Value],
+                    counted: bool) -> None:
+    """Refuses releases of other descriptions than those that are charged, in any program.
+
+    Numbers are the same if they are computed alike, or are equal ones that no round changes. A
+    count of rounds that is traced, not `counted`, leaves structures to `watch`.
+    """
+    parts = described.answered()
+    charged, numbers = {}, iter(outs[len(outs) - len(jax.tree.leaves(list(parts))):])
+    for part in parts:
+        count = len(jax.tree.leaves(part))
+        charged[part.kind, part.place] = jax.tree.structure(part), list(
+            itertools.islice(numbers, count))
+    for one in releases:
+        structure, settings = charged.get(one.stream, (None, []))
+        if one.stream not in charged or (counted and structure != one.described.structure) or (
+                not all(map(_same, one.settings, settings))):
+            raise ValueError(f"update releases ({one.line}) a description that mechanism(hyper) "
+                             "does not have, or has with other settings, so that nothing charges "
+                             "it: release the parts of mechanism(hyper) as they are.")
+
+
+def _same(one: Value, other: Value) -> bool:
+    if one.origin == other.origin:
+        return True
+    if None in (one.counted, other.counted) or one.varies or other.varies:
+        return False
+    # but for rounding to float32
+    return bool(np.allclose(*(x.counted((0,)) for x in (one, other)), rtol=1e-6, atol=0.0))
 
 
 def _numbers(after: Counted, rounds: int) -> list[int]:
