@@ -43,7 +43,9 @@ shows.
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -52,13 +54,14 @@ import numpy as np
 
 from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree
+from jaxminimax.releases import made_releases
 from jaxminimax.releases.release_operation import Described
 
 # operations whose results are their operands, one by one
 _SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "sharding_constraint")
 ROUNDS = "rounds"  # the loop over rounds that a driver makes
 _ROUNDS = 16  # whose numbers are computed, and so many iterations of each loop inside
-_MOMENTS = 512  # of one release, at most
+_MOMENTS = 32  # of one release in a round, at most
 _TELLING = 16  # rows; shorter arrays may have a leaf's shape by chance
 # what depends on more than its operands, or on the run's key itself
 _UNKNOWN = ("random_bits", "random_gamma", "private_release", "axis_index")
@@ -88,8 +91,8 @@ class Key(NamedTuple):
 
 
 Label = Rows | Read | Key | None
-# of a moment: releases made before the round, and iterations of the loops inside, outer ones first
-Counted = Callable[[tuple[int, ...]], Any]
+# of a moment: counts of the state before the round, and iterations of the loops, outer ones first
+Counted = Callable[[tuple[Any, ...]], Any]
 
 
 class Value(NamedTuple):
@@ -162,35 +165,45 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
     """
     names = tree.paths("data", data)
     leaves, count = jax.tree.leaves(data), len(jax.tree.leaves(state))
-    flow = _Flow({id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
-                  for name, x in zip(names, leaves, strict=True)})
+    rows: dict[Any, Read] = {
+        id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
+        for name, x in zip(names, leaves, strict=True)}
     # numbers are not known here, so an array of a leaf's shape counts as the leaf
     lengths = {length for shape in (*map(jnp.shape, jax.tree.leaves(state)), *(
         jnp.shape(x)[1:] for x in leaves)) for length in shape}
-    flow.rows |= {x.shape: Read(f"an array of the shape of {name}, closed over by update",
-                                "closure", "the round's function")
-                  for name, x in zip(names, leaves, strict=True)
-                  if x.ndim and x.shape[0] >= _TELLING and x.shape[0] not in lengths}
-    jaxpr = program.jaxpr
-    paths = tree.paths("", results)
-    arguments = [Value(Key(), origin="key", counted=_another_key(str(jax.random.key_impl(key))))]
-    for k, (x, y) in enumerate(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars, strict=False)):
+    rows |= {x.shape: Read(f"an array of the shape of {name}, closed over by update",
+                           "closure", "the round's function")
+             for name, x in zip(names, leaves, strict=True)
+             if x.ndim and x.shape[0] >= _TELLING and x.shape[0] not in lengths}
+    jaxpr, paths = program.jaxpr, tree.paths("", results)
+    kept = list(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars[:len(paths)], strict=False))
+    counts = {k for k, (x, y) in enumerate(kept) if x is not y and not x.aval.shape
+              and jnp.issubdtype(x.aval.dtype, jnp.integer)}
+    while True:  # until each of them is computed of these alone, from round to round
+        flow = _Flow(rows)
+        arguments = [Value(Key(), origin="key",
+                           counted=_another_key(str(jax.random.key_impl(key))))]
         # a leaf of the state that every round hands on as it is says nothing about the round
-        arguments.append(Value(None, frozenset() if x is y else frozenset([ROUNDS]), ("state", k),
-                               _spent(x.aval.dtype) if paths[k] == ".spent" else None))
-    arguments += [Value(Rows(k, name), origin=name) for k, name in enumerate(names)]
-    outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Where())
+        arguments += [Value(None, frozenset() if x is y else frozenset([ROUNDS]), ("state", k),
+                            _count(k, x.aval.dtype) if k in counts else None)
+                      for k, (x, y) in enumerate(kept)]
+        arguments += [Value(Rows(k, name), origin=name) for k, name in enumerate(names)]
+        outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Where())
+        after = {k: outs[k].counted or flow.going_on.get(outs[k].origin) for k in counts}
+        if None not in after.values():
+            break
+        counts = {k for k in counts if after[k] is not None}
     for path, value in zip(paths, outs, strict=False):
         if value.label is not None:
             raise ValueError(f"update returns data past a release: state{path} is "
                              f"{_text(value.label)}. Only what a release function returns is "
                              "private: release it, or compute it from what is released.")
     _check_settings(flow.releases, described, outs, rounds is not None)
-    after = outs[paths.index(".spent")].counted if ".spent" in paths else None
-    before = [] if after is None else _numbers(after, _ROUNDS if rounds is None else min(
-        rounds, _ROUNDS))
-    _check_loops(flow.releases, rounds, bool(before))
-    _check_counted(flow.releases, before)
+    states = _states(after, len(kept), _ROUNDS if rounds is None else min(rounds, _ROUNDS))
+    _check_loops(flow.releases, rounds)
+    spent = paths.index(".spent") if ".spent" in paths and rounds is not None else None
+    used = _check_counted(flow.releases, states, described, spent)
+    _check_folds(flow.folds, states, used)
 
 
 class _Where(NamedTuple):
@@ -223,6 +236,8 @@ class _Flow:
     def __init__(self, rows: dict[Any, Read]) -> None:
         self.rows = rows  # labels of what may be rows that something closes over: by id, by shape
         self.releases: list[_Release] = []
+        self.folds: list[tuple[Value, Value, tuple[Any, ...], str]] = []  # keys, and numbers
+        self.going_on: dict[Any, Counted | None] = {}  # of what may stay a leaf of the state
         self.origins: dict[Any, int] = {}
 
     def constant(self, x: Any, dtype: Any = None) -> Value:
@@ -272,13 +287,19 @@ class _Flow:
                 control(e, values, where), counted, strict=True)]
         if name != "public_key":
             _check_hidden(e, _join([x.label for x in values], None) or where.under)
-        _check_fold(e, values, where)
+        if name in ("random_fold_in", "random_split") and isinstance(values[0].label, Key):
+            number = values[-1] if name == "random_fold_in" else self.constant(
+                math.prod(params["shape"]) - 1)
+            self.folds.append((values[0], number, where.loops, programs.line(e)))
         label, varies = self.label(e, values), frozenset().union(*(x.varies for x in values))
         # of two calls of the host, or reads of what is written to, results may differ
         again = len(self.origins) if _calls_host(e) else None
         how = (name, again, *((x, _hashable(y)) for x, y in params.items()),
                *(x.origin for x in values))
         origin = self.origins.setdefault(how, len(self.origins))
+        moving = [x for x in values[1:] if not str(x.origin).startswith("('state'")]
+        if name == "select_n" and len(moving) == 1:
+            self.going_on["computed", origin, 0] = moving[0].counted
         labels = [x.label for x in values] if name in _SAME else [label] * len(e.outvars)
         return [Value(x, varies, ("computed", origin, k), now)
                 for k, (x, now) in enumerate(zip(labels, counted, strict=True))]
@@ -386,7 +407,8 @@ class _Flow:
                 computed += [x.counted for x in outs]
                 stacked = [Value(_sliced(x.label, e), x.varies | {token})
                            for x in outs[len(carry):]]
-                return _left(token, carry + stacked)
+                return [x._replace(counted=_last(y.counted, depth, p["length"])) for x, y in zip(
+                    _left(token, carry), carry, strict=True)] + _left(token, stacked)
             carry = after
 
 
@@ -476,28 +498,31 @@ def _check_branches(e: Any) -> None:
                          "would tell: return what was released, and print it after that.")
 
 
-def _check_fold(e: Any, values: list[Value], where: _Where) -> None:
-    """Refuses keys that those of releases are derived by, `release_keys.Keys`, as far as is known.
+def _check_folds(folds: list[Any], states: list[tuple[int, ...]], used: set[Any]) -> None:
+    """Refuses keys that those of releases are derived by, `release_keys.Keys`.
 
-    Noise that is drawn under them again is not independent of what is released.
+    Noise that is drawn under them again is not independent of what is released. Of a number that
+    is not known here, that is seen by the key: it must be another one than those of releases.
     """
-    if e.primitive.name != "random_fold_in" or not isinstance(values[0].label, Key):
-        return
-    number = values[1].counted
-    if number is not None and np.any(np.asarray(number((0,) * (1 + len(where.loops)))) >= 2**31):
-        raise ValueError("update folds a number from 2^31 on into the run's key "
-                         f"({programs.line(e)}), as releases do, whose noise it may draw again: "
-                         "fold in a smaller one.")
+    for key, number, loops, line in folds:
+        for _, at in _moments(states, loops):
+            if number.counted is None:
+                again = key.counted is None or not used.isdisjoint(_words(key, at))
+            else:
+                again = bool(np.any(np.asarray(number.counted(at)) >= 2**31))
+            if again:
+                raise ValueError("update folds a number from 2^31 on, or one that is computed of "
+                                 f"more than counts, into the run's key ({line}), as releases do, "
+                                 "whose noise it may draw again: fold it into a key of its own, "
+                                 "jax.random.fold_in(key, 1).")
 
 
-def _check_loops(releases: list[_Release], rounds: int | None, compared: bool) -> None:
-    """Refuses releases whose key and number are the same in all iterations, or begin anew.
-
-    Whether decisions make up for that is known only where numbers are `compared`.
-    """
+def _check_loops(releases: list[_Release], rounds: int | None) -> None:
+    """Refuses releases whose key and number are the same in all iterations, or begin anew."""
     for place, one in enumerate(releases):
         changes = one.key.varies | one.number.varies
-        if compared and None not in (one.occurs, one.number.counted, one.key.counted):
+        # whether decisions make up for that is known where numbers are compared
+        if None not in (one.occurs, one.number.counted, one.key.counted):
             changes |= one.decided
         for loop in (*([] if rounds == 1 else [ROUNDS]), *one.loops):
             if loop not in changes:
@@ -507,10 +532,8 @@ def _check_loops(releases: list[_Release], rounds: int | None, compared: bool) -
                                  "none. Count on: number it by state.spent, and by the loop's "
                                  "counter.")
         for other in releases[:place]:
-            exclusive = any(other.branches.get(e, branch) != branch
-                            for e, branch in one.branches.items())
             # the same release, computed again for a derivative, is no second one
-            if exclusive or one.operands == other.operands or (
+            if _exclusive(one, other) or one.operands == other.operands or (
                     (one.stream, one.key.origin) != (other.stream, other.key.origin)):
                 continue
             # both count anew in loops of their own, as two runs inside a round do
@@ -552,53 +575,91 @@ def _same(one: Value, other: Value) -> bool:
     return bool(np.allclose(*(x.counted((0,)) for x in (one, other)), rtol=1e-6, atol=0.0))
 
 
-def _numbers(after: Counted, rounds: int) -> list[int]:
-    """The releases made before each of the first rounds; [] if rounds do not make equally many."""
-    each = int(after((0,)))
-    before = [each * t for t in range(rounds)]
-    return before if all(int(after((x,))) == x + each for x in before) else []
+def _states(after: dict[int, Counted], size: int, rounds: int) -> list[tuple[int, ...]]:
+    """The counts of the state before each of the first rounds, and after them; all begin at 0."""
+    states = [(0,) * size]
+    for _ in range(rounds):
+        states.append(tuple(int(after[k]((states[-1],))) if k in after else 0
+                            for k in range(size)))
+    return states
 
 
-def _check_counted(releases: list[_Release], before: list[int]) -> None:
-    """Refuses two releases of the first rounds that have one key and one number.
+def _moments(states: list[tuple[int, ...]],
+             loops: tuple[Any, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """The first rounds, and of each the counts and the first iterations of loops."""
+    for t, state in enumerate(states[:-1]):
+        iterations = itertools.product(*(range(max(1, min(x[-1], _ROUNDS))) for x in loops))
+        yield from ((t, (state, *x)) for x in itertools.islice(iterations, _MOMENTS))
+
+
+def _check_counted(releases: list[_Release], states: list[tuple[int, ...]], described: Any,
+                   spent: int | None) -> set[Any]:
+    """Refuses two releases of the first rounds with one key and one number, and uncharged ones.
 
     Args:
       releases: of a round.
-      before: releases made before these rounds.
+      states: counts before these rounds, and after them.
+      described: the mechanism that is charged.
+      spent: which of the counts a statement charges by; None if that is not known.
+
+    Returns:
+      The keys of these releases.
     """
-    met = dict[Any, Any]()
+    met, made = dict[Any, Any](), Counter[Any]()
+    limits = {} if spent is None else made_releases.charged(described, described.releases())
     for one in releases:
-        number, occurs = one.number.counted, one.occurs
-        if number is None or occurs is None or (one.key.counted is None and one.key.varies):
-            continue
-        moments: Any = itertools.product(*(range(min(loop[-1], _ROUNDS)) for loop in one.loops),
-                                         enumerate(before))
-        for *iterations, (t, x) in itertools.islice(moments, _MOMENTS):
-            at = (x, *iterations)
-            for lane, use in enumerate(_uses(one, number(at), at) if occurs(at) else []):
-                here = (t, *iterations, lane, one.operands)
-                if (other := met.setdefault((one.stream, *use), here)) != here:
-                    raise ValueError(f"update makes two releases number {use[1]} of one "
-                                     f"description under one key, in rounds {other[0]} and {t} "
+        derived = one.key.origin != "key"
+        if one.number.counted is None or (one.key.counted is None and one.key.varies) or (
+                derived and (one.occurs is None or spent is None)):
+            if not derived and any(x[-1] == 0 for x in one.loops):
+                continue  # in a loop of unknown length
+            raise ValueError(f"update makes a release ({one.line}) whose number or key is computed "
+                             "of more than counts, so that it may have one noise with others, or "
+                             "not be charged: number it by state.spent, which is to grow in every "
+                             "round by the number of its releases.")
+        # iterations that are not looked at are as many as those that are
+        times = math.prod(max(x[-1] / _ROUNDS, 1) for x in one.loops)
+        for t, at in _moments(states, one.loops):
+            if one.occurs is not None and not one.occurs(at):
+                continue
+            keys, numbers = _words(one.key, at), np.ravel(one.number.counted(at)).tolist()
+            for lane in range(max(len(keys), len(numbers))):
+                use = one.stream, keys[lane % len(keys)], numbers[lane % len(numbers)]
+                here = (t, at[1:], lane, one.operands)
+                last, other = met.setdefault(use, (here, one))
+                if last != here and not (last[:2] == here[:2] and _exclusive(one, other)):
+                    raise ValueError(f"update makes two releases number {use[-1]} of one "
+                                     f"description under one key, in rounds {last[0]} and {t} "
                                      f"({one.line}), {_AGAIN}")
+                if other is one and one.occurs is not None:
+                    made[t, one.stream] += times * (0 <= use[-1] < limits.get(one.stream, 0))
+    for t, after in enumerate(states[1:] if limits else []):
+        charged = made_releases.charged(described, after[spent])
+        for stream in limits:
+            count = sum(made[k, stream] for k in range(t + 1))
+            if count > charged.get(stream, 0):
+                raise made_releases.not_charged(count, stream, after[spent], charged)
+    return {use[1] for use in met}
 
 
-def _uses(one: _Release, number: Any, at: tuple[int, ...]) -> list[tuple[Any, int]]:
-    """Key and number of a release, of every lane of a vmap."""
-    numbers, keys = np.ravel(number), [one.key.origin]
-    if one.key.counted is not None:
-        with jax.ensure_compile_time_eval():
-            words = np.asarray(jax.random.key_data(one.key.counted(at)))
-        keys = [x.tobytes() for x in words.reshape(-1, words.shape[-1])]
-    return [(keys[k % len(keys)], int(numbers[k % len(numbers)]))
-            for k in range(max(len(keys), len(numbers)))]
+def _exclusive(one: _Release, other: _Release) -> bool:
+    return any(other.branches.get(e, branch) != branch for e, branch in one.branches.items())
+
+
+def _words(key: Value, at: tuple[int, ...]) -> list[Any]:
+    """A key that is compared, of every lane of a vmap."""
+    if key.counted is None:
+        return [key.origin]
+    with jax.ensure_compile_time_eval():
+        words = np.asarray(jax.random.key_data(key.counted(at)))
+    return [x.tobytes() for x in words.reshape(-1, words.shape[-1])]
 
 
 # --- values that are computed of the releases made before, and of iterations ---
 
 
-def _spent(dtype: Any) -> Counted:
-    return lambda at: np.asarray(at[0], dtype)
+def _count(k: int, dtype: Any) -> Counted:
+    return lambda at: np.asarray(at[0][k], dtype)
 
 
 def _another_key(generator: str) -> Counted:
@@ -641,6 +702,11 @@ def _iterated(start: Counted | None, computed: list[Counted | None], k: int,
         return last((*at[:depth], at[depth] - 1)) if at[depth] else start(at)
 
     return carry
+
+
+def _last(carry: Counted | None, depth: int, length: int) -> Counted | None:
+    """What a carry of the scan at this depth is after its last iteration."""
+    return carry and (lambda at: [carry((*at[:depth], t)) for t in range(length + 1)][-1])
 
 
 def _counted(e: Any, values: list[Value]) -> list[Counted | None]:

@@ -127,8 +127,9 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
         described = algorithm.mechanism(hyper)
         if seen:  # else all of them are in a program that was traced before
             _check(seen, described, algorithm.mechanism(hyper), trace)
-        # numbers of the description, with which `data_flow` compares those of releases
-        return state, [x.value for x in seen if x.trace == trace], list(described.answered())
+        # with which `data_flow` compares those of releases
+        numbers = jax.tree.leaves(list(described.answered()))
+        return state, [x.value for x in seen if x.trace == trace], numbers
 
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(key, state, data)
     rounds = None if isinstance(hyper.iterations, jax.core.Tracer) else int(hyper.iterations)
