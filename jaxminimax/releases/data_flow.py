@@ -5,17 +5,17 @@ decided here, from the program of `update`, before anything runs. Every value of
 label, joined upwards,
 
     clean  <  key (the run's, and keys derived from it)  <  rows j (leaf j of the data, as it was
-    handed over)  <  read (computed from a leaf of the data, or from the words of a key),
+    handed over)  <  read (computed from a leaf of the data, or from the words of a key).
 
-and the loops whose iterations it may differ in. Refused are
+Refused are
 
 * a result of the round, an effect (a print, a callback, a write to a `Ref`), or a decision whether
   to make a release or an effect, that is not clean;
-* a release whose point, number, settings or closures are neither clean nor a key, whose leaf j of
-  the data is not rows j, or whose key is not derived from the run's;
+* a release whose point, number, settings or closures are not clean, whose leaf j of the data is not
+  rows j, or whose key is not derived from the run's;
 * a derivative through a release, a release inside an operation with a program of its own, a `vmap`
   over the data's axes or over points alone;
-* a release in a loop, or in every round, whose key and number are the same in all of them.
+* two releases with one key and one number, more releases than are charged, and other settings.
 
 **Theorem.** Let R_1, ..., R_k be the releases of a round that is not refused. Its state, its
 effects, and the operands of each R_j but its data, are a function of key, state, settings, public
@@ -32,13 +32,14 @@ programs inside operations too. QED.
 If `init`, `observe`, the starting point and what functions close over do not depend on the data,
 then by induction over rounds the transcript is the adaptive composition of the releases, and post-
 processing. That no two releases have one key and number is decided as far as a program shows it.
-Numbers and keys that are computed of the releases made before, and of the iterations of scans, are
-compared in the first 16 rounds and iterations; others may still repeat, which `check` counts while
-rounds run. Draws under the key are independent of the noise, as releases fold in numbers from 2^31
-on, which a round may not; of a number that is not known here, that is assumed. Under a `vmap` all
-branches run, so none may hold a release and an effect. What
-Python reads before a round or between rounds, and the inside of a release, no program of a round
-shows.
+Numbers and keys are computed of the counts in a state, integers that follow from round to round of
+themselves alone, and of the iterations of scans; a release under others is refused. They are
+compared, and counted against the charge, in the first 16 rounds and iterations, for counts that
+begin at 0. Where something decides whether a round stays as it was, it is assumed to go on. Draws
+under the key are independent of the noise, as releases fold in numbers from 2^31 on, which a round
+may not; a number that is not known here, it may fold into other keys than those of releases only.
+Under a `vmap` all branches run, so none may hold a release and an effect. What Python reads before
+a round or between rounds, and the inside of a release, no program of a round shows.
 """
 
 import functools
@@ -54,19 +55,17 @@ import numpy as np
 
 from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree
+from jaxminimax.mechanism import Parallel
 from jaxminimax.releases import made_releases
 from jaxminimax.releases.release_operation import Described
 
 # operations whose results are their operands, one by one
 _SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "sharding_constraint")
-ROUNDS = "rounds"  # the loop over rounds that a driver makes
 _ROUNDS = 16  # whose numbers are computed, and so many iterations of each loop inside
 _MOMENTS = 32  # of one release in a round, at most
 _TELLING = 16  # rows; shorter arrays may have a leaf's shape by chance
 # what depends on more than its operands, or on the run's key itself
 _UNKNOWN = ("random_bits", "random_gamma", "private_release", "axis_index")
-_AGAIN = ("so with one noise, and their difference has none: count on between them, derive a key "
-          "for each by jax.random.fold_in, or describe each in a part of its own of a Sequence.")
 
 
 class Rows(NamedTuple):
@@ -100,14 +99,12 @@ class Value(NamedTuple):
 
     Attributes:
       label: what of the data or of the key it holds; None if it is clean.
-      varies: the loops in whose iterations it may differ.
       origin: a number of how it is computed; equal ones are of equal values.
       counted: its value as a function of the moment, where that is all it depends on; of keys, if
         the run's key were another one.
     """
 
     label: Label = None
-    varies: frozenset[Any] = frozenset()
     origin: Any = None
     counted: Counted | None = None
 
@@ -120,7 +117,6 @@ class _Release(NamedTuple):
       settings: the numbers of its description.
       key: its key.
       number: its number.
-      decided: the loops in which predicates that decide whether it is made may differ.
       occurs: whether it is made, as a function of the moment; None if not known.
       loops: the loops that it is in, outer ones first.
       branches: numbers of the branches that it is in, by their conditional.
@@ -132,7 +128,6 @@ class _Release(NamedTuple):
     settings: list[Value]
     key: Value
     number: Value
-    decided: frozenset[Any]
     occurs: Counted | None
     loops: tuple[Any, ...]
     branches: dict[Any, int]
@@ -183,10 +178,8 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
         flow = _Flow(rows)
         arguments = [Value(Key(), origin="key",
                            counted=_another_key(str(jax.random.key_impl(key))))]
-        # a leaf of the state that every round hands on as it is says nothing about the round
-        arguments += [Value(None, frozenset() if x is y else frozenset([ROUNDS]), ("state", k),
-                            _count(k, x.aval.dtype) if k in counts else None)
-                      for k, (x, y) in enumerate(kept)]
+        arguments += [Value(None, ("state", k), _count(k, x.aval.dtype) if k in counts else None)
+                      for k, (x, _) in enumerate(kept)]
         arguments += [Value(Rows(k, name), origin=name) for k, name in enumerate(names)]
         outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Where())
         after = {k: outs[k].counted or flow.going_on.get(outs[k].origin) for k in counts}
@@ -198,12 +191,12 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
             raise ValueError(f"update returns data past a release: state{path} is "
                              f"{_text(value.label)}. Only what a release function returns is "
                              "private: release it, or compute it from what is released.")
+    _check_apart(described)
     _check_settings(flow.releases, described, outs, rounds is not None)
-    states = _states(after, len(kept), _ROUNDS if rounds is None else min(rounds, _ROUNDS))
-    _check_loops(flow.releases, rounds)
+    states, before = _states(after, len(kept), _ROUNDS if rounds is None else max(rounds, 2))
     spent = paths.index(".spent") if ".spent" in paths and rounds is not None else None
-    used = _check_counted(flow.releases, states, described, spent)
-    _check_folds(flow.folds, states, used)
+    used = _check_counted(flow.releases, before, states, described, spent)
+    _check_folds(flow.folds, before, used)
 
 
 class _Where(NamedTuple):
@@ -211,7 +204,6 @@ class _Where(NamedTuple):
 
     Attributes:
       under: the label of a predicate that decides whether it runs, if that is not clean.
-      decided: the loops in which such predicates may differ.
       loops: the loops that it is in.
       branches: as of a `_Release`.
       occurs: as of a `_Release`.
@@ -219,7 +211,6 @@ class _Where(NamedTuple):
     """
 
     under: Label = None
-    decided: frozenset[Any] = frozenset()
     loops: tuple[Any, ...] = ()
     branches: dict[Any, int] = {}  # noqa: RUF012
     occurs: Counted | None = lambda at: True
@@ -291,7 +282,7 @@ class _Flow:
             number = values[-1] if name == "random_fold_in" else self.constant(
                 math.prod(params["shape"]) - 1)
             self.folds.append((values[0], number, where.loops, programs.line(e)))
-        label, varies = self.label(e, values), frozenset().union(*(x.varies for x in values))
+        label = self.label(e, values)
         # of two calls of the host, or reads of what is written to, results may differ
         again = len(self.origins) if _calls_host(e) else None
         how = (name, again, *((x, _hashable(y)) for x, y in params.items()),
@@ -301,7 +292,7 @@ class _Flow:
         if name == "select_n" and len(moving) == 1:
             self.going_on["computed", origin, 0] = moving[0].counted
         labels = [x.label for x in values] if name in _SAME else [label] * len(e.outvars)
-        return [Value(x, varies, ("computed", origin, k), now)
+        return [Value(x, ("computed", origin, k), now)
                 for k, (x, now) in enumerate(zip(labels, counted, strict=True))]
 
     def label(self, e: Any, values: list[Value]) -> Label:
@@ -347,17 +338,15 @@ class _Flow:
         settings = [next(traced) if x is None else self.constant(x)
                     for x in e.params["described"].known]
         self.releases.append(_Release(
-            e.params["described"], settings, key, number, where.decided, where.occurs, where.loops,
+            e.params["described"], settings, key, number, where.occurs, where.loops,
             where.branches, tuple(x.origin for x in values), line))
-        varies = frozenset().union(*(x.varies for x in values), where.decided)
-        return [Value(None, varies, (id(x), where.path)) for x in e.outvars]
+        return [Value(None, (id(x), where.path)) for x in e.outvars]
 
     def cond(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
         which, *rest = values
         branches = []
         for number, program in enumerate(e.params["branches"]):
             here = where.inside(e, under=where.under or _read(which.label, e),
-                                decided=where.decided | which.varies,
                                 occurs=_both(where.occurs, which.counted, number),
                                 branches=where.branches | {(id(e), where.path): number})
             branches.append(self.inner(program, rest, here))
@@ -389,8 +378,8 @@ class _Flow:
         first, second = p["num_consts"], p["num_consts"] + p["num_carry"]
         constants, carry = values[:first], values[first:second]
         depth, computed = len(where.loops) + 1, list[Counted | None]()
-        slices = [Value(_sliced(x.label, e), x.varies | {token}, (token, "slice", k),
-                        _slice(x.counted, depth, p["length"] - 1 if p["reverse"] else None))
+        last = p["length"] - 1 if p["reverse"] else None
+        slices = [Value(_sliced(x.label, e), (token, "slice", k), _slice(x.counted, depth, last))
                   for k, x in enumerate(values[second:])]
         body, mark = p["jaxpr"], len(self.releases)
         start = carry
@@ -405,17 +394,17 @@ class _Flow:
             after = [_carried(old, x, e) for old, x in zip(carry, outs[:len(carry)], strict=True)]
             if after == carry:
                 computed += [x.counted for x in outs]
-                stacked = [Value(_sliced(x.label, e), x.varies | {token})
-                           for x in outs[len(carry):]]
+                stacked = [Value(_sliced(x.label, e), (token, "stacked", k))
+                           for k, x in enumerate(outs[len(carry):])]
                 return [x._replace(counted=_last(y.counted, depth, p["length"])) for x, y in zip(
-                    _left(token, carry), carry, strict=True)] + _left(token, stacked)
+                    _left(token, carry), carry, strict=True)] + stacked
             carry = after
 
 
 def _moving(token: Any, carry: list[Value], arguments: Sequence[Any],
             results: Sequence[Any]) -> list[Value]:
     """The carries of a loop; those that its body changes differ from iteration to iteration."""
-    return [x if before is after else Value(x.label, x.varies | {token}, (token, "carry", k))
+    return [x if before is after else Value(x.label, (token, "carry", k))
             for k, (x, before, after) in enumerate(zip(carry, arguments, results, strict=False))]
 
 
@@ -425,13 +414,12 @@ def _carried(old: Value, new: Value, e: Any) -> Value:
         label = new.label
     else:
         label = _join([_read(old.label, e), _read(new.label, e)], None)
-    return Value(label, old.varies | new.varies, old.origin,
-                 None if new.counted is None else old.counted)
+    return Value(label, old.origin, None if new.counted is None else old.counted)
 
 
 def _left(token: Any, values: list[Value]) -> list[Value]:
     """The results of a loop."""
-    return [Value(x.label, x.varies, (token, "result", k) if token in x.varies else x.origin)
+    return [Value(x.label, (token, "result", k) if x.origin == (token, "carry", k) else x.origin)
             for k, x in enumerate(values)]
 
 
@@ -440,7 +428,7 @@ def _joined(values: Sequence[Value], e: Any, origin: Any) -> Value:
     labels = {x.label for x in values[1:]}
     same = values[0].label is None and len(labels) == 1
     label = labels.pop() if same else _join([x.label for x in values], e)
-    return Value(label, frozenset().union(*(x.varies for x in values)), origin)
+    return Value(label, origin)
 
 
 def _join(labels: Sequence[Label], e: Any) -> Label:
@@ -498,14 +486,14 @@ def _check_branches(e: Any) -> None:
                          "would tell: return what was released, and print it after that.")
 
 
-def _check_folds(folds: list[Any], states: list[tuple[int, ...]], used: set[Any]) -> None:
+def _check_folds(folds: list[Any], before: dict[int, tuple[int, ...]], used: set[Any]) -> None:
     """Refuses keys that those of releases are derived by, `release_keys.Keys`.
 
     Noise that is drawn under them again is not independent of what is released. Of a number that
     is not known here, that is seen by the key: it must be another one than those of releases.
     """
     for key, number, loops, line in folds:
-        for _, at in _moments(states, loops):
+        for _, at in _moments(before, loops):
             if number.counted is None:
                 again = key.counted is None or not used.isdisjoint(_words(key, at))
             else:
@@ -517,38 +505,21 @@ def _check_folds(folds: list[Any], states: list[tuple[int, ...]], used: set[Any]
                                  "jax.random.fold_in(key, 1).")
 
 
-def _check_loops(releases: list[_Release], rounds: int | None) -> None:
-    """Refuses releases whose key and number are the same in all iterations, or begin anew."""
-    for place, one in enumerate(releases):
-        changes = one.key.varies | one.number.varies
-        # whether decisions make up for that is known where numbers are compared
-        if None not in (one.occurs, one.number.counted, one.key.counted):
-            changes |= one.decided
-        for loop in (*([] if rounds == 1 else [ROUNDS]), *one.loops):
-            if loop not in changes:
-                what = "every round" if loop is ROUNDS else "every iteration of a loop"
-                raise ValueError(f"update makes a release ({one.line}) with the same key and "
-                                 f"number in {what}, so with one noise: the difference of two has "
-                                 "none. Count on: number it by state.spent, and by the loop's "
-                                 "counter.")
-        for other in releases[:place]:
-            # the same release, computed again for a derivative, is no second one
-            if _exclusive(one, other) or one.operands == other.operands or (
-                    (one.stream, one.key.origin) != (other.stream, other.key.origin)):
-                continue
-            # both count anew in loops of their own, as two runs inside a round do
-            anew = one.loops != other.loops and one.number.varies <= set(one.loops) and (
-                other.number.varies <= set(other.loops))
-            if anew or one.number.origin == other.number.origin:
-                raise ValueError(f"update makes two releases ({other.line}, {one.line}) of one "
-                                 f"description under one key, {_AGAIN}")
+def _check_apart(described: Any) -> None:
+    """Refuses parts that are charged as if they read other rows each, since all get all rows."""
+    parts = getattr(described, "parts", ())
+    for part in parts if isinstance(parts, tuple) else ():
+        _check_apart(part)
+        if isinstance(described, Parallel) and 0 < part.records() < described.records():
+            raise ValueError("mechanism(hyper) is a Parallel of parts that read samples of the "
+                             "data, and update hands each of them all rows: make it a Sequence.")
 
 
 def _check_settings(releases: list[_Release], described: Any, outs: list[Value],
                     counted: bool) -> None:
     """Refuses releases of other descriptions than those that are charged, in any program.
 
-    Numbers are the same if they are computed alike, or are equal ones that no round changes. A
+    Numbers are the same if they are computed alike, or are equal constants. A
     count of rounds that is traced, not `counted`, leaves structures to `watch`.
     """
     parts = described.answered()
@@ -569,36 +540,48 @@ def _check_settings(releases: list[_Release], described: Any, outs: list[Value],
 def _same(one: Value, other: Value) -> bool:
     if one.origin == other.origin:
         return True
-    if None in (one.counted, other.counted) or one.varies or other.varies:
-        return False
+    known = all(x.counted is not None and (np.isscalar(x.origin) or x.origin[0] == "array")
+                for x in (one, other))
     # but for rounding to float32
-    return bool(np.allclose(*(x.counted((0,)) for x in (one, other)), rtol=1e-6, atol=0.0))
+    return known and bool(np.allclose(one.counted(()), other.counted(()), rtol=1e-6, atol=0.0))
 
 
-def _states(after: dict[int, Counted], size: int, rounds: int) -> list[tuple[int, ...]]:
-    """The counts of the state before each of the first rounds, and after them; all begin at 0."""
+def _states(after: dict[int, Counted], size: int,
+            rounds: int) -> tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]]]:
+    """The counts of the state from the first round on, and those before rounds that are compared.
+
+    All begin at 0. If they grow evenly, every 16th of 256 rounds is compared with the first 16 too.
+    """
+    def following(state: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(int(after[k]((state,))) if k in after else 0 for k in range(size))
+
     states = [(0,) * size]
-    for _ in range(rounds):
-        states.append(tuple(int(after[k]((states[-1],))) if k in after else 0
-                            for k in range(size)))
-    return states
+    while len(states) <= min(rounds, _ROUNDS):
+        states.append(following(states[-1]))
+    before, step = dict(enumerate(states[:-1])), states[1]
+    for t in range(2 * _ROUNDS, min(rounds, _ROUNDS**2), _ROUNDS):
+        now, then = (tuple(number * x for x in step) for number in (t, t + 1))
+        if following(now) == then and states[-1] == tuple(_ROUNDS * x for x in step):
+            before[t] = now
+    return states, before
 
 
-def _moments(states: list[tuple[int, ...]],
+def _moments(before: dict[int, tuple[int, ...]],
              loops: tuple[Any, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """The first rounds, and of each the counts and the first iterations of loops."""
-    for t, state in enumerate(states[:-1]):
+    """Rounds, and of each the counts and the first iterations of loops."""
+    for t, state in before.items():
         iterations = itertools.product(*(range(max(1, min(x[-1], _ROUNDS))) for x in loops))
         yield from ((t, (state, *x)) for x in itertools.islice(iterations, _MOMENTS))
 
 
-def _check_counted(releases: list[_Release], states: list[tuple[int, ...]], described: Any,
-                   spent: int | None) -> set[Any]:
-    """Refuses two releases of the first rounds with one key and one number, and uncharged ones.
+def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
+                   states: list[tuple[int, ...]], described: Any, spent: int | None) -> set[Any]:
+    """Refuses two releases with one key and one number, and uncharged ones.
 
     Args:
       releases: of a round.
-      states: counts before these rounds, and after them.
+      before: the counts before rounds, by their number.
+      states: those from the first round on.
       described: the mechanism that is charged.
       spent: which of the counts a statement charges by; None if that is not known.
 
@@ -606,20 +589,21 @@ def _check_counted(releases: list[_Release], states: list[tuple[int, ...]], desc
       The keys of these releases.
     """
     met, made = dict[Any, Any](), Counter[Any]()
-    limits = {} if spent is None else made_releases.charged(described, described.releases())
+    limits = {} if spent is None else {
+        (x.kind, x.place): x.releases() for x in described.answered()}
     for one in releases:
         derived = one.key.origin != "key"
-        if one.number.counted is None or (one.key.counted is None and one.key.varies) or (
-                derived and (one.occurs is None or spent is None)):
-            if not derived and any(x[-1] == 0 for x in one.loops):
-                continue  # in a loop of unknown length
+        if None in (one.number.counted, one.key.counted) or (
+                derived and (one.occurs is None or spent is None)) or not all(
+                    x[-1] for x in one.loops):
             raise ValueError(f"update makes a release ({one.line}) whose number or key is computed "
-                             "of more than counts, so that it may have one noise with others, or "
-                             "not be charged: number it by state.spent, which is to grow in every "
-                             "round by the number of its releases.")
+                             "of more than counts, or in a loop of unknown length, so that it may "
+                             "have one noise with others, or not be charged: number it by "
+                             "state.spent, which is to grow in every round by its releases, and by "
+                             "the counter of a scan.")
         # iterations that are not looked at are as many as those that are
         times = math.prod(max(x[-1] / _ROUNDS, 1) for x in one.loops)
-        for t, at in _moments(states, one.loops):
+        for t, at in _moments(before, one.loops):
             if one.occurs is not None and not one.occurs(at):
                 continue
             keys, numbers = _words(one.key, at), np.ravel(one.number.counted(at)).tolist()
@@ -630,15 +614,14 @@ def _check_counted(releases: list[_Release], states: list[tuple[int, ...]], desc
                 if last != here and not (last[:2] == here[:2] and _exclusive(one, other)):
                     raise ValueError(f"update makes two releases number {use[-1]} of one "
                                      f"description under one key, in rounds {last[0]} and {t} "
-                                     f"({one.line}), {_AGAIN}")
+                                     f"({one.line}), so with one noise, and their difference has "
+                                     "none: count on between them, or describe each in a part of "
+                                     "its own of a Sequence.")
                 if other is one and one.occurs is not None:
                     made[t, one.stream] += times * (0 <= use[-1] < limits.get(one.stream, 0))
-    for t, after in enumerate(states[1:] if limits else []):
-        charged = made_releases.charged(described, after[spent])
-        for stream in limits:
-            count = sum(made[k, stream] for k in range(t + 1))
-            if count > charged.get(stream, 0):
-                raise made_releases.not_charged(count, stream, after[spent], charged)
+    for t, stream in itertools.product(range(1, len(states)), limits):  # after t rounds
+        count = sum(made[k, stream] for k in range(t))
+        made_releases.check_count(count, stream, described, states[t][spent])
     return {use[1] for use in met}
 
 
@@ -648,8 +631,6 @@ def _exclusive(one: _Release, other: _Release) -> bool:
 
 def _words(key: Value, at: tuple[int, ...]) -> list[Any]:
     """A key that is compared, of every lane of a vmap."""
-    if key.counted is None:
-        return [key.origin]
     with jax.ensure_compile_time_eval():
         words = np.asarray(jax.random.key_data(key.counted(at)))
     return [x.tobytes() for x in words.reshape(-1, words.shape[-1])]

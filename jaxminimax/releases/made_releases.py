@@ -116,32 +116,29 @@ def check_charge(releases: list[Made], described: Any, spent: int) -> None:
         description than are charged after `spent`.
     """
     jax.effects_barrier()
-    numbers = {(one.kind, one.place): jax.tree.leaves(one) for one in described.answered()}
+    charged = {(one.kind, one.place): jax.tree.leaves(one) for one in described.answered()}
     for _, kind, place, _, settings in releases:
         # but for rounding to float32
-        if not np.allclose(settings, numbers[kind, place], rtol=1e-6, atol=0.0):
+        if not np.allclose(settings, charged[kind, place], rtol=1e-6, atol=0.0):
             raise ValueError(f"update releases a description (kind {kind}, place {place}) with "
                              "other settings than the one of mechanism(hyper) that is charged for "
                              "it: release the parts of mechanism(hyper) as they are.")
     check_apart(releases)
-    counted = charged(described, spent)
     for stream, count in Counter(one[1:3] for one in releases).items():
-        if count > counted.get(stream, 0):
-            raise not_charged(count, stream, spent, counted)
+        check_count(count, stream, described, spent)
 
 
-def charged(described: Any, spent: int) -> dict[tuple[int, int], int]:
-    """Returns how many releases of every stream a run that stops at `spent` is charged for."""
+def check_count(count: float, stream: tuple[int, int], described: Any, spent: int) -> None:
+    """Refuses more releases of a kind and a place than a run that stops at `spent` is charged for.
+
+    Raises:
+      ValueError: naming both numbers.
+    """
     begun = described.truncated(spent)
-    return {} if begun is None else {
+    charged = {} if begun is None else {
         (one.kind, one.place): one.releases() for one in begun.answered()}
-
-
-def not_charged(count: float, stream: tuple[int, int], spent: int,
-                counted: dict[tuple[int, int], int]) -> ValueError:
-    """The error for more releases of a stream than are `charged`."""
-    kind, place = stream
-    return ValueError(f"update made {count:g} releases of one description (kind {kind}, place "
-                      f"{place}), and a run that stops here, with spent = {spent}, is charged for "
-                      f"{counted.get(stream, 0)}: count every release in the state's spent, and "
-                      "state the releases of a round by Sequence(in_turn=True, each=...).")
+    if count > (number := charged.get(stream, 0)):
+        raise ValueError(f"update made {count:g} releases of one description (kind {stream[0]}, "
+                         f"place {stream[1]}), and a run that stops here, with spent = {spent}, is "
+                         f"charged for {number}: count every release in the state's spent, and "
+                         "state the releases of a round by Sequence(in_turn=True, each=...).")

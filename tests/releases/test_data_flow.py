@@ -584,6 +584,9 @@ def counted_by(count, number=lambda state: state.spent % 5):
 TWICE = {
     "a count that is hidden": counted_by(
         lambda s, new: s.spent + 1 + (0 * new.z.w[0]).astype(jnp.int32)),
+    "a loop of unknown length": lambda key, s, d, h, p: s._replace(spent=s.spent + 3, z=(
+        jax.lax.while_loop(lambda c: c[0] < 3 + 0 * s.spent, lambda c: (c[0] + 1, released(
+            key, s, d, h, p, number=s.spent + c[0] // 2, z=c[1])), (0, s.z))[1])),
     "a count that begins anew": counted_by(lambda s, new: jnp.where(s.spent > 3, 0, s.spent + 1),
                                            lambda s: s.spent),
     "a count that something released holds up": counted_by(lambda s, new: jnp.where(
@@ -641,6 +644,36 @@ TWICE = {
         lambda key, t: jax.random.fold_in(jax.random.fold_in(key, t), 1)),
     "points that the host tells a jit": told_by_the_host,
 }
+
+
+def test_a_number_that_begins_anew_after_many_rounds_is_refused():
+    """As that of a step within an epoch."""
+    update = numbered(lambda t: t % 100)
+    traced(update, hyper_of(iterations=100))
+    with pytest.raises(ValueError, match="one noise"):
+        traced(update, hyper_of(iterations=120))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loop_of_ones_own_is_refused_whose_rounds_have_one_number(count):
+    with pytest.raises(ValueError, match="one noise"):
+        traced(numbered(lambda t: 0), hyper_of(iterations=count))
+
+
+def test_parts_that_are_charged_as_if_each_read_other_rows_are_refused():
+    def update(key, state, data, hyper, problem):
+        g, h = (noisy_operator(key, part, state.spent // 2, problem, state.z, data)
+                for part in apart(hyper).parts)
+        return moved(state, jax.tree.map(jnp.add, g, h), count=2)
+
+    def apart(hyper):
+        return jmm.Parallel(parts=(mechanism(hyper),) * 2, in_turn=True)
+
+    module = algorithm(update)
+    module.mechanism = apart
+    with pytest.raises(ValueError, match="make it a Sequence"):
+        jax.eval_shape(lambda key: jmm.round(
+            key, jmm.sgda.init(Z, HYPER), DATA, HYPER, module, GAME), jax.random.key(1))
 
 
 @pytest.mark.parametrize("name", TWICE)
@@ -814,6 +847,7 @@ HONEST = {
     "counts of a loop, in the state": lambda key, s, d, h, p: numbers_in_a_carry(key, s, d, h, p),
     "a key apart, folded by what was released": scaled_by(lambda k, s, d: jax.random.normal(
         jax.random.fold_in(jax.random.fold_in(k, 1), s.z.w[0].astype(jnp.int32)))),
+    "a number of a table": numbered(lambda t: jnp.arange(10)[t]),
     "a description as an argument of a jit": lambda key, s, d, h, p: moved(s, jax.jit(
         lambda m: noisy_operator(key, m, s.spent, p, s.z, d))(mechanism(h))),
     "two descriptions in branches": lambda key, s, d, h, p: moved(s, jax.lax.cond(
