@@ -116,7 +116,7 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
     seen: list[Seen] = []
     here: list[Any] = []  # the program of the round
 
-    def traced(key: jax.Array, state: Any, data: PyTree) -> tuple[Any, list[PyTree]]:
+    def traced(key: jax.Array, state: Any, data: PyTree) -> tuple[Any, list[PyTree], list[Any]]:
         trace, token = _program(), _SEEN.set([])
         here.append(trace)
         try:
@@ -124,14 +124,17 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
             seen.extend(_SEEN.get() or [])
         finally:
             _SEEN.reset(token)
+        described = algorithm.mechanism(hyper)
         if seen:  # else all of them are in a program that was traced before
-            _check(seen, algorithm.mechanism(hyper), algorithm.mechanism(hyper), trace)
-        return state, [x.value for x in seen if x.trace == trace]
+            _check(seen, described, algorithm.mechanism(hyper), trace)
+        # with which `data_flow` compares those of releases
+        numbers = jax.tree.leaves(list(described.answered()))
+        return state, [x.value for x in seen if x.trace == trace], numbers
 
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(key, state, data)
     rounds = None if isinstance(hyper.iterations, jax.core.Tracer) else int(hyper.iterations)
-    data_flow.check(program, key, data, state, shapes[0], rounds)
-    new, values = jax.tree.unflatten(jax.tree.structure(shapes), jax.core.eval_jaxpr(
+    data_flow.check(program, key, data, state, shapes[0], rounds, algorithm.mechanism(hyper))
+    new, values, _ = jax.tree.unflatten(jax.tree.structure(shapes), jax.core.eval_jaxpr(
         program.jaxpr, program.consts, *jax.tree.leaves((key, state, data))))
     seen = [x._replace(value=values.pop(0)) if x.trace == here[0] else x for x in seen]
     if outer is not None:  # a run inside a round
