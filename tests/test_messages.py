@@ -356,17 +356,16 @@ PRINTED = {
         'clip!r | memory!r | rows | strategy!r'),
     "mechanism": (
         "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS | TOGETHER"
-        ' | _LONGEST | _MOST_LEAVES | bands | batch | clip!r | description.MOST_STEPS | enough'
-        ' | exact!r | inner_steps(self, parts) | min(self.sizes) | most'
-        ' | n | name | neighbours!r | noise.MOST_INDICES | of.bands | parameters | parts'
-        ' | phase + 1 | population | query.sampling!r | releases | repeat.parts | rows'
-        ' | sampling!r | sampling.rows_read(query.population) | self!r | self.adaptive!r'
-        ' | self.alone!r | self.anchor.bands | self.anchor.clip!r | self.anchor.population'
-        ' | self.anchor.sampling!r | self.bands | self.capacity | self.clip!r'
-        ' | self.difference.population | self.each!r | self.in_turn | self.joint!r'
-        ' | self.lipschitz!r | self.modulus!r | self.most | self.parts | self.parts!r'
-        ' | self.phases | self.prox!r | self.quantile!r | self.rate!r | self.replacement!r'
-        ' | self.sampling!r | self.steps | sizes!r | steps | times | value!r | x!r | z!r'),
+        " | _LONGEST | _MOST_LEAVES | bands | batch | clip!r | description.MOST_STEPS"
+        " | enough | exact!r | inner_steps(self, parts) | min(self.sizes) | most | n | name"
+        " | neighbours!r | noise.MOST_INDICES | of.bands | parameters | parts | phase + 1"
+        " | population | query.sampling!r | releases | repeat.parts | rows | sampling!r"
+        " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.alone!r"
+        " | self.bands | self.capacity | self.clip!r | self.each!r | self.in_turn"
+        " | self.joint!r | self.lipschitz!r | self.modulus!r | self.most | self.parts"
+        " | self.parts!r | self.phases | self.prox!r | self.quantile!r | self.rate!r"
+        " | self.replacement!r | self.sampling!r | self.steps | sizes!r | steps | times"
+        " | value!r | x!r | z!r"),
     "metrics": (
         '[a.shape for a in arrays] | player'),
     "noise": (
@@ -388,17 +387,17 @@ PRINTED = {
         " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r"
         " | name | reach!r | rows | shape | shares!r | wanted"),
     "releases": (
-        "2 ** 32 // _KINDS | _AGAIN | _KINDS - 1 | _text(label) | _text(value.label)"
-        " | _text(where.under) | answers | axes | by | clip!r | count | data_argument!r"
-        " | described | described(mechanism)[0]!r | e.primitive.name | each.shape[2:]"
-        " | error | jnp.result_type(group) | jnp.result_type(spent)"
-        " | jnp.result_type(v) | jnp.shape(v) | kind | limit | line | losses.shape[2:]"
+        "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(value.label)"
+        " | _text(where.under) | answers | axes | by | clip!r | data_argument!r | described"
+        " | described(mechanism)[0]!r | e.primitive.name | each.shape[2:] | error"
+        " | jnp.result_type(group) | jnp.result_type(spent) | jnp.result_type(v)"
+        " | jnp.shape(v) | kind | last[0] | limit | line | losses.shape[2:]"
         " | mechanism.kind!r | mechanism.place | mechanism.population | name | named"
-        " | num_coordinates | number | one.line | opened.data.described | other.line"
-        " | other[0] | p | path | place | place[1] | programs.line(e)"
-        " | programs.line(equation) | promised!r | query.clip!r | query.groups!r"
-        " | query.smooth!r | release | rows | settings | shape | size | spent | t | true!r"
-        " | unwritten.pop() | use[1] | what | which!r | x.primitive.name"),
+        " | num_coordinates | number | one.line | opened.data.described | p | path | place"
+        " | place[1] | programs.line(e) | programs.line(equation) | promised!r"
+        " | query.clip!r | query.groups!r | query.smooth!r | release | rows | settings"
+        " | shape | size | spent | stream[0] | stream[1] | t | true!r | unwritten.pop()"
+        " | use[-1] | what | which!r | x.primitive.name"),
     "tables": (
         "' '.join(inline) | ' '.join(sorted(taken)) | ' '.join(unknown)"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"

@@ -266,7 +266,7 @@ class _Flow:
             results = self.inner(program, values, where.inside(e))
             if not name.startswith("custom_"):
                 return results
-            # a rule for derivatives, of whoever derives the round, may read all operands
+            # a rule for derivatives, of anyone who derives the round, may read all operands
             label = self.label(e, values)
             return [x if label is None else x._replace(label=label) for x in results]
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
