@@ -136,7 +136,7 @@ class _Release(NamedTuple):
 
     @property
     def stream(self) -> tuple[int, int]:
-        """That of its keys."""
+        """The stream of its keys."""
         return self.described.stream
 
 
@@ -336,7 +336,7 @@ class _Flow:
         number = operands.number[0] if operands.number else self.constant(e.params["number"])
         traced = iter(operands.settings)
         settings = [next(traced) if x is None else self.constant(x)
-                    for x in e.params["described"].known]
+                    for x in e.params["described"].numbers]
         self.releases.append(_Release(
             e.params["described"], settings, key, number, where.occurs, where.loops,
             where.branches, tuple(x.origin for x in values), line))
@@ -540,10 +540,10 @@ def _check_settings(releases: list[_Release], described: Any, outs: list[Value],
 def _same(one: Value, other: Value) -> bool:
     if one.origin == other.origin:
         return True
-    known = all(x.counted is not None and (np.isscalar(x.origin) or x.origin[0] == "array")
+    constant = all(x.counted is not None and (np.isscalar(x.origin) or x.origin[0] == "array")
                 for x in (one, other))
     # but for rounding to float32
-    return known and bool(np.allclose(one.counted(()), other.counted(()), rtol=1e-6, atol=0.0))
+    return constant and bool(np.allclose(one.counted(()), other.counted(()), rtol=1e-6, atol=0.0))
 
 
 def _states(after: dict[int, Counted], size: int,
@@ -575,7 +575,8 @@ def _moments(before: dict[int, tuple[int, ...]],
 
 
 def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
-                   states: list[tuple[int, ...]], described: Any, spent: int | None) -> set[Any]:
+                   states: list[tuple[int, ...]], described: Any,
+                   charged_by: int | None) -> set[Any]:
     """Refuses two releases with one key and one number, and uncharged ones.
 
     Args:
@@ -583,18 +584,18 @@ def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
       before: the counts before rounds, by their number.
       states: those from the first round on.
       described: the mechanism that is charged.
-      spent: which of the counts a statement charges by; None if that is not known.
+      charged_by: which of the counts a statement charges by; None if that is not known.
 
     Returns:
       The keys of these releases.
     """
-    met, made = dict[Any, Any](), Counter[Any]()
-    limits = {} if spent is None else {
+    met, counts = dict[Any, Any](), Counter[Any]()
+    limits = {} if charged_by is None else {
         (x.kind, x.place): x.releases() for x in described.answered()}
     for one in releases:
         derived = one.key.origin != "key"
         if None in (one.number.counted, one.key.counted) or (
-                derived and (one.occurs is None or spent is None)) or not all(
+                derived and (one.occurs is None or charged_by is None)) or not all(
                     x[-1] for x in one.loops):
             raise ValueError(f"update makes a release ({one.line}) whose number or key is computed "
                              "of more than counts, or in a loop of unknown length, so that it may "
@@ -618,10 +619,10 @@ def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
                                      "none: count on between them, or describe each in a part of "
                                      "its own of a Sequence.")
                 if other is one and one.occurs is not None:
-                    made[t, one.stream] += times * (0 <= use[-1] < limits.get(one.stream, 0))
+                    counts[t, one.stream] += times * (0 <= use[-1] < limits.get(one.stream, 0))
     for t, stream in itertools.product(range(1, len(states)), limits):  # after t rounds
-        count = sum(made[k, stream] for k in range(t))
-        made_releases.check_count(count, stream, described, states[t][spent])
+        count = sum(counts[k, stream] for k in range(t))
+        made_releases.check_count(count, stream, described, states[t][charged_by])
     return {use[1] for use in met}
 
 
@@ -686,7 +687,7 @@ def _iterated(start: Counted | None, computed: list[Counted | None], k: int,
 
 
 def _last(carry: Counted | None, depth: int, length: int) -> Counted | None:
-    """What a carry of the scan at this depth is after its last iteration."""
+    """The value of a carry of the scan at this depth after its last iteration."""
     return carry and (lambda at: [carry((*at[:depth], t)) for t in range(length + 1)][-1])
 
 

@@ -43,17 +43,17 @@ class Operands(NamedTuple):
 
 
 class Described(NamedTuple):
-    """What a `private_release` answers.
+    """The description that a `private_release` answers.
 
     Attributes:
       stream: of its keys: kind and place of its description.
       structure: of the description, with all that is no number.
-      known: its numbers, None for those that are operands.
+      numbers: of it, None for those that are operands.
     """
 
     stream: tuple[int, int]
     structure: Any
-    known: tuple[Any, ...]
+    numbers: tuple[Any, ...]
 
 
 def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spent: Any, /,
@@ -99,12 +99,13 @@ def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spen
         _INSIDE.reset(token)
     ends = [0, *itertools.accumulate(sizes)]
     counts = [sum(begin <= k < end for k in traced) for begin, end in itertools.pairwise(ends)]
-    known = tuple(None if isinstance(x, jax.core.Tracer) else x for x in jax.tree.leaves(mechanism))
+    numbers = tuple(None if isinstance(x, jax.core.Tracer) else x
+                    for x in jax.tree.leaves(mechanism))
     values = private_release().bind(
         *program.consts, *(sorts[k] for k in traced),
         program=program.jaxpr, operands=Operands(len(program.consts), *counts),
         described=Described((mechanism.kind, mechanism.place), jax.tree.structure(mechanism),
-                            known),
+                            numbers),
         number=None if isinstance(spent, jax.core.Tracer) else int(spent), mapped=False)
     return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
