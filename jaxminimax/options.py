@@ -95,8 +95,8 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
             help="batch size (expected, for Poisson sampling); needed unless full")
         add("--iterations", type=int, required=True,
             help="rounds; extragradient, group_sgd, active_groups and group_oco make two releases "
-                 "in each; recursive: parts of the data, one release on each; recursive_sgda: "
-                 "releases on each part")
+                 "in each; recursive: parts of the data, one release on each; recursive_sgda and "
+                 "recursive_inner: releases on each part")
         add("--parts", type=int, default=1,
             help=f"of the data, {_those('parts')} only (default 1)")
         point = command.add_argument_group("proximal and recursive, where noise is over a "

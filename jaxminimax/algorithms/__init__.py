@@ -17,8 +17,8 @@ import typing
 from jaxminimax.base import public_names as _public_names
 
 __all__ = ["active_groups", "balanced_groups", "extragradient", "ftrl", "gda", "group_oco",
-           "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_sgda",
-           "sgda", "spider"]
+           "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_inner",
+           "recursive_sgda", "sgda", "spider"]
 
 ALGORITHMS: dict[str, typing.Any] = {name: importlib.import_module(f"{__name__}.{name}")
                                      for name in __all__}
