@@ -76,7 +76,7 @@ class Hyper:
     @property
     def iterations(self) -> int:
         """The number of rounds, those of T phases."""
-        return self.rounds * self.phase.iterations  # type: ignore[no-any-return]
+        return self.rounds * self.phase.iterations
 
 
 class State(NamedTuple):
@@ -204,7 +204,8 @@ def _certified(target: planning.Target, slack: float, solver: Any,
 
     planned = recursive.plan(target._replace(noise=lambda hyper: dataclasses.replace(
         hyper, query=target.noise(over(hyper)).phase.query)), slack=slack, solver=solver, **numbers)
-    return planned._replace(hyper=over(planned.hyper))
+    _, *promise = planned
+    return planning.Plan(over(planned.hyper), *promise)
 
 
 class Known(NamedTuple):
@@ -291,7 +292,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
 def _begun(z: Saddle, hyper: Hyper, t: Any) -> Any:
     """The inner algorithm's state before phase t."""
     phase = _phase(hyper, t)
-    if isinstance(phase.query, Resolvent) and phase.query.steps is not None:
+    if isinstance(phase.query, Resolvent) and isinstance(phase.query.steps, tuple):
         # on one part, as the inner algorithm describes itself
         query = dataclasses.replace(phase.query, steps=phase.query.steps[:1])
         phase = dataclasses.replace(phase, query=query)

@@ -163,7 +163,10 @@ def test_a_guarantee_falls_with_records_and_rises_with_the_noise_of_the_run(name
 
     def louder(hyper):  # the run has twice the noise that the target asks for
         quiet = jmm.calibrate(algorithm, hyper, 1.0, 1e-6)
-        calibrated.append(jax.tree.map(lambda x: 2 * x, quiet.query))
+        calibrated.append(quiet)
+        if hasattr(quiet, "phase"):
+            return dataclasses.replace(quiet, phase=dataclasses.replace(
+                quiet.phase, query=twice(quiet.phase.query)))
         losses = {"losses": dataclasses.replace(
             quiet.losses, noise_multiplier=2 * quiet.losses.noise_multiplier)} if hasattr(
                 quiet, "losses") else {}
@@ -222,7 +225,7 @@ def test_public_terms_raise_a_guarantee_but_no_noise_and_a_near_start_lowers_it(
 
 
 def clip_of(plan):
-    query = plan.hyper.query
+    query = getattr(plan.hyper, "phase", plan.hyper).query
     return query.bound if hasattr(query, "bound") else query.clip
 
 
