@@ -204,8 +204,7 @@ def _certified(target: planning.Target, slack: float, solver: Any,
 
     planned = recursive.plan(target._replace(noise=lambda hyper: dataclasses.replace(
         hyper, query=target.noise(over(hyper)).phase.query)), slack=slack, solver=solver, **numbers)
-    _, *promise = planned
-    return planning.Plan(over(planned.hyper), *promise)
+    return planning.Plan(over(planned.hyper), *planned[1:])
 
 
 class Known(NamedTuple):
