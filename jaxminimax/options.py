@@ -130,8 +130,8 @@ def _add_data(add: Callable[..., Any]) -> None:
         help="default: full for gda and groups, poisson for the others")
     add("--iterations", type=int, required=True,
         help="rounds; extragradient, group_sgd, active_groups and group_oco make two releases in "
-             "each; recursive: parts of the data, one release on each; recursive_sgda: releases on "
-             "each part")
+             "each; recursive: parts of the data, one release on each; recursive_sgda and "
+             "recursive_inner: releases on each part")
     add("--parts", type=int, default=1, help=f"of the data, {_those('parts')} only (default 1)")
     add("--parameters", type=int, default=mechanism.PARAMETERS, metavar="D",
         help="most numbers of a release, which the grid is charged for "

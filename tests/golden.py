@@ -101,6 +101,9 @@ def on_rows():
     yield "recursive_sgda", (jmm.recursive_sgda, jmm.recursive_sgda.Hyper(
         query=query(population=N // 2), base=0.1, diameter=4.0, rounds=2, inner=2),
         GAME, START, DATA)
+    yield "recursive_inner", (jmm.recursive_inner, jmm.recursive_inner.Hyper(
+        phase=jmm.optimistic.Hyper(query=query(population=N // 2), step=STEP, iterations=2),
+        base=0.1, inner=jmm.optimistic, rounds=2), GAME, START, DATA)
 
 
 def on_streams():

@@ -35,6 +35,7 @@ TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "plac
 SHARED = {f"algorithms/{name}.py" for name in (
     "planning", "recursion", "bounds")}
 FEED = {"observe_record"}  # of one algorithm, which another may use
+INNER = {"hyper.inner.update"}  # of the algorithm that another is made for
 ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run", "call_kept",
            "program", "_saved"}
@@ -153,7 +154,7 @@ def misplaced(source):
         getattr(y, "id", "") for z in (*x.args, *(k.value for k in x.keywords))
         for y in ast.walk(z)} and ast.unparse(x.func).split(".")[-1] == "update"]
     return [x.lineno for x in calls
-            if ast.unparse(x.func) not in {f"{name}.update" for name in ours}
+            if ast.unparse(x.func) not in {f"{name}.update" for name in ours} | INNER
             or [i for i, y in enumerate(x.args) if getattr(y, "id", "") == "data"] != [2]
             or any(getattr(k.value, "id", "") == "data" for k in x.keywords)]
 

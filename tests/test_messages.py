@@ -323,11 +323,12 @@ PRINTED = {
         ' | self.path | self.size | shares!r | stored[name]!r | t!r | value!r | what | wrong'
         ' | z!r'),
     "algorithms": (
-        "', '.join(GEOMETRIES) | diameter!r | dim!r | factories"
-        " | factories.removesuffix(' for each player') | geometry!r | hyper.losses.sizes"
-        ' | hyper.query.groups!r | hyper.query.sampling!r | hyper.query.sizes'
-        ' | math.isqrt(2 ** 30 - 1) | math.isqrt(2 ** 31 - 1) | name | player | population'
-        ' | query.sampling!r | radius!r'),
+        "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"
+        " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"
+        " | geometry!r | hyper.losses.sizes | hyper.query.groups!r | hyper.query.sampling!r"
+        " | hyper.query.sizes | hyper.rounds | math.isqrt(2 ** 30 - 1)"
+        " | math.isqrt(2 ** 31 - 1) | name | player | population | query.sampling!r"
+        " | radius!r | sorted(lengths)"),
     "audit": (
         '10 * (k + 1) | int(np.sum(differs)) | k | missing | pair!r | query.sampling!r | runs'
         ' | shapes[0] | shapes[1]'),

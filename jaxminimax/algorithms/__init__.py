@@ -14,8 +14,8 @@ import importlib
 import typing
 
 __all__ = ["active_groups", "balanced_groups", "extragradient", "ftrl", "gda", "group_oco",
-           "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_sgda",
-           "sgda"]
+           "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_inner",
+           "recursive_sgda", "sgda"]
 
 ALGORITHMS: dict[str, typing.Any] = {name: importlib.import_module(f"{__name__}.{name}")
                                      for name in __all__}

@@ -14,6 +14,7 @@ executes. Utility does.
 """
 
 import math
+import types
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple
 
@@ -250,7 +251,7 @@ def check_numbers(**numbers: Any) -> None:
 def check_given(numbers: dict[str, Any]) -> None:
     """Calls `check_numbers` of a plan's numbers, leaving out None, words, flags and objects."""
     check_numbers(**{name: x for name, x in numbers.items() if name not in _APART and not (
-        x is None or isinstance(x, str | bool) or callable(x))})
+        x is None or isinstance(x, str | bool | types.ModuleType) or callable(x))})
 
 
 # --- public terms ---

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jaxminimax.base.types import Algorithm, PyTree
-from jaxminimax.releases import data_flow, made_releases, release_operation
+from jaxminimax.releases import data_flow, made_releases, parts, release_operation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -65,12 +65,14 @@ def watched(function: Function | None = None, *, data_argument: str = "data",
 
     @functools.wraps(function)
     def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        mechanism, spent = parts.placed(mechanism, spent)
         seen = _SEEN.get()
         # a release that calls others is charged as one
         token = _SEEN.set(None)
         try:
-            value = release_operation.bind(function, data_argument, key, mechanism, spent, *args,
-                                           **how)
+            with parts.whole():
+                value = release_operation.bind(function, data_argument, key, mechanism, spent,
+                                               *args, **how)
         finally:
             _SEEN.reset(token)
         if seen is None:

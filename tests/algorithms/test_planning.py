@@ -39,6 +39,7 @@ CASES = [
     (jmm.proximal, dict(population=50, passes="many", **SMOOTH)),
     (jmm.recursive, dict(population=4000, **SMOOTH)),
     (jmm.recursive_sgda, dict(population=400, inner=20, **NUMBERS)),
+    (jmm.recursive_inner, dict(inner=jmm.optimistic, iterations=50, population=400, **SMOOTH)),
     (jmm.phased_erm, GROUPS),
     (jmm.group_oco, GROUPS),
     (jmm.group_sgd, dict(iterations=20, **GROUPS)),
@@ -114,6 +115,7 @@ NUMBERED = {
     "gda": (jmm.gda, dict(STEEP, modulus=0.5)),
     "extragradient": (jmm.extragradient, STEEP), "proximal": (jmm.proximal, STEEP),
     "recursive": (jmm.recursive, STEEP), "recursive_sgda": (jmm.recursive_sgda, UNIT),
+    "recursive_inner": (jmm.recursive_inner, dict(STEEP, inner=jmm.extragradient)),
     "optimistic": (jmm.optimistic, dict(STEEP, proved=True)),
     "optimistic, bilinear": (jmm.optimistic, dict(STEEP, proved=True, records=(1.0, 0.5))),
     "ftrl": (jmm.ftrl, UNIT), "group_oco": (jmm.group_oco, {}), "group_sgd": (jmm.group_sgd, {}),
@@ -162,7 +164,10 @@ def test_a_guarantee_falls_with_records_and_rises_with_the_noise_of_the_run(name
 
     def louder(hyper):  # the run has twice the noise that the target asks for
         quiet = jmm.calibrate(algorithm, hyper, 1.0, 1e-6)
-        calibrated.append(jax.tree.map(lambda x: 2 * x, quiet.query))
+        calibrated.append(quiet)
+        if hasattr(quiet, "phase"):
+            return dataclasses.replace(quiet, phase=dataclasses.replace(
+                quiet.phase, query=twice(quiet.phase.query)))
         losses = {"losses": dataclasses.replace(
             quiet.losses, noise_multiplier=2 * quiet.losses.noise_multiplier)} if hasattr(
                 quiet, "losses") else {}
@@ -223,7 +228,7 @@ def test_public_terms_raise_a_guarantee_but_no_noise_and_a_near_start_lowers_it(
 
 
 def clip_of(plan):
-    query = plan.hyper.query
+    query = getattr(plan.hyper, "phase", plan.hyper).query
     return query.bound if hasattr(query, "bound") else query.clip
 
 
