@@ -366,13 +366,14 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):
           delta: of the statement.
           **how: as of `jaxminimax.statement`, such as `unit` and `neighbours`.
         """
-        own = self._made
-        user = (_TICKETS, *(() if own.watched else (_ONE_POINT,)), *how.pop("assumed", ()))
-        stated = statement(own.release, own.settings, SimpleNamespace(spent=self._spent(state)),
-                           delta=delta, assumed=user, rows_each=identity.rows_each(own.data), **how)
+        own, spent = self._made, self._spent(state)
+        # the register was asked of every one of them
+        asked = own.watched and len(own.register.points) == spent
+        user = (_TICKETS, *(() if asked else (_ONE_POINT,)), *how.pop("assumed", ()))
+        stated = statement(own.release, own.settings, SimpleNamespace(spent=spent), delta=delta,
+                           assumed=user, rows_each=identity.rows_each(own.data), **how)
         code = _ADMITTED.format(journal=" with its journal" * own.register.has_journal)
-        return dataclasses.replace(stated, enforced=(*stated.enforced, code)
-                                   ) if own.watched else stated
+        return dataclasses.replace(stated, enforced=(*stated.enforced, code)) if asked else stated
 
     def _spent(self, state: Any) -> int:
         """Counts the releases that were made, or may have been."""

@@ -369,10 +369,10 @@ def test_a_vmap_over_rows_alone_is_refused():
     private = made()
     ticket = next(private.tickets(private.init(Z)))
     with pytest.raises(ValueError, match="vmap"):
-        jax.vmap(lambda rows: private.update(
+        jax.vmap(jax.jit(lambda rows: private.update(
             private_gradient.Ticket(number=ticket.number, key=ticket.key, data=rows,
                                     words=ticket.words, mark=ticket.mark),
-            private.init(Z), Z))(jnp.stack([X, X]))
+            private.init(Z), Z)))(jnp.stack([X, X]))
 
 
 @pytest.mark.slow
@@ -567,6 +567,29 @@ def test_host_rows_are_the_same_run():
         private.take(private.init(Z), 2)
 
 
+@pytest.mark.slow
+def test_rows_on_a_mesh_are_the_same_release():
+    key, mechanism = jmm.noise.secret_key(), described(jmm.Disjoint(batch=10))
+    data = jmm.placement.shard(X, jax.make_mesh((1,), ("data",)))
+    private = made(mechanism, key, data)
+    g, _ = updated(private)(next(private.tickets(private.init(Z))), private.init(Z), Z)
+    wanted = jax.jit(jmm.release, static_argnames="problem")(
+        key, mechanism, jnp.int32(0), PROBLEM, Z, X)
+    np.testing.assert_allclose(g.w, wanted.w, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_persons_are_records_and_the_statement_says_so():
+    owners = np.repeat(np.arange(N // 2), 2)
+    people = jmm.problems.by_person(X, owners, most=2)
+    mechanism = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, 1.0), population=N // 2,
+                                           noise_multiplier=Saddle(2.0, 2.0)), times=2)
+    private = made(mechanism, data=people, problem=jmm.problems.per_person(PROBLEM))
+    z, _ = trained(private, optax.chain(private, optax.sgd(0.1)))
+    assert np.isfinite(z.w).all()
+    assert private.statement(delta=1e-3).unit == "one person"
+
+
 # --- going on ---
 
 
@@ -581,13 +604,16 @@ def test_a_new_process_goes_on_from_the_state_to_the_bit(next_process, tmp_path)
         saver.save(tmp_path / "half", half)
     z, state = trained(private, optax.chain(private, optax.adam(0.1)), *half)
     next_process()
-    again = made(key=key)
+    again = made(key=key, watched=True)
     tx = optax.chain(again, optax.adam(0.1))
     with ocp.StandardCheckpointer() as saver:
         restored = saver.restore(tmp_path / "half", jax.tree.map(
             jnp.zeros_like, (Z, tx.init(Z))))
     assert same(trained(again, tx, *restored)[0], z)
-    assert again.statement(state, delta=1e-3).spent == 6
+    stated = again.statement(state, delta=1e-3)
+    assert stated.spent == 6
+    # of the first half, this process noted nothing
+    assert any("Every state was used at one point" in x for x in stated.assumed)
 
 
 @pytest.mark.slow
