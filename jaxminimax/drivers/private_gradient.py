@@ -67,10 +67,6 @@ class Spent(NamedTuple):
     Attributes:
       number: releases made before, int32 `[]`.
       clip: the next clip norms where they follow a quantile, else None.
-
-    Examples:
-        >>> jmm.drivers.private_gradient.Spent(number=0).clip is None
-        True
     """
 
     number: jax.typing.ArrayLike
@@ -96,7 +92,7 @@ class Ticket(metaclass=_Named):
       mark: of the transformation that it is for.
 
     Examples:
-        >>> jmm.drivers.private_gradient.Ticket(number=3, key=None, data=None, words=None, mark="")
+        >>> jmm.types.Ticket(number=3, key=None, data=None, words=None, mark="")  # by hand
         <a ticket of private_gradient...>
     """
 
@@ -218,8 +214,9 @@ class _Made:
         self.register.bind("rows", rows, "data set, or order of its rows")
         mark = fingerprint.mark(self.own, rows.encode(), self.marks.run.encode())
         root, hashed = point_keys.root_key(self.key, bytes.fromhex(mark)[:8])
-        self._ticket = dict(key=root if self.release.follows else self.key, mark=mark,
-                            words=np.asarray(jax.random.key_data(hashed)))
+        self._ticket: dict[str, Any] = dict(
+            key=root if self.release.follows else self.key, mark=mark,
+            words=np.asarray(jax.random.key_data(hashed)))
 
     def ticket(self, number: Any, rows: PyTree) -> "Ticket":
         """The ticket of a number."""
@@ -289,11 +286,11 @@ class _Made:
             self.entry.ledger.bind(self.entry, {fingerprint.ROUND: mark})
 
 
-class PrivateGradient(optax.GradientTransformationExtraArgs):
+class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
     """A `private_gradient`: `init` and `update` of optax, its tickets, and what it states.
 
     Examples:
-        >>> issubclass(jmm.drivers.private_gradient.PrivateGradient, tuple)  # as optax's are
+        >>> issubclass(jmm.types.PrivateGradient, tuple)  # as optax's transformations are
         True
     """
 
@@ -527,7 +524,7 @@ def _number(state: Any) -> int:
     if len(counts) != 1:
         raise ValueError(f"The state holds {len(counts)} states of private_gradient, and needs one:"
                          " give that of tx.init(params) or of the last tx.update.")
-    return int(counts[0].number)
+    return int(np.asarray(counts[0].number))
 
 
 @jax.custom_batching.custom_vmap
