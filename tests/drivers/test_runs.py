@@ -314,6 +314,28 @@ def test_a_run_that_stops_is_gone_on_with_bit_for_bit(tmp_path):
     assert again.statement == full.statement
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [True, np.True_])
+def test_a_callback_that_returns_true_ends_the_run_with_its_statement(answer, tmp_path):
+    ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=2.0, delta=1e-5)
+    settings = hyper()
+
+    def run(name, callback):
+        return jmm.fit(jmm.noise.secret_key(), START, dataset(), settings, jmm.sgda, PROBLEM,
+                       delta=1e-6, every=8, progress=False, ledger=ledger, name=name,
+                       callback=callback)
+
+    whole = run("whole", lambda state: (False, None, 1)[int(state.spent) // 8 % 3])
+    spent = 1 - ledger.remaining().share
+    ended = run("ended", lambda state: answer if state.spent == 16 else None)
+    assert (int(whole.state.spent), int(ended.state.spent)) == (40, 16)
+    assert (ended.statement.spent, ended.statement.allowed) == (16, 40)
+    # epsilon holds for any reason to end; the odometer is smaller
+    assert ended.statement.epsilon == whole.statement.epsilon
+    assert ended.statement.epsilon_if_stopped_by_looking < ended.statement.epsilon
+    assert 1 - ledger.remaining().share < 1.6 * spent
+
+
 SCRIPT = textwrap.dedent("""
     import os, signal, sys
     import jax, jax.numpy as jnp, numpy as np
