@@ -281,7 +281,8 @@ class _Made:
             raise ValueError("The operator closes over a number of the traced step, which may "
                              "change from call to call under one noise: make it a part of the "
                              "parameters.") from error
-        self.register.bind("round", mark, "operator, public term or shape of parameters")
+        what = "operator, public term, shape of parameters or setting of JAX"
+        self.register.bind("round", mark, what)
         if self.entry is not None:
             self.entry.ledger.bind(self.entry, {fingerprint.ROUND: mark})
 

@@ -756,6 +756,36 @@ def test_a_ledger_lets_a_run_go_on_by_its_journal_alone(tmp_path, next_process):
         made(cheap, key, ledger=ledger, name="loop")
 
 
+# --- switches of JAX ---
+
+SWITCHES = {"disable_jit": lambda: jax.disable_jit(), "x32": lambda: jax.enable_x64(False),
+            "strict promotion": lambda: jax.numpy_dtype_promotion("strict")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_switch_of_jax_leaves_the_releases_as_they_are(switch, next_process):
+    key = jmm.noise.secret_key()
+    first = alone(key=key)
+    wanted, _ = trained(first, optax.chain(first, optax.sgd(0.1)), Z.w, count=2)
+    next_process()
+    with SWITCHES[switch]():
+        private = alone(key=key)
+        w, state = trained(private, optax.chain(private, optax.sgd(0.1)), Z.w, count=2)
+    assert (w.dtype, int(state[0].number)) == (jnp.float32, 2)
+    np.testing.assert_allclose(w, wanted, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_debug_nans_is_refused_while_a_step_is_traced():
+    private = alone()
+    state, ticket = private.init(Z.w), next(private.tickets(private.init(Z.w)))
+    with jax.debug_nans(True), pytest.raises(ValueError, match="jax_debug_nans is on"):
+        updated(private)(ticket, state, Z.w)
+    with jax.debug_nans(True), pytest.raises(ValueError, match="jax_debug_nans is on"):
+        alone()
+
+
 # --- around it, and behind it ---
 
 

@@ -315,6 +315,28 @@ def test_a_run_that_stops_is_gone_on_with_bit_for_bit(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("switch", [jax.disable_jit, lambda: jax.enable_x64(False),
+                                    lambda: jax.numpy_dtype_promotion("strict")],
+                         ids=["disable_jit", "x32", "strict promotion"])
+def test_a_switch_of_jax_leaves_a_run_as_it_is(switch):
+    start, data = jax.tree.map(lambda x: np.asarray(x, np.float32), (START, dataset()))
+
+    def run():
+        return jmm.fit(jax.random.key(3), start, data, settings, jmm.sgda, PROBLEM, delta=1e-5,
+                       progress=False).state.z
+
+    settings = hyper(iterations=3)
+    wanted = run()
+    with switch():
+        chex.assert_trees_all_close(run(), wanted, atol=1e-6)
+
+
+def test_debug_nans_is_refused_by_fit():
+    with jax.debug_nans(True), pytest.raises(ValueError, match="jax_debug_nans is on"):
+        jmm.fit(jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [True, np.True_])
 def test_a_callback_that_returns_true_ends_the_run_with_its_statement(answer, tmp_path):
     ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=2.0, delta=1e-5)
