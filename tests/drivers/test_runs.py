@@ -12,10 +12,12 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
+from jaxminimax.algorithms import planning
 from jaxminimax.base import programs
 from jaxminimax.drivers import long_runs, many_runs
 from tests.helpers.lanes import rest_nightly
@@ -312,6 +314,22 @@ def test_a_run_that_stops_is_gone_on_with_bit_for_bit(tmp_path):
     again = go(tmp_path / "broken")  # nothing is left to do, and nothing is spent twice
     chex.assert_trees_all_equal(again.state, full.state)
     assert again.statement == full.statement
+
+
+@pytest.mark.slow
+def test_a_schedule_of_optax_is_a_step_and_its_function_alone_is_refused(tmp_path):
+    def run(step, **how):
+        settings = dataclasses.replace(hyper(iterations=4), step=Saddle(step, 0.1))
+        return jmm.fit(jax.random.key(3), START, dataset(), settings, jmm.sgda, PROBLEM, delta=1e-5,
+                       progress=False, **how).state.z
+
+    schedule = optax.linear_schedule(0.2, 0.0, 4)
+    ours = run(planning.Linear(scale=0.2, rounds=4.0))
+    for how in ({}, {"checkpoint": tmp_path / "run"}):
+        done = run(planning.FromOptax(schedule=schedule), **how)
+        chex.assert_trees_all_close(done, ours, atol=1e-6)
+    with pytest.raises(TypeError, match=r"hyper\.step\.w must be a number.*FromOptax"):
+        run(schedule)
 
 
 @pytest.mark.slow
