@@ -41,7 +41,7 @@ from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.drivers import fingerprint, long_runs, saved_runs
 from jaxminimax.drivers.point_register import Limits, Register, register
-from jaxminimax.mechanism import Query, Repeat, composed
+from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat, composed
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.releases import opening, point_keys, sums
@@ -192,9 +192,9 @@ class _Made:
                  watched: bool, journal: Any) -> None:
         self.key, self.data, self.problem, query = key, data, problem, mechanism.query
         self.settings = _Settings(mechanism=mechanism)
-        # of these the sample or the noise of a number is fixed before its point is known
-        follows = not (query.bands > 1 or mechanism.parts > 1 or isinstance(data, HostData)
-                       or query.sampling.correlation(query.population) is not None)
+        # of others the sample or the noise of a number may be fixed before its point is known
+        follows = (type(query.sampling) in (Full, Poisson, FixedSize) and query.bands == 1
+                   and mechanism.parts == 1 and not isinstance(data, HostData))
         self.watched, self.own = watched or not follows, fingerprint.secret(key)
         # the problem is bound when it is traced
         promise = saved_runs.promise_of(key, mechanism, self.settings, _Release(follows, None))
@@ -279,8 +279,7 @@ class _Made:
                                             self.release, problem)
         except jax.errors.TracerArrayConversionError as error:
             raise ValueError("The operator closes over a number of the traced step, which may "
-                             "change from call to call under one noise: make it a part of the "
-                             "parameters.") from error
+                             "change under one noise: make it one of the parameters.") from error
         what = "operator, public term, shape of parameters or setting of JAX"
         self.register.bind("round", mark, what)
         if self.entry is not None:
@@ -381,7 +380,7 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
         return max([0 if state is None else _number(state), *(number + 1 for number in numbers)])
 
     def close(self, state: Any = None) -> None:
-        """Ends the run: no ticket is valid after that, and the entry of a ledger is closed.
+        """Ends the run: no ticket is handed out after that, and the entry of a ledger is closed.
 
         With filter="renyi" the ledger takes back the releases that were not made.
 
@@ -426,8 +425,8 @@ def private_gradient(key: jax.Array, data: PyTree, problem: Problem, mechanism: 
       problem: see `Problem`; one-player losses ignore v.
       mechanism: a `Repeat` of a `Query`, calibrated by `accounting.calibrate_noise`.
       watched: whether the host notes the point of every release, and refuses a second one for its
-        number. It costs a call of the host in each step. Always on for correlated noise,
-        `Disjoint` and `CyclicPoisson` samples, several parts and `HostData`.
+        number. It costs a call of the host in each step. Always on for correlated noise, samples
+        other than `Poisson`, `FixedSize` and `Full`, several parts and `HostData`.
       ledger: the budget of everything that is released about these data; all releases are charged
         before a row is read. Without a journal, a key is then good for one process.
       name: of the run in the ledger.
@@ -484,9 +483,9 @@ def private_gradient(key: jax.Array, data: PyTree, problem: Problem, mechanism: 
                          f" for {mechanism.query.population * mechanism.parts}.")
     own = _Made(key, data, problem, mechanism, watched or journal is not None, journal)
     if jax.process_count() > 1 and (own.watched or ledger is not None):
-        raise ValueError("Several processes have no register and no ledger in common, which "
-                         "watched=True, correlated noise, Disjoint and CyclicPoisson samples, "
-                         "HostData, journal=... and ledger=... need: use fit.")
+        raise ValueError("Several processes have no register in common, which watched=True, ledger="
+                         "..., correlated noise, HostData, and samples other than Poisson, "
+                         "FixedSize and Full need: use fit.")
     if ledger is not None:
         each = identity.rows_each(data)
         unit = None if each is None else identity.unit_of(ledger.people, each)

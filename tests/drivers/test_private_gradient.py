@@ -590,6 +590,26 @@ def test_persons_are_records_and_the_statement_says_so():
     assert private.statement(delta=1e-3).unit == "one person"
 
 
+@jmm.types.pytree_dataclass
+class Own(jmm.Poisson):
+    """A sampling of a user's, whose releases may share an order of the records."""
+
+
+def test_samples_that_may_be_fixed_before_the_point_are_watched():
+    sampled = [jmm.Poisson(rate=0.3), jmm.FixedSize(batch=10), jmm.Full(),
+               jmm.FixedSize(batch=10, replacement=True), Own(rate=0.3), jmm.Disjoint(batch=10),
+               jmm.mechanism.CyclicPoisson(rate=0.4, parts=2)]
+    assert [made(described(one))._made.watched for one in sampled] == [False] * 4 + [True] * 3
+    assert [made(described(one))._made.release.follows for one in sampled] == (
+        [True] * 4 + [False] * 3)
+    parts = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, 1.0), population=N // 2,
+                                       noise_multiplier=Saddle(1.0, 1.0)), times=2, parts=2)
+    for private in (made(parts), made(data=jmm.placement.HostData(X)),
+                    made(described(jmm.Disjoint(batch=10), bands=2))):
+        assert private._made.watched
+        assert not private._made.release.follows
+
+
 # --- going on ---
 
 
