@@ -135,7 +135,7 @@ def test_the_noise_is_that_of_the_description():
     wide = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: jnp.sum(w * x[0])))
     mechanism = jmm.Repeat(query=jmm.Query(
         clip=Saddle(1e-3, None), population=N, noise_multiplier=Saddle(500.0, None)), times=times)
-    private = made(mechanism, problem=wide)
+    private = made(mechanism, jax.random.key(901), problem=wide)
     w, state = jnp.zeros(width, jnp.float32), private.init(jnp.zeros(width))
     step, drawn = updated(private), []
     for ticket in private.tickets(state):
