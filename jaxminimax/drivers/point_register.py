@@ -191,9 +191,9 @@ def register(key: str, limits: Limits, path: str | os.PathLike[str] | None) -> R
     """
     if key not in _REGISTERS:
         _REGISTERS[key] = Register(limits, path)
-    elif _REGISTERS[key].limits.run != limits.run:
-        raise ValueError("The key was used for another private_gradient, with another problem or "
-                         "description: secret_key() draws one for each.")
+    elif _REGISTERS[key].limits != limits:
+        raise ValueError("The key was used for another private_gradient, with another description, "
+                         "strategy or mesh: secret_key() draws one for each.")
     elif path is not None and not _REGISTERS[key].has_journal:
         raise ValueError("The key has a private_gradient without a journal in this process: give "
                          "journal=... from the beginning.")

@@ -213,9 +213,12 @@ class _Made:
         rows = fingerprint.of_rows(self.own, self.data)
         self.register.bind("rows", rows, "data set, or order of its rows")
         mark = fingerprint.mark(self.own, rows.encode(), self.marks.run.encode())
-        root, hashed = point_keys.root_key(self.key, bytes.fromhex(mark)[:8])
+        # another machine rounds sums in other ways, so it has other noise
+        here = fingerprint.mark(self.own, mark.encode(), self.register.limits.machine.encode())
+        root, _ = point_keys.root_key(self.key, bytes.fromhex(here)[:8])
+        _, hashed = point_keys.root_key(self.key, bytes.fromhex(mark)[:8])
         self._ticket: dict[str, Any] = dict(
-            key=root if self.release.follows else self.key, mark=mark,
+            key=root if self.release.follows else self.key, mark=here,
             words=np.asarray(jax.random.key_data(hashed)))
 
     def ticket(self, number: Any, rows: PyTree) -> "Ticket":
@@ -416,7 +419,8 @@ def private_gradient(key: jax.Array, data: PyTree, problem: Problem, mechanism: 
 
     The state counts the releases, and goes with the optimiser's into any checkpoint. A process that
     goes on makes the transformation with equal arguments, and takes `tickets` of the saved state:
-    its releases are the same, bit for bit. Whatever a loop does, no noise serves two points. That a
+    its releases are the same, bit for bit, on the same machine, mesh and versions; on others their
+    noise is independent. Whatever a loop does, no noise serves two points. That a
     state is used at one point is an assumption of the statement, unless it is `watched`.
 
     Args:

@@ -293,8 +293,11 @@ def test_one_key_is_for_one_data_set_one_problem_and_one_description():
     private = made(key=key)
     with pytest.raises(ValueError, match="another data set"):
         made(key=key, data=X + 1)
-    with pytest.raises(ValueError, match="another problem or description"):
+    with pytest.raises(ValueError, match="another description, strategy or mesh"):
         made(described(times=7), key=key)
+    slowly = jmm.types.with_strategy(PROBLEM.operator, "vmap")
+    with pytest.raises(ValueError, match="another description, strategy or mesh"):
+        made(key=key, problem=jmm.Problem(operator=slowly))
     state, ticket = private.init(Z), next(private.tickets(private.init(Z)))
     updated(private)(ticket, state, Z)
     other = made(key=key, problem=jmm.Problem(operator=jmm.saddle_operator(
@@ -336,6 +339,21 @@ def test_an_operator_of_a_traced_number_is_refused():
     private = made(ONE_PLAYER, problem=problem)
     with pytest.raises(ValueError, match="closes over a number of the traced step"):
         jax.jit(step)(2.0, next(private.tickets(private.init(Z.w))), private.init(Z.w))
+
+
+@pytest.mark.slow
+def test_another_machine_has_other_noise(next_process, monkeypatch):
+    """Its sums are rounded in other ways, and under one noise the difference would show that."""
+    key, steps = jmm.noise.secret_key(), []
+    for machine in ("0" * 32, "1" * 32, "0" * 32):
+        next_process()
+        monkeypatch.setattr(private_gradient.fingerprint, "of_machine",
+                            lambda *_, machine=machine: {"-": machine})
+        private = made(described(clip=1e-3, noise=1000.0), key)
+        state = private.init(Z)
+        steps.append(updated(private)(next(private.tickets(state)), state, Z)[0])
+    assert same(steps[0], steps[2])
+    assert float(jnp.abs(steps[0].w - steps[1].w).max()) > 1e-3
 
 
 # --- what a trace refuses ---
@@ -786,12 +804,19 @@ SWITCHES = {"disable_jit": lambda: jax.disable_jit(), "x32": lambda: jax.enable_
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_a_switch_of_jax_leaves_the_releases_as_they_are(switch, next_process):
     key = jmm.noise.secret_key()
-    first = alone(key=key)
-    wanted, _ = trained(first, optax.chain(first, optax.sgd(0.1)), Z.w, count=2)
+    # whose keys do not depend on the machine, of which 64-bit types are a part
+    mechanism = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, None), population=N,
+                                           noise_multiplier=Saddle(1.0, None),
+                                           sampling=jmm.Disjoint(batch=10)), times=6)
+
+    def run():
+        private = made(mechanism, key, problem=ALONE)
+        return trained(private, optax.chain(private, optax.sgd(0.1)), Z.w, count=2)
+
+    wanted, _ = run()
     next_process()
     with SWITCHES[switch]():
-        private = alone(key=key)
-        w, state = trained(private, optax.chain(private, optax.sgd(0.1)), Z.w, count=2)
+        w, state = run()
     assert (w.dtype, int(state[0].number)) == (jnp.float32, 2)
     np.testing.assert_allclose(w, wanted, atol=1e-6)
 
