@@ -346,10 +346,13 @@ PRINTED = {
     "drivers": (
         "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
         " | ', '.join(unknown) | 'labels' if groups else 'n'"
-        " | 'with' if primal else 'without' | at | budgets | data.grouped | data.population"
-        " | described | described!r | error | grouped | jax.random.key_impl(key) | leading"
-        " | lengths | n | name | name!r | of!r | os.fspath(path)!r | other | parts"
-        " | query.population | rest | self._manager.directory | settings | stated | step"),
+        " | 'with' if primal else 'without' | _BEHIND | _NO_TICKET | at | budgets | count"
+        " | data.grouped | data.population | described | described!r | error | grouped"
+        " | jax.random.key_impl(key) | leading | lengths"
+        " | mechanism.query.population * mechanism.parts | n | name | name!r | number | of!r"
+        " | os.fspath(path)!r | other | own.entry.name!r | own.settings.iterations - first"
+        " | parts | path | query.population | rest | self._manager.directory"
+        " | self.limits.times | settings | size | stated | step | what"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),

@@ -84,6 +84,24 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
         own, data, grouped=in_groups and not on_host)}
     if in_groups and on_host:  # refused later on
         return marks
+    return marks | {ROUND: of_round(own, key.dtype, z, data, hyper, algorithm, problem, observe)}
+
+
+def of_round(own: bytes, key: Any, z: Saddle, data: PyTree, hyper: Any,
+             algorithm: types.Algorithm[Any, Any], problem: types.AnyProblem,
+             observe: Callable[[Any], PyTree] = lambda state: ()) -> str:
+    """The fingerprint of the program of one round.
+
+    Args:
+      own: of the key, see `secret`.
+      key: dtype of the key.
+      z: as of `of_run`.
+      data: as of `of_run`.
+      hyper: as of `of_run`.
+      algorithm: as of `of_run`.
+      problem: as of `of_run`.
+      observe: as of `of_run`.
+    """
     problem = problem._replace(operator=types.with_strategy(problem.operator, "vmap"))
     z = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), z)  # wherever it lies
 
@@ -94,9 +112,9 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
         state = update(algorithm, key, state, rows, hyper, problem)
         return begun(z, hyper), state, observe(state)
 
-    traced = jax.make_jaxpr(whole)(jax.ShapeDtypeStruct((), key.dtype), z,
+    traced = jax.make_jaxpr(whole)(jax.ShapeDtypeStruct((), key), z,
                                    jax.eval_shape(begun, z, hyper), row_shapes(data), hyper)
-    return marks | {ROUND: mark(own, *_words(traced))}
+    return mark(own, *_words(traced))
 
 
 def _words(program: Any) -> Iterator[bytes]:

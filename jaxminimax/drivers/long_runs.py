@@ -71,7 +71,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem, *, delta: float,
         neighbours: str = "replace_one", alongside: tuple[mechanism.Description, ...] = (),
         unit: str | None = None, checkpoint: str | os.PathLike[str] | None = None,
-        every: int | None = None, callback: Callable[[StateT], None] | None = None,
+        every: int | None = None, callback: Callable[[StateT], bool | None] | None = None,
         progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
         ledger: Ledger | None = None, name: str | None = None) -> runs.Run[StateT]:
     """Runs an algorithm in jitted pieces of `every` rounds, the same run as `run`.
@@ -119,7 +119,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
       checkpoint: folder for the saved states, which no other user may write to: a state chosen by
         another could repeat noise at another point; needs orbax-checkpoint.
       every: number of rounds in a piece; None for a hundredth of the run.
-      callback: called with a host copy of the state after every piece; never sees the data.
+      callback: called with a host copy of the state after every piece; never sees the data. The
+        run ends after a piece for which it returns True, in every process of a mesh alike: the
+        statement is as of there, and a ledger takes back what filter="renyi" allows.
       progress: whether to show a progress bar, if tqdm is installed.
       mesh: devices, with an axis "data"; None for one device, or the mesh of the data.
       shards: number of parts of the rows, a multiple of the devices along the axis "data", which
@@ -226,7 +228,10 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                         bar.update(rounds)
                     if callback is not None:
                         with programs.briefly(False):  # the caller may train by another loss in it
-                            callback(sharding.on_host(state))
+                            ended = callback(sharding.on_host(state))
+                        if isinstance(ended, bool | np.bool_) and ended:
+                            booking.end(state)
+                            break
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
                                             neighbours=neighbours, alongside=alongside,
                                             people=people, rows_each=identity.rows_each(data)))
