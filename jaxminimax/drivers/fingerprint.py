@@ -109,7 +109,8 @@ def of_round(own: bytes, key: Any, z: Saddle, data: PyTree, hyper: Any,
         return algorithm.init(z, hyper)
 
     def whole(key: jax.Array, z: Saddle, state: Any, rows: PyTree, hyper: Any) -> Any:
-        state = update(algorithm, key, state, rows, hyper, problem)
+        # the run itself is refused for its numbers
+        state = update(algorithm, key, state, rows, hyper, problem, numbered=False)
         return begun(z, hyper), state, observe(state)
 
     traced = jax.make_jaxpr(whole)(jax.ShapeDtypeStruct((), key), z,

@@ -258,7 +258,7 @@ class _Made:
         self._check_program(z)
         after = update(self.release, ticket.key, _Round(
             jnp.asarray(before.number), before.clip, z, jnp.asarray(ticket.number),
-            jnp.asarray(ticket.words)), ticket.data, self.settings, self.problem)
+            jnp.asarray(ticket.words)), ticket.data, self.settings, self.problem, numbered=False)
         g, new = jax.lax.stop_gradient(_of_one_lane((after.z, Spent(after.spent, after.clip))))
         return (g if isinstance(params, Saddle) else g.w), new
 

@@ -141,7 +141,7 @@ class _Release(NamedTuple):
 
 
 def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: PyTree,
-          rounds: int | None, described: Any) -> None:
+          rounds: int | None, described: Any, numbered: bool = True) -> None:
     """Refuses a round that reads data past its releases, or releases twice with one noise.
 
     Args:
@@ -154,6 +154,8 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
       results: the state that it returns.
       rounds: how many follow each other; None if that is a traced number.
       described: the mechanism that is charged.
+      numbered: False if the caller hands out each number once, as `private_gradient` does; numbers
+        and keys are not looked at then.
 
     Raises:
       ValueError: naming the leaf of the state, the leaf of the data, the operation and the line.
@@ -193,6 +195,8 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
                              "private: release it, or compute it from what is released.")
     _check_apart(described)
     _check_settings(flow.releases, described, outs, rounds is not None)
+    if not numbered:
+        return
     states, before = _states(after, len(kept), _ROUNDS if rounds is None else max(rounds, 2))
     spent = paths.index(".spent") if ".spent" in paths and rounds is not None else None
     used = _check_counted(flow.releases, before, states, described, spent)

@@ -100,19 +100,22 @@ def _stream(described: Any) -> tuple[int, int]:
 
 
 def update(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree, hyper: Any,
-           problem: Any) -> Any:
+           problem: Any, numbered: bool = True) -> Any:
     """Makes a round of `algorithm.update`, whose releases `algorithm.mechanism(hyper)` describes.
+
+    `numbered` as of `data_flow.check`.
 
     Raises:
       ValueError: while tracing, for a release that the description does not have, or that differs
         from it; for a description that is charged and not released; for two releases of one
         description with one number.
     """
-    return update_and_releases(algorithm, key, state, data, hyper, problem)[0]
+    return update_and_releases(algorithm, key, state, data, hyper, problem, numbered)[0]
 
 
 def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree,
-                        hyper: Any, problem: Any) -> tuple[Any, list[Seen]]:
+                        hyper: Any, problem: Any,
+                        numbered: bool = True) -> tuple[Any, list[Seen]]:
     """The state that `update` returns, and the releases in their order."""
     outer = _SEEN.get()
     seen: list[Seen] = []
@@ -135,7 +138,8 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
 
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(key, state, data)
     rounds = None if isinstance(hyper.iterations, jax.core.Tracer) else int(hyper.iterations)
-    data_flow.check(program, key, data, state, shapes[0], rounds, algorithm.mechanism(hyper))
+    data_flow.check(program, key, data, state, shapes[0], rounds, algorithm.mechanism(hyper),
+                    numbered)
     new, values, _ = jax.tree.unflatten(jax.tree.structure(shapes), jax.core.eval_jaxpr(
         program.jaxpr, program.consts, *jax.tree.leaves((key, state, data))))
     seen = [x._replace(value=values.pop(0)) if x.trace == here[0] else x for x in seen]
