@@ -302,7 +302,7 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
     """Measures shares of the records, at the initial point."""
     rows = data
     if isinstance(data, host_data.HostData):
-        rows = data.take(np.arange(min(_LOOKED, data.count)))
+        rows = data.take(np.arange(min(_LOOKED, data.population)))
     elif isinstance(data, sharding.Sharded):  # without padding of shards
         rows = jax.tree.map(
             lambda x: x[:, :data.population] if data.grouped else x[:data.population], data.rows)

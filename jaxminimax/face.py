@@ -24,6 +24,7 @@ from jaxminimax.base import public_names
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check
 from jaxminimax.drivers import certify, fit, plan, plans, round, run, stack, sweep, tune
+from jaxminimax.drivers.private_gradient import private_gradient
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import (
     AdaptiveClip,
@@ -45,12 +46,14 @@ __all__ = ["AdaptiveClip", "Disjoint", "FixedSize", "Full", "GroupGradients", "G
            "GroupProblem", "Parallel", "Poisson", "Problem", "Query", "Repeat", "Saddle",
            "Sequence", "accounting", "audit", "averaging", "calibrate", "certify", "check",
            "clipped_sum", "delta", "epsilon", "fit", "mechanism", "metrics", "noise", "placement",
-           "plan", "plans", "problems", "profile", "release", "round", "run", "saddle_operator",
-           "schedules", "solvers", "stack", "statement", "sweep", "tables", "tune", "types"]
+           "plan", "plans", "private_gradient", "problems", "profile", "release", "round", "run",
+           "saddle_operator", "schedules", "solvers", "stack", "statement", "sweep", "tables",
+           "tune", "types"]
 __all__ += algorithms.__all__
 
 # tab completion shows public names alone
-_listed: list[Any] = [accounting, audit, mechanism, metrics, noise, placement, problems, solvers,
+_listed: list[Any] = [accounting, algorithms, *algorithms.ALGORITHMS.values(), audit, averaging,
+                      mechanism, metrics, noise, placement, problems, schedules, solvers,
                       solvers.groups, types]
 for _module in _listed:
     _module.__dir__ = functools.partial(

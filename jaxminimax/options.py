@@ -21,7 +21,7 @@ _SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multipl
 # for `bands`
 OPTIONS: dict[type, tuple[str, ...]] = {
     mechanism.Query: (*_SAMPLED, "share_w", "joint_clip", "bands"),
-    mechanism.Resolvent: _SAMPLED, mechanism.Windows: _SAMPLED,
+    mechanism.Resolvent: _SAMPLED,
     mechanism.GroupGradients: ("group_sizes", *_SAMPLED[1:]),
     mechanism.GroupSolution: ("group_sizes",), mechanism.TreeSums: ("bands",)}
 
@@ -44,99 +44,111 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
         add = command.add_argument
         add("algorithm", choices=sorted(ALGORITHMS), metavar="ALGORITHM",
             help="one of " + ", ".join(sorted(ALGORITHMS)))
-        if name == "calibrate":
-            add("--epsilon", type=float, required=True, help="the target, positive")
-            add("--laplace", type=float, metavar="SHARE",
-                help="release all groups' mean losses in every iteration too; the share of epsilon "
-                     f"that they cost alone ({_those('laplace')}: 0.2)")
-        else:
-            add("--effective-noise-multiplier", type=float, required=True,
-                help="noise on the clipped sum over the per-record norm bound, both players "
-                     "combined")
-            add("--laplace-noise-multiplier", type=float, metavar="Z",
-                help="release all groups' mean losses in every iteration too; Laplace scale over "
-                     "(loss bound / group size); of active_groups the scale of Gumbel noise on all "
-                     "of them over (loss bound / size of the smallest group)")
-            add("--spent", type=int,
-                help="releases made, if their number was fixed beforehand; "
-                     + ("only these are profiled" if name == "profile" else
-                        f"their {'delta' if name == 'delta' else 'epsilon'} is printed too"))
-        add("--share-w", type=float, help="player w's share of the budget (default: equal noise)")
-        add("--joint-clip", action="store_true",
-            help="one clip for both players together instead of one each")
-        if name == "profile":
-            add("--plot", metavar="FILE",
-                help="draw the trade-off curve and delta(epsilon) into this file (.png, .pdf, "
-                     ".svg); needs matplotlib")
-        if name == "delta":
-            add("--epsilon", type=float, required=True,
-                help="of (epsilon, delta), at least 0; at 0, delta is the largest advantage of "
-                     "membership inference")
-        else:
-            add("--delta", type=float, required=name != "profile",
-                help="of (epsilon, delta), in (0, 1); well below 1/n, as publishing one record in "
-                     "n at random has delta = 1/n"
-                     + ("; epsilon is then printed there too" if name == "profile" else ""))
-        if name == "explain":
-            add("--unit", metavar="WORDS",
-                help="what one record is, or with --people whose they are, to print; for example "
-                     "'one visit'")
-        add("--people", type=int, default=1, metavar="K",
-            help="records that one person has, at most: the guarantee is for any K of them "
-                 "(default: 1)")
-        add("--losses-noise", choices=("laplace", "gaussian"),
-            help="the noise on losses (default: the one of smaller deviation to calibrate, else "
-                 "laplace; of active_groups Gumbel noise)")
-        add("--population", type=int, help="n, public; needed unless --group-sizes is given")
-        add("--group-sizes", type=int, nargs="+", metavar="N",
-            help=f"{_those('group_sizes')}: records of every group, public; --batch is then that "
-                 "of the smallest one")
-        add("--batch", type=float,
-            help="batch size (expected, for Poisson sampling); needed unless full")
-        add("--iterations", type=int, required=True,
-            help="rounds; extragradient, group_sgd, active_groups and group_oco make two releases "
-                 "in each; recursive: parts of the data, one release on each; recursive_sgda: "
-                 "releases on each part")
-        add("--parts", type=int, default=1,
-            help=f"of the data, {_those('parts')} only (default 1)")
-        point = command.add_argument_group("proximal and recursive, where noise is over a "
-                                           "displacement")
-        point.add_argument("--bound", type=float, default=1.0,
-                           help="M, on the norm of a record's operator (default: 1)")
-        point.add_argument("--prox", type=float, default=1.0,
-                           help="lambda, weight of the proximal term (default: 1)")
-        point.add_argument("--lipschitz", type=float, default=0.0,
-                           help="L, of a record's operator (default: 0, constant operators)")
-        point.add_argument("--diameter", type=float, default=1.0,
-                           help="D, of the feasible set (default: 1)")
-        point.add_argument("--assumes", choices=mechanism.resolvent.ASSUMES, default="monotone",
-                           help="what is known of every record's operator (default: monotone)")
-        add("--bands", type=int, metavar="P",
-            help="correlated noise by P bands of the inverse square root: for disjoint batches, "
-                 "and instead of a tree for ftrl and group_oco")
-        add("--sampling", choices=tuple(choices()),
-            help="default: full for gda and groups, poisson for the others")
-        add("--parameters", type=int, default=mechanism.PARAMETERS, metavar="D",
-            help="most numbers of a release, which the grid is charged for "
-                 f"(default: {mechanism.PARAMETERS})")
-        add("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
-            help="what neighbouring data sets differ by: one record is replaced by another, or is "
-                 "present or counts as absent (default: replace_one, the stronger one)")
+        _add_noise(name, add)
+        _add_guarantee(name, add)
+        _add_data(add)
+        _add_displacement(command)
         add("--json", action="store_true", help="print JSON only")
     text = "privacy statement of all runs in a ledger, in words"
-    ledger = commands.add_parser("ledger", help=text, description=text + (
-        ". With --epsilon and --delta it opens a new ledger in the file."))
-    ledger.add_argument("file", help="where Ledger(...) keeps its books")
-    ledger.add_argument("--epsilon", type=float, help="of everything that will be released")
-    ledger.add_argument("--delta", type=float, help="of everything that will be released")
-    ledger.add_argument("--unit", help="what one record is, or 'one person' where persons have "
-                                       "several rows (default: one record)")
-    ledger.add_argument("--people", type=int, metavar="K", help="records that one person has, at "
-                        "most: the budget is for any K of them (default: 1)")
-    ledger.add_argument("--json", action="store_true", help="print JSON only")
+    add = commands.add_parser("ledger", help=text, description=text + (
+        ". With --epsilon and --delta it opens a new ledger in the file.")).add_argument
+    add("file", help="where Ledger(...) keeps its books")
+    add("--epsilon", type=float, help="of everything that will be released")
+    add("--delta", type=float, help="of everything that will be released")
+    add("--unit", help="what one record is, or 'one person' where persons have several rows "
+                       "(default: one record)")
+    add("--people", type=int, metavar="K", help="records that one person has, at most: the budget "
+                                                "is for any K of them (default: 1)")
+    add("--json", action="store_true", help="print JSON only")
     for others in more:
         others(commands)
     return result
+
+
+def _add_noise(name: str, add: Callable[..., Any]) -> None:
+    """Adds the noise that a command is given, or what it is calibrated by."""
+    if name == "calibrate":
+        add("--epsilon", type=float, required=True, help="the target, positive")
+        add("--laplace", type=float, metavar="SHARE",
+            help="release all groups' mean losses in every iteration too; the share of epsilon "
+                 f"that they cost alone ({_those('laplace')}: 0.2)")
+    else:
+        add("--effective-noise-multiplier", type=float, required=True,
+            help="noise on the clipped sum over the per-record norm bound, both players combined")
+        add("--laplace-noise-multiplier", type=float, metavar="Z",
+            help="release all groups' mean losses in every iteration too; Laplace scale over "
+                 "(loss bound / group size); of active_groups the scale of Gumbel noise on all of "
+                 "them over (loss bound / size of the smallest group)")
+        add("--spent", type=int, help="releases made, if their number was fixed beforehand; " + (
+            "only these are profiled" if name == "profile" else
+            f"their {'delta' if name == 'delta' else 'epsilon'} is printed too"))
+    add("--losses-noise", choices=("laplace", "gaussian"),
+        help="the noise on losses (default: the one of smaller deviation to calibrate, else "
+             "laplace; of active_groups Gumbel noise)")
+    add("--share-w", type=float, help="player w's share of the budget (default: equal noise)")
+    add("--joint-clip", action="store_true", help="one clip for both players, not one for each")
+    add("--bands", type=int, metavar="P",
+        help="correlated noise by P bands of the inverse square root: for disjoint batches, and "
+             "instead of a tree for ftrl and group_oco")
+
+
+def _add_guarantee(name: str, add: Callable[..., Any]) -> None:
+    """Adds what the answer of a command is about."""
+    if name == "profile":
+        add("--plot", metavar="FILE",
+            help="draw the trade-off curve and delta(epsilon) into this file (.png, .pdf, .svg); "
+                 "needs matplotlib")
+    if name == "delta":
+        add("--epsilon", type=float, required=True,
+            help="of (epsilon, delta), at least 0; at 0, delta is the largest advantage of "
+                 "membership inference")
+    else:
+        add("--delta", type=float, required=name != "profile",
+            help="of (epsilon, delta), in (0, 1); well below 1/n, as publishing one record in n at "
+                 "random has delta = 1/n"
+                 + ("; epsilon is then printed there too" if name == "profile" else ""))
+    if name == "explain":
+        add("--unit", metavar="WORDS",
+            help="what one record is, or with --people whose they are, to print; for example 'one "
+                 "visit'")
+    add("--people", type=int, default=1, metavar="K",
+        help="records that one person has, at most: the guarantee is for any K of them "
+             "(default: 1)")
+    add("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
+        help="what neighbouring data sets differ by: one record is replaced by another, or is "
+             "present or counts as absent (default: replace_one, the stronger one)")
+
+
+def _add_data(add: Callable[..., Any]) -> None:
+    """Adds which records are read, how often, and how many numbers are released of them."""
+    add("--population", type=int, help="n, public; needed unless --group-sizes is given")
+    add("--group-sizes", type=int, nargs="+", metavar="N",
+        help=f"{_those('group_sizes')}: records of every group, public; --batch is then that of "
+             "the smallest one")
+    add("--batch", type=float, help="batch size (for Poisson expected); needed unless full")
+    add("--sampling", choices=tuple(choices()),
+        help="default: full for gda and groups, poisson for the others")
+    add("--iterations", type=int, required=True,
+        help="rounds; extragradient, group_sgd, active_groups and group_oco make two releases in "
+             "each; recursive: parts of the data, one release on each; recursive_sgda and "
+             "recursive_inner: releases on each part")
+    add("--parts", type=int, default=1, help=f"of the data, {_those('parts')} only (default 1)")
+    add("--parameters", type=int, default=mechanism.PARAMETERS, metavar="D",
+        help="most numbers of a release, which the grid is charged for "
+             f"(default: {mechanism.PARAMETERS})")
+
+
+def _add_displacement(command: argparse.ArgumentParser) -> None:
+    """Adds the constants that decide how far a record moves a solution."""
+    group = command.add_argument_group("proximal and recursive, where noise is over a displacement")
+    for name, default, text in (
+            ("bound", 1.0, "M, on the norm of a record's operator (default: 1)"),
+            ("prox", 1.0, "lambda, weight of the proximal term (default: 1)"),
+            ("lipschitz", 0.0, "L, of a record's operator (default: 0, constant operators)"),
+            ("diameter", 1.0, "D, of the feasible set (default: 1)")):
+        group.add_argument(f"--{name}", type=float, default=default, help=text)
+    group.add_argument("--assumes", choices=mechanism.resolvent.ASSUMES, default="monotone",
+                       help="what is known of every record's operator (default: monotone)")
 
 
 def example_of(name: str) -> list[str]:
@@ -237,17 +249,6 @@ def _query(args: argparse.Namespace, z: Any, records: int) -> mechanism.Query:
     return unit.with_noise(z / unit.multiplier())  # z is that of both players combined
 
 
-def _windows(args: argparse.Namespace, z: Any, records: int) -> mechanism.Windows:
-    """Describes equal noise on anchors and differences, so that the cost is that of any length."""
-    shared: Any = dict(sampling=_sampling(args, records), population=records,
-                       parameters=args.parameters)
-    anchor = mechanism.Query(clip=types.Saddle(1.0, 1.0), joint=True,
-                             noise_multiplier=None if z is None else types.Saddle(z, z), **shared)
-    return mechanism.Windows(anchor=anchor, length=2,
-                             difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z,
-                                                             **shared))
-
-
 def _resolvent(args: argparse.Namespace, z: Any, records: int) -> mechanism.Resolvent:
     return mechanism.Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
                                diameter=args.diameter, noise_multiplier=z, population=records,
@@ -277,7 +278,7 @@ def _sums(args: argparse.Namespace, z: Any, records: int) -> mechanism.factorisa
 
 _DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
     mechanism.Query: _query, mechanism.Resolvent: _resolvent, mechanism.GroupGradients: _groups,
-    mechanism.GroupSolution: _solution, mechanism.TreeSums: _sums, mechanism.Windows: _windows}
+    mechanism.GroupSolution: _solution, mechanism.TreeSums: _sums}
 
 
 def _sampling(args: argparse.Namespace, records: int) -> mechanism.Sampling:

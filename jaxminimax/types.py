@@ -9,7 +9,9 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.checkup import Report
 from jaxminimax.drivers import Certificate, Choice, Run, Tuned
+from jaxminimax.drivers.private_gradient import PrivateGradient, Ticket
 from jaxminimax.gradients.clipping import ClippedSum
 
-__all__ = ["Algorithm", "Certificate", "Choice", "ClippedSum", "OnlineOptimiser", "Report", "Run",
-           "SaddleOperator", "Tuned", "pytree_dataclass", "with_strategy"]
+__all__ = ["Algorithm", "Certificate", "Choice", "ClippedSum", "OnlineOptimiser",
+           "PrivateGradient", "Report", "Run", "SaddleOperator", "Ticket", "Tuned",
+           "pytree_dataclass", "with_strategy"]

@@ -101,10 +101,9 @@ def on_rows():
     yield "recursive_sgda", (jmm.recursive_sgda, jmm.recursive_sgda.Hyper(
         query=query(population=N // 2), base=0.1, diameter=4.0, rounds=2, inner=2),
         GAME, START, DATA)
-    windows = jmm.mechanism.Windows(
-        anchor=query(**joint), length=2,
-        difference=jmm.mechanism.Difference(lipschitz=2.0, noise_multiplier=1.0, population=N))
-    yield "spider", rounds(jmm.spider, query=windows)
+    yield "recursive_inner", (jmm.recursive_inner, jmm.recursive_inner.Hyper(
+        phase=jmm.optimistic.Hyper(query=query(population=N // 2), step=STEP, iterations=2),
+        base=0.1, inner=jmm.optimistic, rounds=2), GAME, START, DATA)
 
 
 def on_streams():
@@ -168,7 +167,7 @@ CASES = {name: case for part in (on_rows, on_streams, on_groups, on_solutions)
          for name, case in part()}
 # one of every description and every sampling
 QUICK = ("sgda/full", "sgda/poisson", "sgda/fixed", "sgda/adaptive", "sgda/bands", "optimistic",
-         "extragradient", "spider", "ftrl/tree", "group_sgd/poisson", "balanced_groups",
+         "extragradient", "ftrl/tree", "group_sgd/poisson", "balanced_groups",
          "active_groups")
 MESH = ("sgda/full", "sgda/poisson", "sgda/random", "sgda/adaptive", "group_sgd/full",
         "group_sgd/fixed/random", "balanced_groups", "balanced_groups/random", "active_groups",

@@ -28,7 +28,7 @@ NAMES = {"jax": jax, "jnp": jnp, "np": np, "jmm": jmm, "Saddle": Saddle}
 LONG = {"audit.audit", "audit.signal", "estimators.PrivateClassifier",
         "estimators.PrivateRegressor", "estimators.PrivateWorstGroupClassifier",
         "metrics.vi_gap", "metrics.worst_group_risk",
-        "noise.floored_laplace", "noise.standard_laplace", "problems.average_precision",
+        "noise.floored_laplace", "noise.standard_laplace",
         "problems.multiclass_auc", "problems.release_prior", "problems.release_shares", "sweep",
         "tables.train", "tune"}
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

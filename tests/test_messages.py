@@ -323,11 +323,12 @@ PRINTED = {
         ' | self.path | self.size | shares!r | stored[name]!r | t!r | value!r | what | wrong'
         ' | z!r'),
     "algorithms": (
-        "', '.join(GEOMETRIES) | diameter!r | dim!r | factories"
-        " | factories.removesuffix(' for each player') | geometry!r | hyper.losses.sizes"
-        ' | hyper.query.groups!r | hyper.query.sampling!r | hyper.query.sizes'
-        ' | math.isqrt(2 ** 30 - 1) | math.isqrt(2 ** 31 - 1) | name | player | population'
-        ' | query.sampling!r | radius!r'),
+        "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"
+        " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"
+        " | geometry!r | hyper.losses.sizes | hyper.query.groups!r | hyper.query.sampling!r"
+        " | hyper.query.sizes | hyper.rounds | math.isqrt(2 ** 30 - 1)"
+        " | math.isqrt(2 ** 31 - 1) | name | player | population | query.sampling!r"
+        " | radius!r | sorted(lengths)"),
     "audit": (
         '10 * (k + 1) | int(np.sum(differs)) | k | missing | pair!r | query.sampling!r | runs'
         ' | shapes[0] | shapes[1]'),
@@ -345,10 +346,13 @@ PRINTED = {
     "drivers": (
         "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
         " | ', '.join(unknown) | 'labels' if groups else 'n'"
-        " | 'with' if primal else 'without' | at | budgets | data.grouped | data.population"
-        " | described | described!r | error | grouped | jax.random.key_impl(key) | leading"
-        " | lengths | n | name | name!r | of!r | os.fspath(path)!r | other | parts"
-        " | query.population | rest | self._manager.directory | settings | stated | step"),
+        " | 'with' if primal else 'without' | _BEHIND | _NO_TICKET | at | budgets | count"
+        " | data.grouped | data.population | described | described!r | error | grouped"
+        " | jax.random.key_impl(key) | leading | lengths"
+        " | mechanism.query.population * mechanism.parts | n | name | name!r | number | of!r"
+        " | os.fspath(path)!r | other | own.entry.name!r | own.settings.iterations - first"
+        " | parts | path | query.population | rest | self._manager.directory"
+        " | self.limits.times | settings | size | stated | step | what"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
@@ -356,17 +360,16 @@ PRINTED = {
         'clip!r | memory!r | rows | strategy!r'),
     "mechanism": (
         "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS | TOGETHER"
-        ' | _LONGEST | _MOST_LEAVES | bands | batch | clip!r | description.MOST_STEPS | enough'
-        ' | exact!r | inner_steps(self, parts) | min(self.sizes) | most | most.bit_length() - 1'
-        ' | n | name | neighbours!r | noise.MOST_INDICES | of.bands | parameters | parts'
-        ' | phase + 1 | population | query.sampling!r | releases | repeat.parts | rows'
-        ' | sampling!r | sampling.rows_read(query.population) | self!r | self.adaptive!r'
-        ' | self.alone!r | self.anchor.bands | self.anchor.clip!r | self.anchor.population'
-        ' | self.anchor.sampling!r | self.bands | self.capacity | self.clip!r'
-        ' | self.difference.population | self.each!r | self.in_turn | self.joint!r'
-        ' | self.lipschitz!r | self.modulus!r | self.most | self.parts | self.parts!r'
-        ' | self.phases | self.prox!r | self.quantile!r | self.rate!r | self.replacement!r'
-        ' | self.sampling!r | self.steps | sizes!r | steps | times | value!r | x!r | z!r'),
+        " | _LONGEST | _MOST_LEAVES | bands | batch | clip!r | description.MOST_STEPS"
+        " | enough | exact!r | inner_steps(self, parts) | min(self.sizes) | most | n | name"
+        " | neighbours!r | noise.MOST_INDICES | of.bands | parameters | parts | phase + 1"
+        " | population | query.sampling!r | releases | repeat.parts | rows | sampling!r"
+        " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.alone!r"
+        " | self.bands | self.capacity | self.clip!r | self.each!r | self.in_turn"
+        " | self.joint!r | self.lipschitz!r | self.modulus!r | self.most | self.parts"
+        " | self.parts!r | self.phases | self.prox!r | self.quantile!r | self.rate!r"
+        " | self.replacement!r | self.sampling!r | self.steps | sizes!r | steps | times"
+        " | value!r | x!r | z!r"),
     "metrics": (
         '[a.shape for a in arrays] | player'),
     "noise": (
@@ -376,29 +379,29 @@ PRINTED = {
         ' | parts | records | those'),
     "placement": (
         "'two leading axes' if grouped else 'one leading axis' | AXIS!r"
-        ' | [_length(x) for x in leaves] | all_rows | all_rows // size | at_once | count'
-        ' | data.count | data.mesh | data.population | data.shards | devices'
+        ' | [_length(x) for x in leaves] | all_rows | all_rows // size | count'
+        ' | data.mesh | data.shards | devices'
         ' | jax.process_count() | jax.random.key_impl(key)'
         ' | jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record) | lengths | mesh'
-        ' | mesh.axis_names | name | population | sent[1:] | shards | size | sorted(number)'
-        " | spec | total | type(x).__module__.split('.')[0] | wanted | where"),
+        ' | mesh.axis_names | name | population | rows_in_all | shards | size | sorted(process_ids)'
+        " | spec | type(x).__module__.split('.')[0] | where"),
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
         " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r"
         " | name | reach!r | rows | shape | shares!r | wanted"),
     "releases": (
-        "2 ** 32 // _KINDS | _AGAIN | _KINDS - 1 | _text(label) | _text(value.label)"
-        " | _text(where.under) | answers | axes | by | clip!r | count | data_argument!r"
-        " | described | described(mechanism)[0]!r | e.primitive.name | each.shape[2:]"
-        " | error | instead | jnp.result_type(group) | jnp.result_type(spent)"
-        " | jnp.result_type(v) | jnp.shape(v) | kind | limit | line | losses.shape[2:]"
-        " | mechanism.kind!r | mechanism.place | mechanism.population | n | name | named"
-        " | num_coordinates | number | one.line | opened.data.described | other.line"
-        " | other[0] | p | path | place | place[1] | programs.line(e)"
-        " | programs.line(equation) | promised!r | query.clip!r | query.groups!r"
-        " | query.smooth!r | release | rows | settings | shape | size | spent | t | true!r"
-        " | unwritten.pop() | use[1] | what | which!r | x.primitive.name"),
+        "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(value.label)"
+        " | _text(where.under) | answers | axes | by | clip!r | data_argument!r | described"
+        " | described(mechanism)[0]!r | e.primitive.name | each.shape[2:] | error"
+        " | jnp.result_type(group) | jnp.result_type(spent) | jnp.result_type(v)"
+        " | jnp.shape(v) | kind | last[0] | limit | line | losses.shape[2:]"
+        " | mechanism.kind!r | mechanism.place | mechanism.population | name | named"
+        " | num_coordinates | number | one.line | opened.data.described | p | path | place"
+        " | place[1] | programs.line(e) | programs.line(equation) | promised!r"
+        " | query.clip!r | query.groups!r | query.smooth!r | release | rows | settings"
+        " | shape | size | spent | stream[0] | stream[1] | t | true!r | unwritten.pop()"
+        " | use[-1] | what | which!r | x.primitive.name"),
     "tables": (
         "' '.join(inline) | ' '.join(sorted(taken)) | ' '.join(unknown)"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
@@ -447,7 +450,7 @@ def test_nothing_that_holds_data_is_printed_but_its_kind():
     for part, words in PRINTED.items():
         for word in words.split(" | "):
             root = re.split(r"[.\[(!]", word)[0]
-            facts = {"data.count", "data.mesh", "data.population", "data.shards", "data.grouped",
+            facts = {"data.mesh", "data.population", "data.shards", "data.grouped",
                      "labels.size", "records"} if part in {
                          "placement", "drivers", "problems", "options"} else set()
             assert root not in held or word in facts, (part, word)

@@ -127,6 +127,30 @@ def one_read_behind(result: Result) -> list[float]:
             for x in _behind_balanced(result, (method,), _LABELLED)]
 
 
+def clips_gain(result: Result) -> list[float]:
+    """What clip norms by weight gain over one where they are ahead, and lose where behind."""
+    each = [row["of minimax"] for row in result["rows"]]
+    return [*_ends(x["gain"] for x in each if x["verdict"] == "ahead"),
+            *_ends(-x["gain"] for x in each if x["verdict"] == "behind")]
+
+
+def floor_gains(result: Result) -> list[float]:
+    """What a floor of a tenth gains at one step for all, and costs where each way has its own."""
+    gains = {steps: [row["floor 0.1 over median"]["mean"] for row in result["rows"]
+                     if row["steps"] == steps] for steps in ("one", "own")}
+    return [*_ends(gains["one"]), *_ends(-x for x in gains["own"])]
+
+
+def samples_noise(result: Result) -> list[float]:
+    """Noise of samples for a record that is read: the most that it is less, in per cent, and one.
+
+    The one is that of samples of a hundredth at epsilon 4, over the noise of all records.
+    """
+    every = [x for row in result["rows"] for x in row["samples"].values()]
+    return [100 * (1 - min(every)), next(row["samples"]["0.01"] for row in result["rows"]
+                                         if row["epsilon"] == 4.0)]
+
+
 # --- reproductions.md, tuning.md, fairness.md ---
 
 
@@ -216,7 +240,8 @@ def odometer(result: Result) -> list[float]:
 FIGURES: dict[str, Callable[[Result], list[float]]] = {
     f.__name__: f for f in (
         poisson_wins, bands_win, flat_slopes, falls, best_steps, reference_ahead, minimax_gains,
-        one_group_behind, one_read_behind, true_epsilon_of_one, wider_layers, small_batches,
+        one_group_behind, one_read_behind, clips_gain, floor_gains, samples_noise,
+        true_epsilon_of_one, wider_layers, small_batches,
         memory_of_a_row, search_loses, search_wins, search_loses_at_most, search_noise,
         odds_reached, rounding, odometer,
         groups_below)}

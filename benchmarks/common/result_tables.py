@@ -15,7 +15,9 @@ from benchmarks.published import page as published_report
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
 from benchmarks.utility import (
+    adaptive_floor,
     calibration,
+    group_clips,
     guarantees,
     libauc_values,
     notes,
@@ -102,10 +104,10 @@ def rows_on_disk(result: dict[str, Any]) -> str:
     said = {"device": "on the device", "files": "in files", "pages": "in files, read anew",
             "reader": "from a reader"}
     return report.markdown(
-        ["scorer", "rows", "processes", "where", "GB", "ms of processor a round",
+        ["scorer", "rows", "where", "GB", "ms of processor a round",
          "over rows on the device", "time over that", "host MB"],
-        [[row["workload"], f"{row['rows']:,}", str(row["processes"]), said[row["data"]],
-          f"{row['bytes'] / 1e9:.2g}", f"{row['cpu ms per round']:.2f}",
+        [[row["workload"], f"{row['rows']:,}", said[row["data"]], f"{row['bytes'] / 1e9:.2g}",
+          f"{row['cpu ms per round']:.2f}",
           f"{row['cpu over device']:.2f}", f"{row['wall over device']:.2f}",
           f"{row['host MB']:.0f}"] for row in result["rows"]])
 
@@ -403,7 +405,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gaps": gaps, "certificates": certificates, "certified_groups": certified_groups,
     "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
-    "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc,
+    "adaptive_clip": adaptive_clip, "adaptive_floor": adaptive_floor.table,
+    "group_clips": group_clips.table, "variance": variance, "variance_auc": variance_auc,
     "searches": prices.searched, "ended_searches": prices.ended, "filters": prices.ledgers,
     "selection": prices.selected,
     "start": start.table, "start_imports": start.imports, "start_sizes": start.sizes,

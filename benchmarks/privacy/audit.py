@@ -56,6 +56,7 @@ class Case:
       how: strategy and microbatch of the clipped sums.
       joint: whether one clip holds both players.
       quick: whether --quick runs it.
+      clips: of groups, see `GroupGradients`.
     """
 
     sampling: Any
@@ -65,6 +66,7 @@ class Case:
     how: dict[str, Any] = dataclasses.field(default_factory=dict)
     joint: bool = False
     quick: bool = False
+    clips: str = "equal"
 
     @property
     def name(self) -> str:
@@ -82,7 +84,8 @@ class Case:
             case other:
                 how = other.summary(self.rounds, POPULATION)
         strategy = f", {self.how['strategy']}" if self.how else ""
-        clip = ", joint clip" if self.joint else ""
+        clip = ", joint clip" if self.joint else (
+            "" if self.clips == "equal" else ", clip norms by weight")
         return f"{how}, {self.rounds} round{'s' * (self.rounds > 1)}{strategy}{clip}"
 
 
@@ -93,6 +96,7 @@ _LISTED = (
     Case(Full(), 5, how={"strategy": "microbatch", "microbatch": 6}),
     Case(Full(), 5, joint=True),
     Case(Full(), 5, pair="random"),
+    Case(Full(), 5, quick=True, clips="by_weight"),
     Case(Poisson(rate=0.25), 1, quick=True),
     Case(Poisson(rate=0.25), 5, BOTH),
     Case(Poisson(rate=0.25, capacity=12), 5),
@@ -133,6 +137,8 @@ def grouped(module: Any) -> bool:
 
 def hyper_of(module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
+    if case.clips != "equal" and module is not jmm.balanced_groups:
+        return None
     if grouped(module):
         # a capacity is for the population of the other algorithms
         usual = case.pair == "worst" and not (case.joint or case.how or getattr(
@@ -143,7 +149,7 @@ def hyper_of(module: Any, case: Case) -> Any | None:
             case.sampling.in_groups()
         except ValueError:
             return None
-        return group_attack.hyper_of(module, case.sampling, case.rounds)
+        return group_attack.hyper_of(module, case.sampling, case.rounds, clips=case.clips)
     if case.how and module not in (jmm.sgda, jmm.gda):  # strategies are the release's
         return None
     query: Any = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION,

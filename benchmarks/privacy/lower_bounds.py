@@ -27,6 +27,7 @@ from scipy import linalg, special
 
 import jaxminimax as jmm
 from benchmarks.common import report
+from benchmarks.examples.methods.windows import Difference, Windows
 from benchmarks.privacy import selection_bounds
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve, gaussian, pairs
@@ -349,8 +350,8 @@ def windows_table() -> list[dict[str, Any]]:
         anchor = described(sampler, n, m, noise[0], 1).query
         anchor = dataclasses.replace(anchor, clip=Saddle(1.0, 1.0), joint=True,
                                      noise_multiplier=Saddle(noise[0], noise[0]))
-        made = jmm.mechanism.Windows(anchor=anchor, length=2, rounds=2,
-                                     difference=jmm.mechanism.Difference(
+        made = Windows(anchor=anchor, length=2, rounds=2,
+                                     difference=Difference(
             lipschitz=1.0, noise_multiplier=noise[1], sampling=anchor.sampling, population=n))
         rows += [{"steps": 2, "sampler": sampler, "moves": name, "n": n, "m": m,
                   "noise_multipliers": noise, "epsilon": epsilon, "attained": attained,

@@ -5,18 +5,14 @@ as many rows, and over a reader that makes a record of its number when it is ask
 scorer, and for one with a hidden layer. The files are sparse: what is measured is drawing, mapping,
 gathering and sending, not the speed of a disk. They are in the memory of the system ("files"), or
 every page is brought there anew ("pages"). Host memory is that of the process alone, without pages
-of files, which the system takes back. With `--processes 2`, each process has its half of the rows.
+of files, which the system takes back.
 """
 
-import argparse
 import functools
-import json
 import mmap
 import os
 import pathlib
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -109,7 +105,7 @@ def start(workload: str, features: int) -> Saddle:
                                    "v": jnp.full(HIDDEN, HIDDEN**-0.5, jnp.float32)})
 
 
-def seconds(data: Any, n: int, workload: str, args: Any, mesh: Any) -> tuple[float, float]:
+def seconds(data: Any, n: int, workload: str, args: Any) -> tuple[float, float]:
     """Time on the wall, and of the processors of this process, of a run."""
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                       population=n, sampling=jmm.Poisson(rate=args.batch / n))
@@ -117,7 +113,7 @@ def seconds(data: Any, n: int, workload: str, args: Any, mesh: Any) -> tuple[flo
     z = start(workload, args.features)
     wall, cpu = time.perf_counter(), time.process_time()
     state = jmm.fit(jax.random.key(0), z, data, hyper, jmm.sgda, _problem(workload), delta=1e-9,
-                    every=max(1, args.iterations // 4), progress=False, mesh=mesh).state
+                    every=max(1, args.iterations // 4), progress=False).state
     jax.block_until_ready(state)
     return time.perf_counter() - wall, time.process_time() - cpu
 
@@ -148,25 +144,16 @@ def draws(count: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
 
 def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
     """All, in turn with as many rows on the device, or `args.resident`."""
-    mesh, alone = None, args.processes == 1
-    if not alone:
-        mesh = jax.make_mesh((jax.device_count(),), ("data",))
     result = []
     for n in args.rows:
-        count = n if mesh is None else len(jmm.placement.own_rows(n, mesh))
-        files = _files(folder, count, args.features)
+        files = _files(folder, n, args.features)
         resident = min(n, args.resident)
-        there = resident if mesh is None else len(jmm.placement.own_rows(resident, mesh))
-        zeros = tuple(np.zeros((there, *x.shape[1:]), x.dtype) for x in files)
-        device = (tuple(map(jnp.asarray, zeros)) if mesh is None
-                  else jmm.placement.shard(zeros, mesh, population=resident))
-        del zeros
-        host = jmm.placement.HostData(files, population=n)
+        device = tuple(jnp.zeros((resident, *x.shape[1:]), x.dtype) for x in files)
+        host = jmm.placement.HostData(files)
         ways: dict[str, Any] = {"device": device, "files": host}
         if n == max(args.rows):
             ways["pages"] = host
-            if alone:
-                ways["reader"] = jmm.placement.HostData(Made(n, args.features))
+            ways["reader"] = jmm.placement.HostData(Made(n, args.features))
         for workload in args.workloads:
             here = [way for way in ways if workload == "linear" or way in ("device", "files")]
             times: dict[str, list[Any]] = {way: [] for way in here}
@@ -177,7 +164,7 @@ def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
                         (_not_in_memory if way == "pages" else _in_memory)(files)
                     with Peak() as peak:
                         taken = seconds(ways[way], resident if way == "device" else n, workload,
-                                        args, mesh)
+                                        args)
                     if turn:
                         times[way].append(taken)
                         peaks[way] = max(peaks[way], peak.bytes)
@@ -187,7 +174,7 @@ def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
                 over = (statistics.median(a[k] / b[k] for a, b in zip(
                     times[way], times["device"], strict=True)) for k in range(2))
                 result.append({
-                    "workload": workload, "processes": args.processes, "data": way, "rows": n,
+                    "workload": workload, "data": way, "rows": n,
                     "bytes": 4 * n * (args.features + 1), "cpu ms per round": cpu,
                     "wall ms per round": wall,
                     **dict(zip(("wall over device", "cpu over device"), over, strict=True)),
@@ -200,25 +187,8 @@ def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
     return result
 
 
-def _in_processes(args: Any, argv: list[str], folder: pathlib.Path) -> list[dict[str, Any]]:
-    """What the first of several processes on this host measures; each has its part of the rows."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    names = [folder / f"{k}.json" for k in range(args.processes)]
-    command = [sys.executable, "-m", "benchmarks.speed.rows_on_disk", *argv, "--rows",
-               str(max(args.rows))]
-    running = [subprocess.Popen([*command, "--process", str(k), address, "--json", str(name)],
-                                stdout=subprocess.DEVNULL if k else None)
-               for k, name in enumerate(names)]
-    if any([one.wait() for one in running]):
-        raise RuntimeError("a process failed: see above")
-    return json.loads(names[0].read_text())["rows"]
-
-
 def main(argv: list[str] | None = None) -> int:
     """Runs all, in turn; 0."""
-    argv = sys.argv[1:] if argv is None else argv
     p = report.Parser(__file__, __doc__, "json")
     p.add_argument("--rows", type=report.count, nargs="+",
                    default=[1_000_000, 10_000_000, 100_000_000])
@@ -229,22 +199,9 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--resident", type=report.count, default=10_000_000,
                    help="the most rows to have on the device; more are compared with these")
     p.add_argument("--workloads", nargs="+", choices=tuple(PROBLEM), default=list(PROBLEM))
-    p.add_argument("--processes", type=report.count, default=1)
-    p.add_argument("--process", nargs=2, help=argparse.SUPPRESS)  # number, and address of the first
     args = p.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        if args.process is not None:
-            number, address = args.process
-            jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(address, args.processes, int(number))
-            result = measured(args, folder)
-            report.write_json(args.json, {"rows": result})
-            return 0
-        alone = argparse.Namespace(**vars(args) | {"processes": 1})
-        result = measured(alone, folder)
-        if args.processes > 1:
-            result += _in_processes(args, argv, folder)
+        result = measured(args, pathlib.Path(name))
     if args.json is not None:
         report.save(args, {"rows": result, "draws": draws(10**9, (1024, 8192, 65_536))})
     return 0

@@ -260,7 +260,6 @@ def entries() -> list[Entry]:
                                ONE_PASS, None),  # records shift this game's operator
         "proximal, many passes": (small_game(jmm.proximal, smooth=1.0, passes="many"), SAMPLED,
                                   None),
-        "spider": (small_game(jmm.spider, smooth=1.0, diameter=None), FULL, small),
         "ftrl": (small_game(jmm.ftrl), STEPS, None),
         "group_oco": (functools.partial(online, False), STEPS, None),
         "group_oco, linear losses": (functools.partial(online, True), STEPS, None),

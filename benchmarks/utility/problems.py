@@ -31,6 +31,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import jaxminimax as jmm
 from benchmarks.common import report
 from benchmarks.data_sets import data, features, images
+from benchmarks.examples.average_precision import average_precision, average_precision_start
 from jaxminimax import Saddle, problems
 
 DATA = {"ijcnn1": None, "adult": None, "fashion, ratio 10": 10, "fashion, ratio 100": 100}
@@ -114,7 +115,7 @@ def methods(rows: Rows) -> dict[str, Method]:
     theta, linear = jnp.zeros(d), problems.linear_scorer
     wide, own = Saddle(_RADIUS, 10.0), {"dual": "best_response"}
     base = problems.group_glm("logistic", feature_bound=_REACH, radius=_RADIUS)
-    precision = problems.average_precision(prior=rows.prior, feature_bound=_REACH, radius=_RADIUS)
+    precision = average_precision(prior=rows.prior, feature_bound=_REACH, radius=_RADIUS)
     binary: Any = dict(prior=rows.prior, radius=wide, **own)
 
     def signs(y: np.ndarray) -> np.ndarray:
@@ -139,7 +140,7 @@ def methods(rows: Rows) -> dict[str, Method]:
             problems.partial_auc(linear, max_fpr=TWO_WAY[0], min_tpr=TWO_WAY[1], penalty=0.3,
                                  **binary),
             problems.partial_auc_start(theta, min_tpr=TWO_WAY[1]), rows.positive, ranks[1:2]),
-        "average precision": Method(precision.problem, problems.average_precision_start(theta),
+        "average precision": Method(precision.problem, average_precision_start(theta),
                                     rows.positive, ranks[2:]),
     }
     if k > 2:

@@ -38,7 +38,7 @@ GROUPS = {
                               "GroupLosses Repeat Sequence Parallel"),
     "privacy": ("Calibrate and account", "plan plans calibrate epsilon delta profile "
                                          "statement certify"),
-    "train": ("Train", "run fit sweep tune stack check release round"),
+    "train": ("Train", "run fit sweep tune stack check release round private_gradient"),
 }
 MODULES = {
     "Data and problems": ("problems", "tables", "estimators", "placement"),

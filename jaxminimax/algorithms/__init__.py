@@ -10,24 +10,15 @@ algorithm that cuts the data also takes the number of `parts`. One that also rel
 their noise multiplier, `laplace`, and the kind of noise, `losses_noise`, if there is a choice.
 """
 
-import functools
 import importlib
 import typing
 
-from jaxminimax.base import public_names as _public_names
-
 __all__ = ["active_groups", "balanced_groups", "extragradient", "ftrl", "gda", "group_oco",
-           "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_sgda",
-           "sgda", "spider"]
+           "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_inner",
+           "recursive_sgda", "sgda"]
 
 ALGORITHMS: dict[str, typing.Any] = {name: importlib.import_module(f"{__name__}.{name}")
                                      for name in __all__}
-for _module in ALGORITHMS.values():
-    _module.__dir__ = functools.partial(_public_names, vars(_module))
-
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
 
 
 def described_by(algorithm: typing.Any) -> type:

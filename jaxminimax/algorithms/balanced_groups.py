@@ -12,6 +12,12 @@ v_1 = (1/p, ..., 1/p), output the average of w_1, ..., w_{T+1}; w_1 reads no dat
 rounds every group has the same weight, and no loss is released. The noise of a round follows the
 weights of that round, which were released before it: at most `cap` times that of balanced weights.
 
+With a query of `clips="by_weight"` a weight shortens its group's clip norm instead, as the proof of
+`GroupGradients` has it: the noise is that of balanced weights in every round, and v is not capped,
+
+    g_t     = sum_i v_t,i / n_i sum_j clip(grad loss(w_t, z_ij), C / a_i) + N(0, (D / mu)^2 I),
+    D       = 2 C / (p min n),    a_i = p min n v_t,i / n_i.
+
 Source: the saddle problem and its weights are those of Sagawa, Koh, Hashimoto and Liang,
 "Distributionally robust neural networks for group shifts", ICLR 2020, arXiv:1911.08731,
 Algorithm 1, and of Zhou and Bassily, "Differentially private worst-group risk minimization",
@@ -57,7 +63,8 @@ class Hyper:
       weight_step: the step of the log weights, a number or a schedule [1 / loss units].
       iterations: T, the number of rounds.
       balanced: T_0 over T, in [0, 1), rounded down to whole rounds.
-      cap: the largest noise of moved weights divided by that of balanced ones; above 1.
+      cap: the largest noise of moved weights divided by that of balanced ones; above 1. With
+        clip norms by weight it is not read.
       averaging: weights of w_1, ..., w_{T+1} in the average.
       optimiser: a factory `step -> optax.GradientTransformation`; it sees released gradients only.
         Keep one function object: it is hashed by identity.
@@ -190,8 +197,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
                 y.dtype),
             lambda: y)
         weight_step = planning.step_at(hyper.weight_step, t).astype(y.dtype)
-        moved = jnp.minimum(jax.nn.log_softmax(log_weights + weight_step * y),
-                            _most(hyper, log_weights.dtype))
+        moved = jax.nn.log_softmax(log_weights + weight_step * y)
+        if hyper.query.clips == "equal":
+            moved = jnp.minimum(moved, _most(hyper, log_weights.dtype))
         log_weights = jnp.where(done >= first, moved, log_weights)  # ln v_{t+1}
     change, memory = _optimiser(hyper, t).update(tree.cast_like(g, w), state.memory, w)
     w = descent.projected(tree.add(w, change), w, problem)  # w_{t+1}

@@ -101,7 +101,8 @@ def with_redraws(gap: float, less: float, *, bound: float, diameter: float,
     A record is drawn with probability q (1 - p_0), so that E[g | past] = (1 - p_0) F_S + r, p_0 the
     sampling's `shortfall`. Without public terms this is (1 - p_0) times
     the mean operator, and so are the gaps that a bound is on; with them it differs from the mean
-    operator by p_0 F_S, of norm p_0 L at most. Second moments only fall.
+    operator by p_0 F_S, of norm p_0 L at most. The second moment of a sample's size only falls, and
+    so do bounds on that of a release; its variance is that of `Sampling.spread`.
 
     Args:
       gap: for samples that always fit.
@@ -348,6 +349,8 @@ def bandit_regret(*, groups: int, rounds: int, bound: float, scale: float, room:
       room: u.
       step: eta.
     """
+    if groups == 1:
+        return 0.0  # its weight stays 1
     many = math.log(groups)
     top = bound + scale * room
     return (many / (step * rounds) + step / 2 * groups * (top**2 + 2 * scale**2)

@@ -37,9 +37,7 @@ from jaxminimax.mechanism import Query, Repeat, batch_size, grid, repeat
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.releases.sums import noisy_operator_and_clip
 
-
-def __dir__() -> list[str]:
-    return ["Averaging", "TAIL", "UNIFORM", "WEIGHTED"]  # what users see of it as `averaging`
+__all__ = ["TAIL", "UNIFORM", "WEIGHTED", "Averaging"]  # what users see of it as `averaging`
 
 
 # --- averages of iterates, which are postprocessing ---
@@ -365,7 +363,7 @@ def release_variance(query: Query, dim: int | Saddle, geometry: Saddle = EUCLIDE
         dim = Saddle(dim, 0) if query.clip.w is not None else Saddle(0, dim)
     clips = [concrete(c) ** 2 for c in query.clip if c is not None]
     square = max(clips) if query.joint else sum(clips)
-    spread = query.sampling.spread()
+    spread = query.sampling.spread(query.population)
     if spread is None:
         raise ValueError("sampling must be Full, Poisson or FixedSize, drawn anew in every "
                          f"release, got {query.sampling!r}.")

@@ -244,8 +244,9 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
 
     The guarantee is on max_i E L_i(w) - min_w max_i L_i(w) on the population, w the average: the
     regret of the model against a fixed one (`ftrl.plan`), and that of the weights against a fixed
-    group. It is for convex losses of which none is clipped, and for runs in which no group that is
-    drawn runs out of records.
+    group. It is for convex losses of which none is clipped, and for T up to half of the smallest
+    group: a group that is drawn more often runs out of records, and ends the run. By the default T
+    one nearly always does, so that there is no number; `iterations=min(sizes) // 2` has one.
 
     Args:
       target: the privacy target.
@@ -279,9 +280,13 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
     if not problem.convex or loss_bound < problem.bound:
         return planning.Plan(hyper, None, False, (
             *why, "A bound is for convex losses that none of the clipping touches."), gap="risk")
+    if rounds > min(sizes) // 2:
+        return planning.Plan(hyper, None, False, (
+            *why, f"A bound is for iterations={min(sizes) // 2} or fewer: a group that is drawn "
+            "more often has no records left, which ends the run."), gap="risk")
     weights = bounds.bandit_regret(
         groups=len(sizes), rounds=rounds, bound=loss_bound, room=room(losses, len(sizes)),
         scale=loss_bound * concrete(losses.noise_multiplier), step=hyper.weight_step)
     return planning.guaranteed(
         hyper, ftrl.regret_bound(noisy, step=hyper.step, **numbers) + weights, problem.bound, *why,
-        "It is for runs in which no drawn group runs out of records: state.over says.", gap="risk")
+        gap="risk")

@@ -228,9 +228,10 @@ def model_regret(hyper: Any, *, dim: int, diameter: float) -> float:
     samples (`bounds.with_redraws`).
     """
     query, clip = hyper.query, concrete(hyper.query.clip)
+    largest = max(query.sizes)  # samples are drawn among so many rows
     # the second moment of a mean of m records is C^2 at most, but for sums of a random number
-    spread = query.sampling.spread() / min(group_batch_sizes(query))
-    less = query.sampling.shortfall(max(query.sizes))  # samples are drawn among so many rows
+    spread = query.sampling.spread(largest) / min(group_batch_sizes(query))
+    less = query.sampling.shortfall(largest)
     return bounds.average_gap(
         step=hyper.step, rounds=hyper.iterations + 1, variance=0.0, diameter=diameter,
         second=clip**2 * (1 + spread) + dim * _gradient_noise(query) ** 2) + less * clip * diameter

@@ -39,8 +39,9 @@ Examples:
 """
 
 import dataclasses
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -172,36 +173,26 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     """
     checks.one_of("game", game, GAMES)
     if records is not None:
-        checks.positive(records=min(records))
+        _check_records(records)
     norms = _norms(dim, smooth, smooth_l1, diameter, radius, geometry)
     if iterations is None:
-        one = bound * target.multiplier() / population  # sigma of a single release
-        iterations = min(rounds(norm.smooth, norm.radius, one * norm.size(dim)) for norm in norms)
+        iterations = min(rounds(norm.smooth, norm.radius, norm.size(dim) * (
+            bound * target.multiplier() / population)) for norm in norms)  # of a single release
     checks.count("iterations", iterations, low=2)
     query = planning.joint_query(bound, population, sampling)
     hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0), iterations=iterations))
 
-    def step_and_bound(norm: _Norm, cap: float, factor: float) -> tuple[float, float]:
-        spread = descent.release_variance(hyper.query, dim, norm.geometry)  # V
-        noisy = factor * norm.radius / math.sqrt(iterations * spread) if spread else math.inf
-        step = min(cap / norm.smooth, noisy)
-        # as of one radius: rho_D is min{R, D / 2^(1/2)} in l2, and R in l1
-        wide = norm.radius * math.sqrt(2) if norm.geometry == ENTROPIC else norm.diameter
-        return step, bounds.average_gap(step=step, rounds=iterations - 1, second=4 * spread,
-                                        variance=spread, radius=norm.radius,
-                                        diameter=max(wide, norm.radius))
+    step_and_bound = functools.partial(_step_and_bound, hyper.query, dim, iterations)
 
     def measure(norm: _Norm) -> float:
         step, gap = step_and_bound(norm, 0.25, 0.5)
-        if proved:
-            return gap
         spread = descent.release_variance(hyper.query, dim, norm.geometry)
-        return norm.radius**2 / (step * (iterations - 1)) + 2.5 * step * spread
+        return gap if proved else (
+            norm.radius**2 / (step * (iterations - 1)) + 2.5 * step * spread)
 
     norm = min(norms, key=measure)
     entropic = norm.geometry == ENTROPIC
-    cap, factor = (0.25, 0.5) if proved else (1.0, 2 * kappa) if entropic else (
-        0.5, kappa)
+    cap, factor = (0.25, 0.5) if proved else (1.0, 2 * kappa) if entropic else (0.5, kappa)
     step, gap = step_and_bound(norm, cap, factor)
     how: tuple[planning.Step, descent.Averaging] = (step, descent.WEIGHTED)
     if proved or game == "bilinear":
@@ -214,7 +205,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     chosen = () if len(norms) == 1 else (
         f"Of the two geometries, {norm.geometry.w} steps have the smaller bound.",)
     covered = (proved or game == "bilinear") and step * norm.smooth <= 0.25 and (
-        not entropic or sampling.spread() == 0)
+        not entropic or sampling.spread(population) == 0)
     if not covered:
         return planning.Plan(planned, None, False, (
             *chosen,
@@ -236,6 +227,29 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
         "docs/variational_inequalities.md.", own,
         "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
         on="records" if records is None else "population")
+
+
+def _check_records(records: Any) -> None:
+    """Refuses what is no pair of bounds on a record's operator and on its matrix."""
+    if not isinstance(records, tuple | list) or len(records) != 2:
+        raise ValueError("records must be a pair (L_0, L_1), bounds on the norm of a record's "
+                         "operator at the start and on that of its matrix, got "
+                         f"{checks.describe(records)}.")
+    for name, x in zip(("records[0]", "records[1]"), records, strict=True):
+        checks.number(name, x, low=0.0, closed=True)
+
+
+def _step_and_bound(query: Query, dim: int | Saddle, iterations: int, norm: "_Norm", cap: float,
+                    factor: float) -> tuple[float, float]:
+    """The step min{cap / L, factor R / (T V)^(1/2)} in a geometry, and the theorem's bound."""
+    spread = descent.release_variance(query, dim, norm.geometry)  # V
+    noisy = factor * norm.radius / math.sqrt(iterations * spread) if spread else math.inf
+    step = min(cap / norm.smooth, noisy)
+    # as of one radius: rho_D is min{R, D / 2^(1/2)} in l2, and R in l1
+    wide = norm.radius * math.sqrt(2) if norm.geometry == ENTROPIC else norm.diameter
+    return step, bounds.average_gap(step=step, rounds=iterations - 1, second=4 * spread,
+                                    variance=spread, radius=norm.radius,
+                                    diameter=max(wide, norm.radius))
 
 
 def rounds(smooth: float, radius: float, noise: float) -> int:

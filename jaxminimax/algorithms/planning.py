@@ -14,6 +14,7 @@ executes. Utility does.
 """
 
 import math
+import types
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple
 
@@ -36,9 +37,7 @@ _SHARES = ("delta", "anchors")
 _APART = ("problem", "sizes", "rounds", "records", "geometry", "modulus", "sampling", "solver")
 _NO_PUBLIC = "_planned_without_public_terms"
 
-
-def __dir__() -> list[str]:
-    return ["Cosine", "Decay"]  # what users see of it as `schedules`
+__all__ = ["Cosine", "Decay", "FromOptax"]  # what users see of it as `schedules`
 
 
 # --- steps ---
@@ -110,6 +109,30 @@ class Linear:
     def __call__(self, t: jax.Array) -> jax.Array:
         """The step of round t = 1, 2, ..."""
         return self.scale * jnp.maximum(1 - (t - 1) / self.rounds, 0.0)
+
+
+@pytree_dataclass
+class FromOptax:
+    """The step schedule(t - 1) of round t, of a schedule of optax, which counts from 0.
+
+    Attributes:
+      schedule: `count -> step`; must not depend on the data. Use the same object again: a new
+        function is compiled anew.
+
+    Examples:
+        >>> import optax
+        >>> falling = jmm.schedules.FromOptax(schedule=optax.linear_schedule(1.0, 0.0, 10))
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(falling, 0.1), iterations=10)
+        >>> float(falling(1)), float(falling(6))
+        (1.0, 0.5)
+    """
+
+    schedule: Callable[[jax.typing.ArrayLike], jax.Array] = jax.tree.static()
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        return jnp.asarray(self.schedule(t - 1))
 
 
 def step_at(step: Step, t: jax.Array) -> jax.Array:
@@ -252,7 +275,7 @@ def check_numbers(**numbers: Any) -> None:
 def check_given(numbers: dict[str, Any]) -> None:
     """Calls `check_numbers` of a plan's numbers, leaving out None, words, flags and objects."""
     check_numbers(**{name: x for name, x in numbers.items() if name not in _APART and not (
-        x is None or isinstance(x, str | bool) or callable(x))})
+        x is None or isinstance(x, str | bool | types.ModuleType) or callable(x))})
 
 
 # --- public terms ---

@@ -68,6 +68,7 @@ published, leave no round to do below n = 160,000 (mode "paper"). Theirs asks fo
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -117,6 +118,8 @@ class Public:
       excess: deviation of descent-ascent's calibrated noise divided by that of full batches.
       public_bound: P, the largest norm of the public terms' operator.
       radius: R, the largest distance of a point of the set from the start; None for B.
+      solver_error: (m, mu_t, A_t) -> e_t of another solver of rounds on all of their records; None
+        for descent-ascent.
     """
 
     dim: int
@@ -133,6 +136,7 @@ class Public:
     excess: float = 1.0
     public_bound: float = 0.0
     radius: float | None = None
+    solver_error: Callable[[int, float, float], float] | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers out of range."""
@@ -176,14 +180,15 @@ class Public:
         k = self.iterates(m)
         noise = self.dim * (self.bound * self.multiplier * self.excess / m) ** 2 * (k - 1)
         drawn = self.drawn(m)
-        spread = drawn.spread()
+        spread = drawn.spread(m)
         # without fresh samples, as of disjoint ones, that of one sample
         return noise + (1.0 if spread is None else spread) * self.bound**2 / drawn.batch_size(m)
 
     def distances(self, base: float, m: int, rounds: int) -> list[float]:
         """D_1, ..., D_T of the theorem, for lambda = `base` and m records a round."""
         far: list[float] = []
-        less = 0.0 if self.slack is not None else self.drawn(m).shortfall(m)
+        unsampled = self.slack is not None or self.solver_error is not None
+        less = 0.0 if unsampled else self.drawn(m).shortfall(m)
         for t in range(1, rounds + 1):
             mu = 4 * base * (2.0**t - 1)
             sampled = self.bound / mu * (1 / math.sqrt(m) + less)
@@ -193,8 +198,18 @@ class Public:
                 far.append(math.hypot(certified, noise * math.sqrt(self.dim)))
             else:
                 start = far[-1] + sampled if far else min(self.far, self.total_bound / mu)
-                far.append(sampled + self._error(base, m, t, mu, start))
+                far.append(sampled + (
+                    self._error(base, m, t, mu, start) if self.solver_error is None
+                    else self.solver_error(m, mu, start)))
         return far
+
+    def starts(self, base: float, m: int, rounds: int) -> list[tuple[float, float]]:
+        """mu_t and A_t of every round, on all of its records."""
+        weights = [4 * base * (2.0**t - 1) for t in range(1, rounds + 1)]
+        far = self.distances(base, m, rounds)
+        return [(mu, before + self.bound / (mu * math.sqrt(m)) if k else min(
+            self.far, self.total_bound / mu)) for k, (mu, before) in enumerate(zip(
+                weights, [0.0, *far[:-1]], strict=True))]
 
     def _error(self, base: float, m: int, t: int, mu: float, start: float) -> float:
         """e_t, for a round whose start is so far from its solution."""

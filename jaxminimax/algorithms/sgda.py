@@ -195,7 +195,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
         return planning.Plan(hyper, None, False, (
             "The weak gap, as a rate: for a bound, and for its step, give diameter.", *why),
             gap="weak")
-    spread = 1 - size / population
+    spread: Any = sampling.spread(population)
     variance = bounds.fresh_variance(bound=bound, batch=size, dim=dim, spread=spread,
                                      multiplier=concrete(hyper.query.noise_multiplier.w))
     total, among = bound + public_bound, dict[str, Any](diameter=diameter, radius=radius)

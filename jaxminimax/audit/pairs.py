@@ -258,12 +258,14 @@ def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper
     def programme(keys: jax.Array, data: PyTree, on: jax.Array) -> Any:
         def one(key: jax.Array) -> Any:
             def step(state: Any, _: None) -> Any:
-                def flat(noise: list[jax.Array], data: PyTree) -> tuple[Any, jax.Array]:
+                def flat(noise: list[jax.Array], key: jax.Array,
+                         data: PyTree) -> tuple[Any, jax.Array]:
                     new, shown = update(key, state, data, described(noise))
                     return new, jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(shown)])
 
-                # one after the other, with the noise and without it, under one key
-                both, seen = jax.lax.map(lambda x: jax.vmap(flat, (None, 0))(x, data), noise)
+                # with the noise and without it, under one key
+                both, seen = jax.vmap(jax.vmap(flat, (None, None, 0)), (0, 0, None))(
+                    noise, jnp.stack([key, key]), data)
                 return jax.tree.map(lambda x: x[0, on], both), (seen[0], seen[1])
 
             return jax.lax.scan(step, start, length=hyper.iterations)[1]

@@ -41,7 +41,7 @@ def settings(hyper: Any, of: Any) -> None:
       of: the algorithm; one without a class `Hyper` takes any.
 
     Raises:
-      TypeError: naming what was given.
+      TypeError: naming what was given; for a function where a number or a schedule belongs.
     """
     wanted = getattr(of, "Hyper", None)
     if isinstance(wanted, type) and not isinstance(hyper, wanted):
@@ -50,6 +50,11 @@ def settings(hyper: Any, of: Any) -> None:
         module = (f"{kind.__module__.split('.')[-1]}.Hyper" if kind.__name__ == "Hyper"
                   else describe(hyper))
         raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {module}.")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(hyper):
+        if callable(leaf) and not hasattr(leaf, "dtype"):
+            where = f"hyper{jax.tree_util.keystr(path)}"
+            raise TypeError(f"{where} must be a number or a schedule, got {describe(leaf)}: give "
+                            "schedules.FromOptax(schedule=...) for one of optax.")
 
 
 def problem(x: Any, of: Any = None) -> None:

@@ -56,7 +56,7 @@ def rolled_threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Arr
         for turn in turns[i % 2]:
             x = x + y
             y = ((y << turn) | (y >> (np.uint32(32) - turn))) ^ x
-        return x + keys[0], y + keys[1] + (i + 1).astype(jnp.uint32), *keys[1:], keys[0]
+        return x + keys[0], y + keys[1] + jnp.asarray(i + 1, jnp.uint32), *keys[1:], keys[0]
 
     return lax.fori_loop(0, 5, step, (x + key[0], y + key[1], key[1], third, key[0]))[:2]
 

@@ -30,7 +30,9 @@ def any_lane_rule(_: int, __: list[bool], x: jax.Array) -> tuple[jax.Array, bool
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
     """The dtype that sums are accumulated in: float32, or wider if `dtype` is."""
-    return jnp.promote_types(dtype, jnp.float32)
+    # strict promotion would refuse float64
+    wide = jnp.issubdtype(dtype, jnp.inexact) and jnp.dtype(dtype).itemsize > 4
+    return jnp.dtype(dtype) if wide else jnp.promote_types(dtype, jnp.float32)
 
 
 def unit(x: jax.Array) -> jax.Array:

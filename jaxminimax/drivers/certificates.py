@@ -58,7 +58,7 @@ from jaxminimax.mechanism import GroupLosses, HeldOutBound, Parallel, composed, 
 from jaxminimax.mechanism.grid import PARAMETERS, check_noise, grid_bits
 from jaxminimax.problems import Bounded, HeldOut, by_group
 from jaxminimax.releases.groups import release_group_losses
-from jaxminimax.releases.held_out import largest_distance, release_held_out_bound
+from jaxminimax.releases.held_out import largest_distance, release_held_out_bound, shown_by_points
 
 KINDS = {"worst_group": "The worst group's risk", "strong_gap": "The strong gap",
          "primal_risk": "The primal risk"}
@@ -187,6 +187,7 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
         raise ValueError(f"of={of!r} takes a {kind.__name__} and a {wanted.__name__}, whose "
                          "constants hold for records of any content, got a "
                          f"{type(mechanism).__name__} and a {type(problem).__name__}.")
+    checks.number("problem.bound", problem.bound, low=0.0)
     everything = _together(training, mechanism, held_out, read)
     described = everything.parts[-1]  # at a place of its own, with keys of its own
     settings = {"times": 1} | ({"sizes": held_out.sizes, "only_argmax": False} if groups else
@@ -227,13 +228,23 @@ def _radius(problem: Bounded, z: Saddle, reach: float | None, primal: bool) -> f
     """Returns R of a point in the set.
 
     Raises:
-      ValueError: for a point outside of it.
+      ValueError: for a point outside of it, and for a reach or a diameter that a point of the set
+        shows to be too small: the number would be NaN, and its budget spent.
     """
+    checks.number("problem.diameter", problem.diameter, low=0.0)
+    if reach is not None:
+        checks.number("reach", reach, low=0.0)
     away = float(optax.tree.norm(optax.tree.sub(z, problem.problem.project(z))))
     if not away <= 1e-5 * (1 + float(optax.tree.norm(z))):
         raise ValueError(f"z lies {away:.3g} outside of the feasible set: certify "
                          "problem.project(z), which costs nothing.")
-    return away + largest_distance(problem.problem, z, reach, problem.diameter, primal)
+    radius = away + largest_distance(problem.problem, z, reach, problem.diameter, primal)
+    far, longest = shown_by_points(problem.problem, z, primal)
+    if far > radius * (1 + 1e-5) or (reach is not None and longest > reach * (1 + 1e-5)):
+        raise ValueError(
+            f"reach or diameter={problem.diameter:g} is too small: the set has a point of norm "
+            f"{longest:.6g}, and one {far:.6g} from z; of v alone for a primal risk.")
+    return radius
 
 
 def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parallel:
@@ -247,8 +258,13 @@ def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parall
         return Parallel(parts=(mechanism,))
     composed.check(training)
     rest, stated = len(held.labels) - len(held.rows), training.records()
-    if stated > rest or (stated == 0 and read is None) or (
-            read is not None and np.isin(held.rows, np.asarray(read)).any()):
+    rows = np.asarray([] if read is None else read)
+    if read is not None and (rows.ndim != 1 or rows.dtype.kind not in "iu"
+                             or np.any((rows < 0) | (rows >= len(held.labels)))):
+        raise ValueError("read must be the numbers of rows, integers from 0 to n - 1, got shape "
+                         f"{rows.shape} and dtype {rows.dtype}: "
+                         "np.flatnonzero(...) makes them of a mask.")
+    if stated > rest or (stated == 0 and read is None) or np.isin(held.rows, rows).any():
         raise ValueError(f"training may have read rows that are held out: it is for {stated} "
                          f"records (0: it does not say), and {rest} of {len(held.labels)} are not "
                          "held out. Train on held_out.rest(data), or give read=, the numbers of "

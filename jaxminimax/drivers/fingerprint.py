@@ -41,7 +41,7 @@ from jax.sharding import Mesh
 from jaxminimax.base import checks, programs, types
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat
-from jaxminimax.placement import sent_rows, sharding
+from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.releases import sums
 from jaxminimax.releases.watch import update
@@ -79,11 +79,29 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
       observe: of a sweep; what is kept of a state.
     """
     own, in_groups = secret(key), isinstance(problem, types.GroupProblem)
-    on_host = isinstance(data, HostData | sent_rows.HostShards)
+    on_host = isinstance(data, HostData)
     marks = {"data set, or order of its rows": of_rows(
         own, data, grouped=in_groups and not on_host)}
     if in_groups and on_host:  # refused later on
         return marks
+    return marks | {ROUND: of_round(own, key.dtype, z, data, hyper, algorithm, problem, observe)}
+
+
+def of_round(own: bytes, key: Any, z: Saddle, data: PyTree, hyper: Any,
+             algorithm: types.Algorithm[Any, Any], problem: types.AnyProblem,
+             observe: Callable[[Any], PyTree] = lambda state: ()) -> str:
+    """The fingerprint of the program of one round.
+
+    Args:
+      own: of the key, see `secret`.
+      key: dtype of the key.
+      z: as of `of_run`.
+      data: as of `of_run`.
+      hyper: as of `of_run`.
+      algorithm: as of `of_run`.
+      problem: as of `of_run`.
+      observe: as of `of_run`.
+    """
     problem = problem._replace(operator=types.with_strategy(problem.operator, "vmap"))
     z = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), z)  # wherever it lies
 
@@ -91,12 +109,13 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
         return algorithm.init(z, hyper)
 
     def whole(key: jax.Array, z: Saddle, state: Any, rows: PyTree, hyper: Any) -> Any:
-        state = update(algorithm, key, state, rows, hyper, problem)
+        # the run itself is refused for its numbers
+        state = update(algorithm, key, state, rows, hyper, problem, numbered=False)
         return begun(z, hyper), state, observe(state)
 
-    traced = jax.make_jaxpr(whole)(jax.ShapeDtypeStruct((), key.dtype), z,
+    traced = jax.make_jaxpr(whole)(jax.ShapeDtypeStruct((), key), z,
                                    jax.eval_shape(begun, z, hyper), row_shapes(data), hyper)
-    return marks | {ROUND: mark(own, *_words(traced))}
+    return mark(own, *_words(traced))
 
 
 def _words(program: Any) -> Iterator[bytes]:
@@ -183,14 +202,14 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
         dtype, each, start = factors_of[number]
         with np.errstate(all="ignore"):  # no warning of what does not fit a narrower type
             total += _sums(piece.astype(dtype, copy=False), first, each, start)
-    if isinstance(data, sharding.Sharded | sent_rows.HostShards):
+    if isinstance(data, sharding.Sharded):
         total = _over_processes(data.mesh, total)
     return mark(own, total.tobytes(), *(x.encode() for x in shapes))
 
 
 def row_shapes(data: PyTree) -> PyTree:
     """Shapes of all rows, and dtypes as a device has them."""
-    if isinstance(data, HostData | sent_rows.HostShards):
+    if isinstance(data, HostData):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
             (data.population, *x.shape), _dtype(x)), data.record)
     if isinstance(data, sharding.Sharded):  # without the padding
@@ -207,10 +226,11 @@ def _dtype(x: Any) -> np.dtype:
 def _pieces(data: PyTree, grouped: bool) -> Iterator[tuple[int, int, np.ndarray]]:
     """Chunks of the rows that this process answers for: leaf, number of the first row, rows."""
     if isinstance(data, HostData):
-        yield from _on_host(data, [(0, data.count)], [True])
-        return
-    if isinstance(data, sent_rows.HostShards):
-        yield from _on_host(data.data, data.stretches, data.counted)
+        at_once = max(1, min(_ROWS, _CHUNK // max(1, data.record_bytes)))
+        for first in range(0, data.population, at_once):
+            taken = data.take(np.arange(first, min(first + at_once, data.population)))
+            for number, piece in enumerate(jax.tree.leaves(taken)):
+                yield number, first, piece
         return
     rows = data.rows if isinstance(data, sharding.Sharded) else data
     for number, x in enumerate(jax.tree.leaves(rows)):
@@ -231,18 +251,6 @@ def _held(number: int, x: Any, first: int, population: int,
         rows = x[group] if grouped else x
         for at, piece in _chunks(rows, min(len(rows), population - first)):
             yield number, group * population + first + at, piece
-
-
-def _on_host(data: HostData, stretches: list[tuple[int, int]],
-             counted: list[bool]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """The rows on this host, as stretches of the population: first number, how many, and which."""
-    begin, at_once = 0, max(1, min(_ROWS, _CHUNK // max(1, data.record_bytes)))
-    for (first, count), mine in zip(stretches, counted, strict=True):
-        for at in range(0, count if mine else 0, at_once):
-            rows = data.take(np.arange(begin + at, begin + min(at + at_once, count)))
-            for leaf, piece in enumerate(jax.tree.leaves(rows)):
-                yield leaf, first + at, piece
-        begin += count
 
 
 def _chunks(x: Any, count: int) -> Iterator[tuple[int, np.ndarray]]:

@@ -31,9 +31,8 @@ from jaxminimax.algorithms import planning
 from jaxminimax.base import arguments, checks, identity, programs, types
 from jaxminimax.base.types import Algorithm, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
-from jaxminimax.placement import agreement, host_data, sharding
+from jaxminimax.placement import agreement, sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window
-from jaxminimax.placement.sent_rows import HostShards, on_mesh
 from jaxminimax.releases import reading, record_isolation
 from jaxminimax.releases.watch import update
 
@@ -58,8 +57,7 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
 
 def _piece(rows: PyTree, *args: Any) -> Any:
     """Makes rounds, unless their program closes over one of the data's arrays."""
-    record_isolation.check_constants(
-        _advance.trace(*args).jaxpr, rows.data if isinstance(rows, HostShards) else rows, "update")
+    record_isolation.check_constants(_advance.trace(*args).jaxpr, rows, "update")
     return _advance(*args)
 
 
@@ -73,7 +71,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem, *, delta: float,
         neighbours: str = "replace_one", alongside: tuple[mechanism.Description, ...] = (),
         unit: str | None = None, checkpoint: str | os.PathLike[str] | None = None,
-        every: int | None = None, callback: Callable[[StateT], None] | None = None,
+        every: int | None = None, callback: Callable[[StateT], bool | None] | None = None,
         progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
         ledger: Ledger | None = None, name: str | None = None) -> runs.Run[StateT]:
     """Runs an algorithm in jitted pieces of `every` rounds, the same run as `run`.
@@ -109,7 +107,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
       z: initial point; must not depend on the data.
       data: leaves `[n, ...]`. If they are larger than the device's memory, `HostData` of them, or
         of any object that returns records by number: the same run, with the rows of every release
-        sent ahead. Or the result of `placement.shard`, which has its own mesh.
+        sent ahead, on one device. Or the result of `placement.shard`, which has its own mesh.
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
@@ -121,7 +119,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
       checkpoint: folder for the saved states, which no other user may write to: a state chosen by
         another could repeat noise at another point; needs orbax-checkpoint.
       every: number of rounds in a piece; None for a hundredth of the run.
-      callback: called with a host copy of the state after every piece; never sees the data.
+      callback: called with a host copy of the state after every piece; never sees the data. The
+        run ends after a piece for which it returns True, in every process of a mesh alike: the
+        statement is as of there, and a ledger takes back what filter="renyi" allows.
       progress: whether to show a progress bar, if tqdm is installed.
       mesh: devices, with an axis "data"; None for one device, or the mesh of the data.
       shards: number of parts of the rows, a multiple of the devices along the axis "data", which
@@ -139,10 +139,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     Raises:
       ValueError: for a description that is not valid or does not fit the data, a folder of
         another run or number of shards, or one that another user owns or may write to, processes
-        that do not agree, `HostData` for an algorithm that reads all records, or chooses them, or
-        on a mesh for one that does not release clipped sums over a `Query`; for a checkpoint of a
-        key of another generator than threefry2x32; for arithmetic in which NaN is no number like
-        others; if the ledger refuses the run.
+        that do not agree, `HostData` on a mesh or in shards, or for an algorithm that reads all
+        records, or chooses them; for a checkpoint of a key of another generator than threefry2x32;
+        for arithmetic in which NaN is no number like others; if the ledger refuses the run.
       RuntimeError: for a state that could not be saved.
       TypeError: for arguments of another kind.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
@@ -187,8 +186,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                             unit=unit or identity.unit_of(people, identity.rows_each(data))
                           ) as booking:
         sharding.check_records(data)  # what is refused here is not charged
-        placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, types.GroupProblem))
-        if not isinstance(placed, HostData | HostShards):
+        placed = sharding.on_mesh(data, mesh, shards,
+                                  grouped=isinstance(problem, types.GroupProblem))
+        if not isinstance(placed, HostData):
             placed = sharding.arrays(placed)
             runs.check_functions(algorithm, z, hyper, placed)
         mesh, places = getattr(placed, "mesh", None), None
@@ -228,7 +228,10 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                         bar.update(rounds)
                     if callback is not None:
                         with programs.briefly(False):  # the caller may train by another loss in it
-                            callback(sharding.on_host(state))
+                            ended = callback(sharding.on_host(state))
+                        if isinstance(ended, bool | np.bool_) and ended:
+                            booking.end(state)
+                            break
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
                                             neighbours=neighbours, alongside=alongside,
                                             people=people, rows_each=identity.rows_each(data)))
@@ -243,7 +246,7 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
     Args:
       key: root key of the run.
       described: what was promised to the accountant, checked.
-      data: on the devices, `HostData`, or those of the processes of a mesh.
+      data: on the devices, or `HostData`.
       pieces: rounds of each piece of the run.
       done: rounds before the first piece.
       total: rounds of the run.
@@ -256,33 +259,29 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
     def __init__(self, key: jax.Array, described: mechanism.Description, data: PyTree,
                  pieces: list[int], done: int, total: int) -> None:
         self._data, self._pool, self._next = data, None, None
-        self._held: HostData | None = None  # rows that are read at random places
-        if not isinstance(data, HostData | HostShards):
+        self._secret = False  # whether rows are read at random places
+        if not isinstance(data, HostData):
             return
-        self._ahead: HostData | HostShards = data
-        repeated, self._query = _readable(described, data)
+        repeated, query = _readable(described, data)
         self._limit = mechanism.releases(repeated)
         self._per_round = self._limit // total
-        held = data.data if isinstance(data, HostShards) else data
-        rows = (data.rows_sent(self._query) if isinstance(data, HostShards)
-                else mechanism.rows_read(self._query))
-        size = self._per_round * rows * max(1, held.record_bytes)
-        self._most = min(max(pieces, default=1), held.rounds or max(1, _BYTES // size))
+        size = self._per_round * mechanism.rows_read(query) * max(1, data.record_bytes)
+        self._most = min(max(pieces, default=1), data.rounds or max(1, _BYTES // size))
         self._host = _host()
         self._key = jax.device_put(key, self._host)  # the key is an argument: no program holds it
         self._repeated = jax.device_put(repeated, self._host)
         self._shares = _cut(done, pieces, self._most)
         self._pool = ThreadPoolExecutor(1, "rows ahead")
         self._next = self._start()
-        if self._query.sampling.secret:
-            held.read_at_random(True)
-            self._held = held
+        self._secret = query.sampling.secret
+        if self._secret:
+            data.read_at_random(True)
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        if self._held is not None:
-            self._held.read_at_random(False)
+        if self._secret:
+            self._data.read_at_random(False)
 
     def piece(self, rounds: int) -> Iterator[tuple[PyTree, int]]:
         """Rows of the next `rounds` rounds, and for how many of them, until there are enough."""
@@ -308,22 +307,17 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
     # NumPy would warn, or raise, where a record does not fit a narrower type: of sampled ones only
     @np.errstate(all="ignore")
     def _gather(self, drawn: Sent) -> tuple[Sent, PyTree]:
-        """Samples on the host, and their rows; on a mesh, by shards."""
+        """Samples on the host, and their rows."""
         sent = jax.tree.map(np.asarray, drawn)
-        if isinstance(self._ahead, HostShards):
-            numbers, rows = self._ahead.gather(self._query, sent.rows, sent.valid)
-            return sent._replace(rows=numbers, valid=None), rows
-        return sent, self._ahead.take(host_data.joined(sent.rows, sent.high))
+        return sent, self._data.take(sent.rows)
 
     @np.errstate(all="ignore")
     def _window(self, gathered: tuple[Sent, PyTree], first: int) -> Window:
-        (sent, rows), words = gathered, reading.described(self._repeated)
-        if isinstance(self._ahead, HostShards):
-            return self._ahead.window(sent, rows, first, words)
+        sent, rows = gathered
         return Window(**jax.device_put(dict(
-            rows=rows, numbers=sent.rows, high=sent.high, valid=sent.valid, fits=sent.fits,
-            marks=sent.marks, first=np.int32(first))), population=self._ahead.population,
-            described=words)
+            rows=rows, numbers=sent.rows, valid=sent.valid, fits=sent.fits, marks=sent.marks,
+            first=np.int32(first))), population=self._data.population,
+            described=reading.described(self._repeated))
 
     def _start(self) -> tuple[tuple[int, int], Future[Any]] | None:
         """Begins to gather the next share, on the other thread."""
@@ -349,20 +343,14 @@ def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
         done += rounds
 
 
-def _readable(described: mechanism.Description,
-              data: HostData | HostShards) -> tuple[mechanism.Repeat, Any]:
-    """The mechanism and its query, if its releases read samples that are known ahead.
-
-    On a mesh, a `Query`; else a `Resolvent` too.
-    """
+def _readable(described: mechanism.Description, data: HostData) -> tuple[mechanism.Repeat, Any]:
+    """The mechanism and its query, if its releases read samples that are known ahead."""
     if not isinstance(described, mechanism.Repeat) or not isinstance(
             described.query, mechanism.Query | mechanism.Resolvent):
         raise ValueError("HostData are for algorithms that repeat one query on samples of the "
                          "records: what others read next may depend on what they released. "
                          "Give the arrays themselves.")
     query, parts = described.query, described.parts
-    if isinstance(data, HostShards) and not isinstance(query, mechanism.Query):
-        sharding.refuse_hosts()
     needed = parts * query.population
     if data.population < needed or (parts == 1 and data.population != needed):
         raise ValueError(f"HostData have {data.population} records, but the mechanism was "

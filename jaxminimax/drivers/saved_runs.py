@@ -163,6 +163,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
                  delta: float, **stated: Any) -> None:
         self._entry: books.Entry | None = None
         self._own, self._begun = fingerprint.secret(key), False
+        self._last: Any = None  # the state of a run that ended early
         if ledger is None:
             if name is not None:
                 raise ValueError(f"name = {name!r} is that of a run in a ledger: give ledger=... "
@@ -210,11 +211,15 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
         if self._entry is not None:
             self._entry.ledger.shown(self._entry, done)
 
+    def end(self, state: Any) -> None:
+        """Notes the last state of a run that makes no further release."""
+        self._last = state
+
     def __exit__(self, kind: Any, *_: object) -> None:
         if self._entry is None:
             return
         if kind is None:
-            self._entry.close()
+            self._entry.close(self._last)
         elif self._entry.fresh and not self._begun and issubclass(kind, ValueError | TypeError):
             # shapes, descriptions or settings do not fit, and nobody has seen a state; where
             # another process goes on with the run, it stays charged

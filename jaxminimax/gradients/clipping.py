@@ -55,6 +55,9 @@ class ClippedSum:
       memory: the bytes that "auto" and "ghost" may take; None for 2^30.
       shared: whether examples of `sums` are pairs of an example and its share in [0, 1], by which
         its clipped operator is multiplied.
+      before_clip: whether the share multiplies the operator before it is clipped, as any number of
+        at least 0; one example's clip norm is then the same, and that of its operator the clip
+        norm over the share.
 
     Examples:
         >>> def loss(w, v, record):
@@ -73,6 +76,7 @@ class ClippedSum:
     counted: bool = False  # whether `sums` counts the examples within the clip norms
     memory: int | None = None
     shared: bool = False
+    before_clip: bool = False
 
     def sensitivity(self, neighbours: str = "replace_one") -> Saddle:
         """Per player, the most that the sum can move between neighbouring data sets (L2).
@@ -128,7 +132,7 @@ class ClippedSum:
         if mask is None:
             mask = jnp.ones(size, bool)
         z = jax.tree.map(jnp.asarray, z)
-        how = Summation(self.operator, self.clip, self.joint, self.counted)
+        how = Summation(self.operator, self.clip, self.joint, self.counted, self.before_clip)
         if size == 0:
             return how.nothing(z, rounding)
         refuse_complex(z, "z")

@@ -254,12 +254,14 @@ class Summation:
       clip: per player, see `clipped_sum`.
       joint: whether one factor clips both players.
       counted: whether examples within the clip norms are counted.
+      before_clip: whether an example's share multiplies its operator before it is clipped.
     """
 
     operator: Callable[[Saddle, PyTree], Saddle]
     clip: Saddle
     joint: bool
     counted: bool = False
+    before_clip: bool = False
 
     def players(self, of: Callable[..., Any], *trees: Saddle) -> Saddle:
         """Applies `of` to each player that has a clip norm; None for the others."""
@@ -273,7 +275,8 @@ class Summation:
         Args:
           g: what has the norms of the examples.
           mask: bool `[b]`, which of them count.
-          share: what each counts for, `[b]`: cut to [0, 1], and 0 for NaN; None for 1.
+          share: what each counts for, `[b]`: cut to [0, 1], and 0 for NaN; None for 1. Before the
+            clip it may be any finite number, and what is none, or is below 0, is 0.
         """
         norm = self.players(lambda _, x: norms(x), g)
         finite = functools.reduce(jnp.logical_and, map(jnp.isfinite, jax.tree.leaves(norm)))
@@ -284,11 +287,18 @@ class Summation:
         if self.joint:
             ratio, g = joint_ratio(ratio), Saddle(g, g)
         ratio = self.players(lambda _, r, x: widened(r, x), ratio, g)
-        weight = self.players(lambda _, r: clip_weight(r, mask), ratio)
-        if share is not None:  # at most 1, so that no example is longer than its clip norm
-            share = jnp.where(share > 0, jnp.minimum(share, 1), 0)
-            weight = self.players(lambda _, s: s * share.astype(s.dtype), weight)
-        return weight, jnp.all(finite)
+        if share is None:
+            return self.players(lambda _, r: clip_weight(r, mask), ratio), jnp.all(finite)
+        here = Saddle(mask, mask)
+        if self.before_clip:
+            # clip(a g, C) = a min(1, C / (a ||g||)) g: of an example that is a times as long
+            a = jnp.where((share > 0) & (share < jnp.inf), share, 0)
+            here = self.players(lambda _, r: mask & (r < _longest(r.dtype)), ratio)
+            ratio = self.players(lambda _, r: r * a.astype(r.dtype), ratio)
+        else:  # at most 1, so that no example is longer than its clip norm
+            a = jnp.where(share > 0, jnp.minimum(share, 1), 0)
+        return self.players(lambda _, r, m: clip_weight(r, m) * a.astype(r.dtype), ratio,
+                            here), jnp.all(finite)
 
     def num_unclipped(self, weight: Saddle) -> Saddle | None:
         """Adds up 1 for each example of weight 1, -1 for each shortened one, 0 for absent ones."""

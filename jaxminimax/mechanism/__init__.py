@@ -9,7 +9,6 @@ from jaxminimax.mechanism.composed import *
 from jaxminimax.mechanism.correlated import *
 from jaxminimax.mechanism.costs import *
 from jaxminimax.mechanism.description import *
-from jaxminimax.mechanism.difference import *
 from jaxminimax.mechanism.factorisation import *
 from jaxminimax.mechanism.fixed_size import *
 from jaxminimax.mechanism.grid import *

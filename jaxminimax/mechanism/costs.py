@@ -8,7 +8,6 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
 
       description              length                                      moves by
       Query, GroupGradients    clip norm                                   2   CLIP_NORM
-      Difference               clip norm, L times the points' distance     2   CLIP_NORM
       Query(adaptive), counts  1/2                                         2   CLIP_NORM
       TreeSums                 clip norm, in each node the record is in    2   CLIP_NORM
       CorrelatedSums           clip norm, times the column's length        2   CLIP_NORM

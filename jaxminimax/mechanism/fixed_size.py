@@ -88,7 +88,7 @@ class Full(Sampling):
 
         return sampling.InGroups("all of its records", lambda size, largest: size, one)
 
-    def spread(self) -> float | None:
+    def spread(self, population: int) -> float | None:
         """The spread of draws that are independent from release to release."""
         return 0.0
 
@@ -124,11 +124,6 @@ class Disjoint(Sampling):
     compared_pairs = 1
     relations = (costs.REPLACE_ONE,)
 
-    @property
-    def most_records(self) -> int:
-        """The limit 2^62: nothing is drawn."""
-        return sampling.WIDE
-
     def check(self, population: int) -> None:
         """Refuses a batch that the data have not."""
         sampling.check_batch(self.batch, population)
@@ -147,12 +142,7 @@ class Disjoint(Sampling):
 
     def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
         """The next batch; nothing is random."""
-        each = population // self.batch
-        if population >= sampling.NARROW:
-            number = release % each if each < 2**31 else release  # which is below 2^31
-            low, high = sampling.consecutive_rows(number, self.batch)
-            return Sample(low, None, True, high)
-        first = (release % each) * self.batch
+        first = (release % (population // self.batch)) * self.batch
         return Sample(first + jnp.arange(self.batch, dtype=jnp.int32), None, True)
 
     def passes(self, times: int, population: int) -> int:
@@ -224,11 +214,6 @@ class FixedSize(Sampling):
     def _one_by_one(self, population: int) -> bool:
         """Returns whether rows are drawn independently: with replacement, or a single one."""
         return self.replacement or self.batch == 1 < population
-
-    @property
-    def most_records(self) -> int:
-        """The limit: 2^62 where rows are drawn one by one, of 96 bits, see `_one_draw`."""
-        return sampling.WIDE if self.replacement or self.batch == 1 else sampling.NARROW
 
     def check(self, population: int) -> None:
         """Refuses a batch that the data have not."""
@@ -308,7 +293,7 @@ class FixedSize(Sampling):
         return sampling.InGroups(f"samples of exactly {self.batch} of its records, {self._how()}",
                                  lambda size, largest: size, draw)
 
-    def spread(self) -> float | None:
+    def spread(self, population: int) -> float | None:
         """The spread of draws that are independent from release to release."""
         return 1.0
 
@@ -353,10 +338,6 @@ def _one_subset(batch: int, population: int) -> tuple[float, float, float]:
 
 def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
     """Draws rows floor(U n / 2^96), for U of 96 random bits."""
-    if population >= sampling.NARROW:
-        low, high = sampling.wide_scaled(random_bits.random_words(key, (3, batch)), population)
-        return Sample(low, None, True, high)
-
     def rows() -> jax.Array:
         # nested floors: c <- floor((word n + c) / 2^32) ends at floor(U n / 2^96)
         carry = jnp.zeros(batch, jnp.uint32)

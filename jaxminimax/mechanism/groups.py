@@ -46,6 +46,19 @@ class GroupGradients(OneRelease):
     s of this round's v, not that of another one. (How a release makes a sum of which that holds in
     integers: `releases.groups`.)
 
+    With `clips="by_weight"` a weight shortens its group's clip norm instead of adding noise:
+
+        sum_i v_i / n_i sum_j clip(grad_ij, C / a_i) + N(0, (C noise_multiplier s)^2 I),
+
+    s = 1 / (p min_i n_i), a_i = v_i / (n_i s). That is s times the sum of all clip(a_i grad_ij, C),
+    with noise of deviation C noise_multiplier on it. Given what was released before, all a_i are
+    fixed, and the same for neighbouring data sets; each of these vectors is no longer than C for
+    any a_i, so a replaced record moves their sum by 2 C at most: a Gaussian mechanism of parameter
+    2 / noise_multiplier again, whatever v is. s is public. Noise is that of balanced weights in
+    every round, and records of all groups have the same bound. This is the mean, over samples, of
+    a step that reads group i at a rate in proportion to a_i and clips at C / a_i (Cairney-Leeming,
+    Sanyal and Lampert, arXiv:2602.10820, of which the abstract was read).
+
     Attributes:
       clip: C, bound on the L2 norm of one record's gradient [gradient units].
       noise_multiplier: standard deviation of the noise on the clipped sum / clip [dimensionless].
@@ -57,6 +70,8 @@ class GroupGradients(OneRelease):
       parameters: the largest number of numbers that a release has; public.
       exact: whether the noise is added as integers, without rounding, or in floating point.
       groups: "one", named at each release, or "all", weighted at each release.
+      clips: of all groups, "equal": C for every record; or "by_weight": C / a_i in group i, which
+        is C in the smallest one of balanced groups.
 
     Examples:
         >>> query = jmm.GroupGradients(clip=1.0, sizes=(500, 200), noise_multiplier=20.0)
@@ -67,6 +82,7 @@ class GroupGradients(OneRelease):
     clip: float | jax.Array
     sizes: tuple[int, ...] = jax.tree.static()
     groups: str = jax.tree.static(default="one")
+    clips: str = jax.tree.static(default="equal")
 
     def check(self, repeat: Repeat) -> None:
         """The groups, and the sampling, clip norm and noise of the smallest and the largest."""
@@ -74,6 +90,10 @@ class GroupGradients(OneRelease):
             raise ValueError(f"parts must be 1 for gradients of groups, got {repeat.parts}.")
         grid.check_sizes(self.sizes)
         checks.one_of("groups", self.groups, ("one", "all"))
+        checks.one_of("clips", self.clips, ("equal", "by_weight"))
+        if self.clips == "by_weight" and self.groups == "one":
+            raise ValueError("clips='by_weight' is for weights of all groups: set groups='all', or "
+                             "clips='equal'.")
         if self.groups == "all" and not isinstance(self.sampling, fixed_size.Full):
             raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
                              f"{self.sampling!r}.")
@@ -120,9 +140,11 @@ class GroupGradients(OneRelease):
         """States how many gradients are released, of which groups, on which samples."""
         groups = sentences.groups(self.sizes)
         if self.groups == "all":
+            noise = ("noise follows the largest weight of a record" if self.clips == "equal" else
+                     "a group's clip norm falls as its weight grows, and noise stays")
             text = (f"{repeat.times} release(s) of the gradients of all groups at once, {groups}: "
                     "the sum of each over all of its records, with a weight that was released "
-                    "before; noise follows the largest weight of a record.")
+                    f"before; {noise}.")
         else:
             text = (f"{repeat.times} release(s) of the gradients of one group each, chosen from "
                     f"earlier releases and charged as if always the same one, {groups}: "

@@ -115,12 +115,21 @@ class Poisson(Sampling):
     def shortfall(self, population: int) -> float:
         """P[the other records fill the slots, and the record is not drawn], given that all fit.
 
-        It is (1 - q) b(c) / C(c), b the probabilities of the others' number, C the distribution
-        function of a sample's size, c the slots: P[a record is drawn | all fit] is q (1 - that).
+        It is (1 - q) E b(c) / E C(c), b the probabilities of the others' number, C the distribution
+        function of a sample's size, c the slots with a row of their own: P[a record is drawn | all
+        fit] is q (1 - that). Slots without one are no more than a Poisson variable, and b falls
+        from its mode on, so this is a bound where there are any, and exact where there are none.
         """
-        most, law = self._room(population)[1], scipy.stats.binom
-        alone = (1 - self.rate) * law.pmf(most, population - 1, self.rate)
-        return float(alone / law.cdf(most, population, self.rate))
+        rate, (room, most), law = float(self.rate), self._room(population), scipy.stats.binom
+        if rate == 1:
+            return 0.0
+        chance, fits = _own_slots(room, most, population)
+        # nothing of the tail beyond the listed slots is larger than b at its mode
+        mode = min(population - 1, math.floor(population * rate))
+        alone = law.pmf(np.maximum(fits, mode), population - 1, rate)
+        rest = max(1 - float(np.sum(chance)), 0.0) * law.pmf(mode, population - 1, rate)
+        return float((1 - rate) * (chance @ alone + rest)
+                     / (chance @ law.cdf(fits, population, rate)))
 
     def charge(self, times: int, z: float, population: int) -> Charge:
         """Charges a Poisson-subsampled Gaussian mechanism of the realised rate."""
@@ -165,10 +174,22 @@ class Poisson(Sampling):
         return InGroups(f"Poisson samples of it at rate {self.rate:.6g}",
                         lambda size, largest: largest, one)
 
-    def spread(self) -> float | None:
-        """The spread of draws that are independent between releases, but for `drawn_less`."""
+    def spread(self, population: int) -> float | None:
+        """The spread 1 - q of independent draws; more where they are drawn again and q is large.
+
+        Let K be the size of a sample, given that it fits. For records x_i with sum S its sum has
+        the variance a ||S||^2 + b sum ||x_i||^2 with b = E[K (n - K)] / (n (n - 1)), and a <= 0,
+        as K varies less than without the limit c. K (n - K) binom(n, K) = n (n - 1) binom(n - 2, K
+        - 1), so b is q (1 - q) P[Bin(n - 2, q) < c] / P[Bin(n, q) <= c]. That quotient is above 1
+        for c > (1 - q) (n - 1) only, which is beyond samples that may take a row twice.
+        """
         # n q (1 - q) C^2 / m^2 = (1 - q) C^2 / m, as m = q n
-        return 1 - concrete(self.rate)
+        rate, law = concrete(self.rate), scipy.stats.binom
+        most = self._room(population)[1]
+        if most >= population or most <= (1 - rate) * (population - 1):
+            return 1 - rate
+        return float((1 - rate) * law.cdf(most - 1, population - 2, rate)
+                     / law.cdf(most, population, rate))
 
     def worst_case(self, population: int) -> WorstCase:
         """A record with probability q; the others contribute nothing."""
@@ -219,10 +240,7 @@ def _short(rate: float, population: int, most: int, mean: float, slots: int) -> 
         return 0.0
     if mean > slots:
         return 1.0
-    lost = np.arange(min(slots, int(mean + 20 * math.sqrt(mean)) + 40) + 1)
-    # Poisson masses e^-mean mean^l / l! of l slots without a row
-    chance = (np.exp(lost * math.log(mean) - mean - scipy.special.gammaln(lost + 1)) if mean
-              else (lost == 0).astype(float))
+    lost, chance = _lost(mean, slots)
     fits = np.minimum(most, slots - lost)
     # P[Binomial(n - 1, q) >= fits]: with the record among them they do not fit
     beyond = np.where(fits >= population, 0.0, scipy.special.bdtrc(
@@ -230,6 +248,20 @@ def _short(rate: float, population: int, most: int, mean: float, slots: int) -> 
     # what is beyond the listed l counts in full
     return float(min(1.0, np.sum(chance * np.where(fits > 0, beyond, 1.0))
                      + scipy.special.pdtrc(lost[-1], mean)))
+
+
+def _lost(mean: float, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of slots without a row, and the masses e^-mean mean^l / l! of their Poisson law."""
+    lost = np.arange(min(slots, int(mean + 20 * math.sqrt(mean)) + 40) + 1)
+    return lost, (np.exp(lost * math.log(mean) - mean - scipy.special.gammaln(lost + 1)) if mean
+                  else (lost == 0).astype(float))
+
+
+def _own_slots(room: Room, most: int, population: int) -> tuple[np.ndarray, np.ndarray]:
+    """The law of how many records fit, at least: probabilities and numbers."""
+    mean = 0.0 if room.shuffled else distinct.lost(room.slots, population)
+    lost, chance = _lost(mean, room.slots)
+    return chance, np.minimum(most, room.slots - lost)
 
 
 def drawn_size(key: jax.Array, rate: float, population: int, most: int) -> jax.Array:

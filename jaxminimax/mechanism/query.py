@@ -184,7 +184,6 @@ class Query(OneRelease):
     bands: int = jax.tree.static(default=1)
     adaptive: AdaptiveClip | None = None
 
-    wide = True
     sum_of_sample = True
 
     def check_own(self) -> None:

@@ -13,7 +13,7 @@ import jax
 from jaxminimax.base import checks, types
 from jaxminimax.mechanism import correlated, costs, description, fixed_size, grid, sentences
 from jaxminimax.mechanism.description import Facts, Kind, Leaf
-from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
+from jaxminimax.mechanism.sampling import Sampling, check_population, known_sampling
 
 __all__ = ["Repeat", "batch_size", "rows_read"]
 
@@ -27,7 +27,6 @@ class OneRelease(abc.ABC):
       parameters: d, at least the numbers that a release has; public.
       exact: whether the noise is made of integers.
       noise_multiplier: None if it was never set.
-      wide: whether its release takes numbers of rows beyond 32 bits.
       sum_of_sample: whether a release is a function of the clipped sum of its sample, which the
         proofs for absent records and for parts of the data are for.
       bands: of the noise; above 1 it is correlated, see `factorisation`.
@@ -38,7 +37,6 @@ class OneRelease(abc.ABC):
     parameters: int = jax.tree.static(default=grid.PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
-    wide = False
     sum_of_sample = False
     bands = 1
 
@@ -50,7 +48,7 @@ class OneRelease(abc.ABC):
         if repeat.parts > 1 and rows >= 2**31:
             raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
                              "32-bit.")
-        check_sampling(self.sampling, n, wide=self.wide and repeat.parts == 1)
+        check_sampling(self.sampling, n)
         repeat.check_own()
 
     @abc.abstractmethod
@@ -241,15 +239,10 @@ class Repeat(Leaf):
 # --- what releases on a sample of the data share ---
 
 
-def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:
-    """Refuses what is no sampling of so many records; `wide`: of 2^30 or more at all."""
+def check_sampling(sampling: Sampling, population: int) -> None:
+    """Refuses what is no sampling of so many records."""
     checks.count("population", population)
-    most = known_sampling(sampling).most_records if wide else NARROW
-    if population >= most:
-        raise ValueError(
-            f"population must be below 2**{most.bit_length() - 1}, got {population}: indices are "
-            f"32-bit, for {sampling!r}. Of more records, sgda and others that release a Query take "
-            "FixedSize(batch=..., replacement=True) or Disjoint(batch=...), with HostData.")
+    check_population(population)
     known_sampling(sampling).check(population)
 
 

@@ -4,12 +4,6 @@ A sampling is one class in one file: its sampler, the sampler's total-variation 
 cost, and its description in statements. `Sampling` is an abstract class: a subclass that lacks a
 method cannot be instantiated, and every entry point refuses other objects. The library's
 samplings are in `fixed_size` and `poisson`.
-
-Numbers of rows beyond 32 bits: two words each, drawn on the host, for data that stay there.
-
-Row number i < 2^62 is low + 2^31 high, low and high int32. Devices index no data by them: they get
-the rows themselves, in the order of the sample, and use both words for its mark alone
-(`host_data.mark`). Below `NARROW` rows there is one word, as ever.
 """
 
 import abc
@@ -17,10 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks, tree
+from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.mechanism.costs import Charge
 
@@ -29,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Sampling", "overflow_probability"]
 
-NARROW = 2**30  # with fewer rows than these, a number is one word
-WIDE = 2**62
 # P[a sample of a fixed size cannot be drawn], per release: a matter of utility
 OVERFLOW = 1e-17
 _PASSES = np.uint32(2**32 - 1)  # what a run's key is folded with for what lasts several releases
@@ -44,13 +35,11 @@ class Sample(NamedTuple):
         all.
       valid: True for rows that take part, bool `[c]`; None for all.
       fits: whether the sample could be drawn, bool `[]`.
-      high: for 2^30 records or more, the second words of `rows`, int32 `[c]`; see above.
     """
 
     rows: jax.Array | None
     valid: jax.Array | None
     fits: jax.Array | bool
-    high: jax.Array | None = None
 
 
 class SampleKeys(NamedTuple):
@@ -178,14 +167,6 @@ class Sampling(abc.ABC):
     def relations(self) -> tuple[str, ...]:
         """The relations of `costs.NEIGHBOURS` that the charge is proved for."""
 
-    @property
-    def most_records(self) -> int:
-        """The number that the population must be below; from 2^30 on, `draw` sets `high`.
-
-        The law, and its charge, must hold for as many: an error of a draw may grow with them.
-        """
-        return NARROW
-
     @abc.abstractmethod
     def check(self, population: int) -> None:
         """Refuses numbers out of range.
@@ -268,8 +249,8 @@ class Sampling(abc.ABC):
         """
         return 0.0
 
-    def spread(self) -> float | None:
-        """Bounds the variance of a sample's mean, over C^2 / m.
+    def spread(self, population: int) -> float | None:
+        """Bounds the variance of a sample's mean around its own expectation, over C^2 / m.
 
         C bounds a record, m is the batch size; it is for utility alone. None if samples are not
         drawn anew in every release, so that their errors do not average out.
@@ -338,6 +319,18 @@ def overflow_probability(query: Any) -> float:
     return known_sampling(query.sampling).overflow(query.population)
 
 
+def check_population(population: int) -> None:
+    """Refuses more records than 32-bit numbers of rows are for.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
+    if population >= 2**30:  # so that numbers of two rows add up within int32
+        raise ValueError(
+            f"population must be below 2**30, got {population}: row numbers have 32 bits. Use "
+            "fewer of the records, chosen by a rule that does not depend on what they contain.")
+
+
 def check_batch(batch: int, population: float) -> None:
     """Refuses a batch size that is no count, or is above the population.
 
@@ -349,52 +342,3 @@ def check_batch(batch: int, population: float) -> None:
         raise ValueError(f"batch must be below 2**31, got {batch}: indices are 32-bit.")
     if batch > population:
         raise ValueError(f"batch must be at most population={population}, got {batch}.")
-
-
-
-
-def wide_scaled(words: jax.Array, population: int) -> tuple[jax.Array, jax.Array]:
-    """Returns floor(U n / 2^96) for U of 96 random bits: low, high words, int32 `[c]`.
-
-    Word by word, the lowest first: c <- floor((word n + c) / 2^32) keeps c < n, and nested floors
-    are the floor of the whole. With n = n_1 2^32 + n_0 < 2^62 and c alike, t = word n_0 + c_0 is
-    below 2^64 and u = word n_1 + c_1 + floor(t / 2^32) below 2^63, so 64 bits hold both, and the
-    new c is u.
-
-    Args:
-      words: uint32 `[3, c]`.
-      population: n <= 2^62.
-    """
-    @tree.in_float64
-    def multiply(words: jax.Array) -> tuple[jax.Array, jax.Array]:
-        low, high = jnp.uint64(population & (2**32 - 1)), jnp.uint64(population >> 32)
-        carry = jnp.zeros(words.shape[1:], jnp.uint64)
-        for word in words.astype(jnp.uint64):
-            # schoolbook: one digit of 32 bits of U at a time, times both digits of n
-            total = word * low + (carry & np.uint64(2**32 - 1))
-            carry = word * high + (carry >> np.uint64(32)) + (total >> np.uint64(32))
-        return _two_words(carry)
-
-    return multiply(words)
-
-
-def consecutive_rows(number: jax.Array, batch: int) -> tuple[jax.Array, jax.Array]:
-    """Rows k b, ..., (k + 1) b - 1 < 2^62: low and high words, int32 `[b]`.
-
-    Args:
-      number: k, int32 `[]`.
-      batch: b.
-    """
-    @tree.in_float64
-    def rows(number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # k and b are below 2^31, their product below 2^62
-        first = number.astype(jnp.uint64) * np.uint64(batch)
-        return _two_words(first + jnp.arange(batch, dtype=jnp.uint64))
-
-    return rows(number)
-
-
-def _two_words(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-    # i = low + 2^31 high, neither negative as int32
-    return ((rows & np.uint64(2**31 - 1)).astype(jnp.int32),
-            (rows >> np.uint64(31)).astype(jnp.int32))

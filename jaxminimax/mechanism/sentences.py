@@ -19,9 +19,6 @@ CLIPPED = ("The operator of each record is clipped to the stated norms, per play
            "stated, before it is summed.")
 FOLLOWED = ("The clip norms follow noisy counts of the records within them, which the accountant "
             "counts. Each clip norm is a function of earlier releases, and is released itself.")
-DIFFERENCES = ("Each record's difference of operators at two released points is divided by the "
-               "stated constant times their distance and clipped to norm 1, both players together, "
-               "before it is summed. The sum is multiplied by the same public number.")
 LOSSES = "The loss of each record is clipped to the stated range before it is averaged."
 INDEX = ("The index of a group is released, and no loss. Beyond the allowed number of releases the "
          "index is -1, which no release takes for a group.")
@@ -32,7 +29,7 @@ REGENERATED = ("Correlated noise is computed again from the key and the number o
 CERTIFIED = ("A solution without a certificate of the stated residual is not released; NaN takes "
              "its place.")
 
-_ORDER = (EXACT, CLIPPED, FOLLOWED, DIFFERENCES, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
+_ORDER = (EXACT, CLIPPED, FOLLOWED, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
 
 
 class Words(NamedTuple):

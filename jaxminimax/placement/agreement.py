@@ -11,11 +11,11 @@ Where they differ it need not be: a norm made of one copy may weigh a gradient m
 so that the sum moves by more than 2 C when a record is replaced, as much as the largest gradient.
 (If parts of one gradient came from different copies, and the norm from the same parts, the gradient
 would be clipped to C; but the compiler chooses the parts.) So copies are compared word for word, on
-the devices that hold them: those in memory once, by `sharding.shard`, and those that hosts send in
-every release that reads them, which is NaN otherwise. The noise does not cover whether they agree:
+the devices that hold them, once, by `sharding.shard`. The noise does not cover whether they agree:
 that is a fact about the caller's files, and a difference shows that there is one.
 """
 
+import functools
 import hashlib
 import math
 from typing import Any
@@ -97,37 +97,6 @@ def check_copies(mesh: Mesh, rows: PyTree) -> None:
                          "own_rows(population, mesh), in the same way.")
 
 
-def has_copies(mesh: Mesh) -> bool:
-    """Returns True if axes other than that of the rows hold copies of them."""
-    return math.prod(mesh.shape.values()) > mesh.shape[AXIS]
-
-
-def same_copies(mesh: Mesh, leaves: list[jax.Array], specs: list[PartitionSpec],
-                at: jax.Array | None = None) -> jax.Array:
-    """Returns True if replicas hold the same numbers, bit for bit: bool `[]`, the same on all.
-
-    Every device sends its words to the next one along each axis over which they are not spread,
-    in a ring: if all that neighbours hold is equal, all copies are.
-
-    Args:
-      mesh: with automatic axes.
-      leaves: arrays on all of its devices.
-      specs: how each is spread over its axes.
-      at: which of the leading axis' entries to compare, int32 `[]`; None: all.
-    """
-    def here(at: jax.Array | None, *leaves: jax.Array) -> jax.Array:
-        same = jnp.array(True)
-        for x, spec in zip(leaves, specs, strict=True):
-            along = [axis for axis in mesh.axis_names
-                     if axis not in jax.tree.leaves(tuple(spec)) and mesh.shape[axis] > 1]
-            if along:
-                same &= _as_neighbours(x if at is None else x[at], along, mesh)
-        return jax.lax.pmin(same.astype(jnp.int32), mesh.axis_names) == 1
-
-    return jax.shard_map(here, mesh=mesh, in_specs=(PartitionSpec(), *specs),
-                         out_specs=PartitionSpec(), check_vma=False)(at, *leaves)
-
-
 def _as_neighbours(x: jax.Array, along: list[str], mesh: Mesh) -> jax.Array:
     """Returns True if an array equals that of the next device along these axes."""
     rows = x.reshape(x.shape[0] if x.ndim else 1, -1)
@@ -155,6 +124,11 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
+    """Returns True if replicas hold the same numbers, bit for bit; the same on all devices.
+
+    Every device sends its words to the next one along each axis over which they are not spread,
+    in a ring: if all that neighbours hold is equal, all copies are.
+    """
     where = [x.sharding for x in leaves]
     specs = [one.spec for one in where if isinstance(one, NamedSharding)
              and one.mesh.axis_names == mesh.axis_names]
@@ -166,7 +140,20 @@ def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
         return True
     leaves = [jax.device_put(x, NamedSharding(mesh, spec))
               for x, spec in zip(leaves, specs, strict=True)]
-    return bool(jax.jit(lambda *leaves: same_copies(mesh, list(leaves), specs))(*leaves))
+
+    @jax.jit
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(),
+                       check_vma=False)
+    def equal(*leaves: jax.Array) -> jax.Array:
+        same = jnp.array(True)
+        for x, spec in zip(leaves, specs, strict=True):
+            along = [axis for axis in mesh.axis_names
+                     if axis not in jax.tree.leaves(tuple(spec)) and mesh.shape[axis] > 1]
+            if along:
+                same &= _as_neighbours(x, along, mesh)
+        return jax.lax.pmin(same.astype(jnp.int32), mesh.axis_names) == 1
+
+    return bool(equal(*leaves))
 
 
 def _apart(x: Any) -> bool:

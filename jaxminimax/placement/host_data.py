@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import threefry
@@ -47,6 +46,7 @@ class Reader:
         self.population = len(source)
         if self.population < 1:
             raise ValueError("HostData need at least one record, got a reader of none.")
+        _check_count(self.population)
         (first,) = self._read([0])
         self.record = jax.tree_util.tree_map_with_path(_spec, first)
         again = self._read(sorted({0, self.population - 1}))
@@ -147,7 +147,7 @@ def _bytes(record: PyTree) -> list[bytes]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostData:
-    """A data set that is larger than the device's memory, for `fit` alone.
+    """A data set that is larger than the device's memory, for `fit` on one device alone.
 
         fit(key, z, HostData((np.load("x.npy", mmap_mode="r"), y)), hyper, sgda, problem, ...)
 
@@ -162,12 +162,10 @@ class HostData:
         arrays. See `Reader`.
       rounds: the number of rounds whose rows are sent together; two such shares lie on the device
         at a time. None for as many as take 64 MiB, at least one.
-      population: n, the records of all processes, if `rows` are only those that this process holds
-        on a mesh, `own_rows(n, mesh)`; see `sent_rows`. None if `rows` are all.
 
     Raises:
-      ValueError: for objects that are neither arrays nor readers, leaves of different lengths, or
-        readers that `Reader` refuses.
+      ValueError: for objects that are neither arrays nor readers, leaves of different lengths,
+        readers that `Reader` refuses, or more records than 32-bit numbers can count.
 
     Examples:
         >>> rows = jmm.placement.HostData((np.ones((100, 3)), np.zeros(100)))
@@ -175,7 +173,7 @@ class HostData:
         (100, (2, 3))
         >>> class Squares:
         ...     def __len__(self):
-        ...         return 10**12
+        ...         return 10**9
         ...     def __getitem__(self, number):
         ...         return {"x": np.float32(number), "y": np.float32(number) ** 2}
         >>> jmm.placement.HostData(Squares()).take(np.array([3, 1]))["y"].tolist()
@@ -184,7 +182,6 @@ class HostData:
 
     rows: PyTree = dataclasses.field(repr=False)
     rounds: int | None = None
-    population: int = None  # type: ignore[assignment]  # set to the number of rows
     _held: PyTree = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -199,17 +196,14 @@ class HostData:
         if len(set(map(_length, leaves))) != 1 or any(x.ndim == 0 for x in arrays):
             raise ValueError("HostData are arrays with one leading axis of records, got lengths "
                              f"{[_length(x) for x in leaves]}.")
+        _check_count(self.population)
         if self.rounds is not None:
             checks.count("rounds", self.rounds)
             object.__setattr__(self, "rounds", int(self.rounds))  # NumPy's would overflow
-        if self.population is None:
-            object.__setattr__(self, "population", self.count)
-        checks.count("population", self.population, low=self.count)
-        object.__setattr__(self, "population", int(self.population))
 
     @property
-    def count(self) -> int:
-        """The number of records that this process holds."""
+    def population(self) -> int:
+        """The number of records, n."""
         return _length(self.held[0])
 
     @property
@@ -259,6 +253,13 @@ def _length(x: np.ndarray | Reader) -> int:
     return x.population if isinstance(x, Reader) else x.shape[0] if x.ndim else 0
 
 
+def _check_count(population: int) -> None:
+    if population >= 2**31:
+        raise ValueError(f"HostData must have fewer than 2**31 records, got {population}: row "
+                         "numbers have 32 bits. Give fewer of them, chosen by a rule that does not "
+                         "depend on what they contain.")
+
+
 def _refuse(_: HostData) -> Any:
     raise ValueError("HostData stay on the host: only fit sends what its rounds read. Give run, "
                      "sweep, update and shard the arrays themselves.")
@@ -273,44 +274,35 @@ class Sent(NamedTuple):
 
     Attributes:
       rows: numbers of the data's rows, int32 `[k, c]`; of JAX's arrays or NumPy's, as all.
-      high: their second words, int32 `[k, c]`; None where there is one; see `mechanism.sampling`.
       valid: which of them take part, bool `[k, c]`; None for all.
       fits: whether the sample could be drawn, bool `[k]`.
       marks: uint32 `[k, 2]`, `mark` of the rows that take part, plus one if the sample fits.
     """
 
     rows: Any
-    high: Any
     valid: Any
     fits: Any
     marks: Any
 
 
-def joined(low: np.ndarray, high: np.ndarray | None) -> np.ndarray:
-    """Joins numbers of two words to int64; numbers of one word stay as they are."""
-    return low if high is None else low + (high.astype(np.int64) << 31)
-
-
-def mark(words: jax.Array, rows: jax.Array, present: jax.Array | None,
-         high: jax.Array | None = None) -> jax.Array:
-    """Returns sum_i E(high_i, row_i) over the rows present, each word mod 2^32; uint32 `[2]`.
+def mark(words: jax.Array, rows: jax.Array, present: jax.Array | None) -> jax.Array:
+    """Returns sum_i E(0, row_i) over the rows present, each word mod 2^32; uint32 `[2]`.
 
     E is Threefry under the words of a release that serve nothing else. By it a release recognises
     its own sample without drawing it again: the sample and its mark are made by one program of one
     key, and no two sets of rows, nor two releases or keys, have the same mark but for a chance of
     2^-64, as good as the cipher is. If one row alone is another one, the marks differ for sure: E
     is a permutation of its counters. It guards against mistakes and not against intent, because the
-    sender of the rows holds the key. It is a sum, so shards add up their parts.
+    sender of the rows holds the key.
 
     Args:
       words: `release_keys.Keys.ahead` of the release, uint32 `[2]`.
       rows: int32 `[c]`, in any order.
       present: bool `[c]`; None for all.
-      high: int32 `[c]`; None: 0.
     """
-    high = jnp.zeros_like(rows) if high is None else high
+    counters = rows.astype(jnp.uint32)
     # not number by number in the sums
-    drawn = materialise(lambda: threefry(words, high.astype(jnp.uint32), rows.astype(jnp.uint32)))
+    drawn = materialise(lambda: threefry(words, jnp.zeros_like(counters), counters))
     return jnp.stack([jnp.sum(x if present is None else jnp.where(present, x, np.uint32(0)),
                               dtype=jnp.uint32) for x in drawn])
 
@@ -324,37 +316,24 @@ class Window:
     the sample nor the answer depends on where the data are.
 
     Attributes:
-      rows: leaves `[k, c, ...]`; on a mesh `[k, S, c, ...]`, spread over its axis "data".
-      numbers: which rows of the data they are, int32 `[k, c]`; on a mesh `[k, S, c]`, in
-        increasing order, then -1.
-      high: their second words, int32 `[k, c]`; None where there is one, and on a mesh.
-      valid: which of them take part, bool `[k, c]`; None for all, and on a mesh.
+      rows: leaves `[k, c, ...]`.
+      numbers: which rows of the data they are, int32 `[k, c]`.
+      valid: which of them take part, bool `[k, c]`; None for all.
       fits: bool `[k]`.
       marks: of the k samples, uint32 `[k, 2]`; see `mark`.
       first: int32 `[]`.
       population: records of the whole data.
       described: what the samples were drawn for.
-      mesh: None: one device. On a mesh `shard_sums` reads it.
-      shards: as in `Sharded`.
     """
 
     rows: PyTree = dataclasses.field(repr=False)
     numbers: jax.Array = dataclasses.field(repr=False)
-    high: jax.Array | None = dataclasses.field(repr=False)
     valid: jax.Array | None = dataclasses.field(repr=False)
     fits: jax.Array = dataclasses.field(repr=False)
     marks: jax.Array = dataclasses.field(repr=False)
     first: jax.Array
     population: int = jax.tree.static()
     described: tuple[Any, ...] = jax.tree.static()
-    mesh: Mesh | None = jax.tree.static(default=None)
-    shards: int | None = jax.tree.static(default=None)
-
-    def release(self, spent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns the place of release `spent` among the k, int32 `[]`, and whether it is there."""
-        place = spent - self.first
-        sent = self.numbers.shape[0]
-        return jnp.clip(place, 0, sent - 1), (place >= 0) & (place < sent)
 
     def read(self, spent: jax.Array, words: jax.Array) -> tuple[Sample, jax.Array, PyTree]:
         """Returns the sample of release `spent`, and the places of its rows.
@@ -364,12 +343,13 @@ class Window:
           leaves `[k c, ...]`. Reading these is the operation that reads the data themselves, so it
           rounds no sum otherwise.
         """
-        at, inside = self.release(spent)
-        numbers, high, valid, fits, marked = jax.tree.map(
-            lambda x: jax.lax.dynamic_index_in_dim(x, at, keepdims=False),
-            (self.numbers, self.high, self.valid, self.fits, self.marks))
-        same = inside & jnp.all(mark(words, numbers, valid, high) + fits == marked)
         sent, count = self.numbers.shape
+        place = spent - self.first
+        at, inside = jnp.clip(place, 0, sent - 1), (place >= 0) & (place < sent)
+        numbers, valid, fits, marked = jax.tree.map(
+            lambda x: jax.lax.dynamic_index_in_dim(x, at, keepdims=False),
+            (self.numbers, self.valid, self.fits, self.marks))
+        same = inside & jnp.all(mark(words, numbers, valid) + fits == marked)
         rows = jax.tree.map(lambda x: x.reshape(sent * count, *x.shape[2:]), self.rows)
         places = at * count + jnp.arange(count, dtype=jnp.int32)
-        return Sample(numbers, valid, fits & same, high), places, rows
+        return Sample(numbers, valid, fits & same), places, rows

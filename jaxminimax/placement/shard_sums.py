@@ -68,8 +68,7 @@ from jaxminimax.gradients.integer_sums import across, is_words
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import Query, batch_size, distinct
 from jaxminimax.placement import sharding
-from jaxminimax.placement.agreement import AXIS, has_copies, same_copies
-from jaxminimax.placement.host_data import Window, mark
+from jaxminimax.placement.agreement import AXIS
 from jaxminimax.placement.sharding import EVERYWHERE, Sharded, in_shards, rows_spec
 
 Attach = Callable[[PyTree, jax.Array, Any], PyTree]
@@ -105,44 +104,40 @@ def add_up(sums: Sums, floats: jax.Array) -> Sums:
 
 
 def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
-                    data: Sharded | Window, query: Query | tuple[Query, ...],
-                    rows: jax.Array | None, valid: jax.Array | None, rounding: Rounding,
-                    key: jax.Array, attach: Attach | None = None, of_rows: PyTree = None,
-                    spent: jax.Array | None = None, marked: jax.Array | None = None,
-                    ) -> tuple[Sums, jax.Array | None]:
+                    data: Sharded, query: Query | tuple[Query, ...], rows: jax.Array | None,
+                    valid: jax.Array | None, rounding: Rounding, key: jax.Array,
+                    attach: Attach | None = None, of_rows: PyTree = None) -> Sums:
     """Adds up `total(z, examples, mask, rounding)` over the sampled rows, each in its shard.
 
     Args:
       total: a sum over examples, `ClippedSum.sums`.
       z: the point, on every device or spread over other axes than that of the rows.
-      data: the data on the mesh, or what each shard reads of them in some releases.
+      data: the data on the mesh.
       query: how the rows were sampled; if that is one of several, all of them.
-      rows: which rows take part, int32 `[c]`; None for the whole population, or for rows that
-        were sent ahead, which bring their numbers.
+      rows: which rows take part, int32 `[c]`; None for the whole population.
       valid: which of `rows` count; None for all.
       rounding: of the sums.
       key: for the slots of the shards' rows.
       attach: `(examples, numbers of their rows, of_rows) -> examples`, what is computed of a row's
         number next to the record; None: nothing.
       of_rows: arrays that `attach` gets, the same for all rows.
-      spent: the number of the release, for rows that were sent ahead.
-      marked: what its sample is marked with, for these; see `host_data.mark`.
 
     Returns:
-      As `total`, the same on every device along the axis of the rows; and whether the rows that
-      were sent ahead are those of the sample in every shard, bool `[]`, None for all the data.
+      As `total`, the same on every device along the axis of the rows.
 
     Raises:
-      ValueError: while tracing, for rows that are not laid out as `sharding.shard` or
-        `sent_rows` does.
+      ValueError: while tracing, for rows that are not laid out as `sharding.shard` does.
     """
-    assert data.mesh is not None
     queries = query if isinstance(query, tuple) else (query,)
     mesh, shards = data.mesh, sharding.count_shards(data.mesh, data.shards)
     size, own = sharding.shard_rows(data.population, mesh, data.shards), shards // mesh.shape[AXIS]
     rows_in_all, at_once = shards * size, max(pass_rows(one, size, shards) for one in queries)
     most = max(_most_rows(one, size) for one in queries)
-    _check_layout(data, rows_in_all, size, shards, at_once)
+    lengths = {x.shape[:1] for x in jax.tree.leaves(data.rows)}
+    if lengths != {(rows_in_all,)}:
+        raise ValueError(f"Data on a mesh must have {rows_in_all} rows, {size} for each of "
+                         f"{shards} shards, got leading axes {lengths}: sharding.shard lays them "
+                         "out.")
     count = None
     if rows is not None:
         count = jnp.int32(rows.shape[0]) if valid is None else jnp.sum(valid, dtype=jnp.int32)
@@ -152,8 +147,8 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
 
     def passes(z: Saddle, mine: PyTree, number: jax.Array | int, first: jax.Array,
                rows: jax.Array, begin: jax.Array, end: jax.Array, rounding: Rounding,
-               words: jax.Array, of_rows: PyTree, start: jax.Array | None) -> Sums:
-        """Sums over numbers `begin`, ..., `end` - 1 of the sorted `rows`, read from `start` on."""
+               words: jax.Array, of_rows: PyTree) -> Sums:
+        """Sums over numbers `begin`, ..., `end` - 1 of the sorted `rows`."""
         # of each shard its own: one order for all would tell, by where two shards' rows come to
         # lie, how many rows of the sample are before them
         key = fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), first // size)
@@ -164,36 +159,23 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
                 slot = distinct.places(fold_in(key, turn), at_once)
             place = begin + turn * at_once + slot
             local = jnp.clip(rows.at[place].get(mode="clip") - first, 0, size - 1)
-            sums = (number * size + local if start is None
-                    else start + jnp.clip(place, 0, rows.shape[0] - 1))
-            examples = jax.tree.map(lambda x: x.at[sums].get(mode="clip"), mine)
+            row = number * size + local
+            examples = jax.tree.map(lambda x: x.at[row].get(mode="clip"), mine)
             if attach is not None and of_rows is not None:
                 examples = attach(examples, first + local, of_rows)
             return total(z, examples, place < end, rounding)
 
         if at_once == most:
             return one(0)
-        none = jnp.zeros(0, jnp.uint32)
-        return _one_after_another(lambda turn: (one(turn), none), (one(0), none), 1,
-                                  (end - begin + at_once - 1) // at_once)[0]
+        return _one_after_another(one, one(0), 1, (end - begin + at_once - 1) // at_once)
 
-    def in_shard(z: Saddle, mine: PyTree, numbers: jax.Array | None, number: jax.Array | int,
-                 first: jax.Array, rows: jax.Array | None, count: jax.Array | None,
-                 rounding: Rounding, words: jax.Array, of_rows: PyTree,
-                 sent: Any) -> tuple[Sums, jax.Array]:
-        if numbers is not None:
-            (at, *marks), width = sent, numbers.shape[-1]
-            at = at * own + number
-            rows = numbers.reshape(-1, width)[at]
-            mine = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), mine)
-            return (passes(z, mine, number, first, rows, jnp.int32(0), jnp.sum(rows >= 0), rounding,
-                           words, of_rows, at * width), _marks(rows, first, size, *marks))
-        nothing = jnp.zeros(0, jnp.uint32)
+    def in_shard(z: Saddle, mine: PyTree, number: jax.Array | int, first: jax.Array,
+                 rounding: Rounding, rows: jax.Array | None, count: jax.Array | None,
+                 words: jax.Array, of_rows: PyTree) -> Sums:
         if rows is not None and count is not None:
             ends = jnp.stack([first, first + size])
             begin, end = jnp.minimum(jnp.searchsorted(rows, ends), count)
-            return passes(z, mine, number, first, rows, begin, end, rounding, words, of_rows,
-                          None), nothing
+            return passes(z, mine, number, first, rows, begin, end, rounding, words, of_rows)
         if own > 1:
             mine = jax.tree.map(
                 lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size), mine)
@@ -201,84 +183,36 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         if attach is not None and of_rows is not None:
             mine = attach(mine, numbers_here, of_rows)
         return total(z, mine, None if rows_in_all == data.population
-                     else numbers_here < data.population, rounding), nothing
+                     else numbers_here < data.population, rounding)
 
-    def here(z: Saddle, mine: PyTree, numbers: jax.Array | None, first: jax.Array,
-             rows: jax.Array | None, count: jax.Array | None, rounding: Rounding,
-             words: jax.Array, of_rows: PyTree, sent: Any) -> tuple[Sums, jax.Array | None]:
-        rest = rows, count, rounding, words, of_rows, sent
-        if data.shards is None:
-            sums, marks = in_shard(z, mine, numbers, 0, first[0], *rest)
-        else:
-            sums, marks = _each_shard(lambda k: in_shard(z, mine, numbers, k, first[k], *rest), own)
-        return add_up(sums, rounding.floats), None if numbers is None else _is_sample(marks)
+    def here(z: Saddle, mine: PyTree, first: jax.Array, rounding: Rounding, *rest: Any) -> Sums:
+        def one(number: jax.Array | int) -> Sums:
+            return in_shard(z, mine, number, first[number], rounding, *rest)
 
-    numbers, sent, copied, spread = None, None, None, rows_spec(False)
-    if isinstance(data, Window):
-        assert spent is not None
-        at, inside = data.release(spent)
-        spread, numbers = rows_spec(True), data.numbers
-        sent = at, marked, data.marks[at], data.fits[at], inside
-        if has_copies(mesh):
-            copies = [*jax.tree.leaves(data.rows), numbers]
-            first = jnp.broadcast_to(data.first, data.fits.shape)
-            copied = same_copies(mesh, [*copies, data.marks, data.fits, first],
-                                 [*[spread] * len(copies), *[EVERYWHERE] * 3], at)
+        return add_up(one(0) if data.shards is None else _each_shard(one, own), rounding.floats)
+
     firsts = jnp.arange(shards, dtype=jnp.int32) * size
-    sums, same = in_shards(here, mesh, (
-        EVERYWHERE, spread, spread, rows_spec(False), *[EVERYWHERE] * 6))(
-        z, data.rows, numbers, firsts, rows, count, rounding, jax.random.key_data(key), of_rows,
-        sent)
-    return sums, same if copied is None or same is None else same & copied
+    return in_shards(here, mesh, (EVERYWHERE, *[rows_spec(False)] * 2, *[EVERYWHERE] * 5))(
+        z, data.rows, firsts, rounding, rows, count, jax.random.key_data(key), of_rows)
 
 
-def _marks(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks: jax.Array,
-          fits: jax.Array, inside: jax.Array) -> jax.Array:
-    """Returns marks by which a shard checks its part of the sample, uint32 `[5]`.
-
-    They are the mark of its rows, whether something is wrong with them, and, of the first shard,
-    the mark that came with the sample: all shards' are added up, see `_is_sample`.
-
-    Args:
-      rows: numbers that this shard was sent, int32 `[w]`; negative ones count for nothing.
-      first: number of its first row.
-      size: its rows.
-      words: what the release marks its sample with.
-      marks: what came with the sample.
-      fits: whether the sample fits; it is a part of the mark.
-      inside: whether it is marked as the sample of the release.
-    """
-    present = rows >= 0
-    wrong = jnp.any(present & ((rows < first) | (rows >= first + size))) | ~inside | ~fits
-    wrong |= jnp.any(present[1:] & ~present[:-1])  # those that count come first
-    return jnp.concatenate([mark(words, rows, present), wrong.astype(jnp.uint32)[None],
-                            jnp.where(first == 0, marks, np.uint32(0))])
-
-
-def _is_sample(marks: jax.Array) -> jax.Array:
-    """Returns True if all shards received one sample, that of the release; the same on all."""
-    marks = jax.lax.psum(marks.astype(jnp.int32), AXIS)  # whole numbers mod 2^32
-    return (marks[2] == 0) & jnp.all(marks[:2] + 1 == marks[3:])
-
-
-def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]], begun: tuple[Sums, jax.Array],
-                       first: int, stop: jax.Array) -> tuple[Sums, jax.Array]:
+def _one_after_another(one: Callable[[Any], Sums], begun: Sums, first: int,
+                       stop: jax.Array) -> Sums:
     """Adds `one(k)` for k = first, ..., stop - 1 to `begun`.
 
     The addition is compensated, as in `clipped_sum`, so that a large sum loses no small terms.
     """
     def step(k: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        sums, lost, marks = carry
-        more, more_marks = one(k)
-        return *sums.plus(lost, more), marks + more_marks
+        sums, lost = carry
+        return sums.plus(lost, one(k))
 
-    none = jax.tree.map(jnp.zeros_like, begun[0].floats)
-    sums, lost, marks = jax.lax.fori_loop(first, stop, step, (begun[0], none, begun[1]))
-    return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost)), marks
+    none = jax.tree.map(jnp.zeros_like, begun.floats)
+    sums, lost = jax.lax.fori_loop(first, stop, step, (begun, none))
+    return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost))
 
 
-def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple[Sums, jax.Array]:
-    """Sums over a device's own shards, and sums their marks.
+def _each_shard(one: Callable[[Any], Sums], own: int) -> Sums:
+    """Sums over a device's own shards.
 
     It takes them in turns of a loop, whose number is hidden from the compiler: the compiler would
     unroll a loop of one turn, and might round differently than on a device with more shards.
@@ -286,20 +220,6 @@ def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, jnp.int32(0)))
     turns = jax.lax.optimization_barrier(jnp.int32(own))
     return _one_after_another(one, nothing, 0, turns)
-
-
-def _check_layout(data: Sharded | Window, total: int, size: int, shards: int, at_once: int,
-                  ) -> None:
-    if isinstance(data, Sharded):
-        lengths = {x.shape[:1] for x in jax.tree.leaves(data.rows)}
-        if lengths != {(total,)}:
-            raise ValueError(f"Data on a mesh must have {total} rows, {size} for each of {shards} "
-                             f"shards, got leading axes {lengths}: sharding.shard lays them out.")
-        return
-    sent = data.numbers.shape
-    if sent[1] != shards or sent[2] % at_once:
-        raise ValueError(f"A release reads {at_once} rows at once in each of {shards} shards, but "
-                         f"{sent[1:]} were sent: they were sent for another description or mesh.")
 
 
 # (leaves [k, m, ...], groups [k, 1], rows [k, m], replicated numbers) -> leaves [k, m, ...]

@@ -11,7 +11,7 @@ other: they exchange exact sums.
 """
 
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeGuard
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import PyTree, pytree_dataclass
 from jaxminimax.placement.agreement import AXIS, agree_on_shards, check_copies, processes
-from jaxminimax.placement.host_data import HostData, Window
+from jaxminimax.placement.host_data import HostData
 
 _LIMIT = 2**31  # row numbers have 32 bits
 EVERYWHERE = PartitionSpec()
@@ -71,17 +71,11 @@ def automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=axis_types)
 
 
-def _holders(mesh: Mesh) -> list[list[jax.Device]]:
-    """The devices that hold copies of each shard."""
-    return np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0).reshape(
-        mesh.shape[AXIS], -1).tolist()
-
-
 def _check_processes(mesh: Mesh) -> None:
-    number = processes(mesh)
-    if number not in ({jax.process_index()}, set(range(jax.process_count()))):
+    process_ids = processes(mesh)
+    if process_ids not in ({jax.process_index()}, set(range(jax.process_count()))):
         raise ValueError(f"mesh must have devices of this process alone or of all "
-                         f"{jax.process_count()}, got those of {sorted(number)}.")
+                         f"{jax.process_count()}, got those of {sorted(process_ids)}.")
 
 
 def count_shards(mesh: Mesh, shards: int | None = None) -> int:
@@ -100,17 +94,13 @@ def count_shards(mesh: Mesh, shards: int | None = None) -> int:
     return int(shards)
 
 
-def holding(mesh: Mesh, shards: int | None = None) -> list[set[int]]:
-    """The processes that hold each shard, or a copy of it."""
-    each = count_shards(mesh, shards) // mesh.shape[AXIS]
-    return [{device.process_index for device in copies}
-            for copies in _holders(mesh) for _ in range(each)]
-
-
 def own_shards(mesh: Mesh, shards: int | None = None) -> list[int]:
     """Numbers of the shards that this process holds, or copies of them."""
     _check_processes(mesh)
-    return [k for k, who in enumerate(holding(mesh, shards)) if jax.process_index() in who]
+    count, devices = count_shards(mesh, shards), mesh.shape[AXIS]
+    holders = np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0).reshape(devices, -1)
+    return [k for k in range(count) if jax.process_index() in {
+        device.process_index for device in holders[k * devices // count]}]
 
 
 def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
@@ -238,6 +228,38 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
     return Sharded(rows=rows, population=population, mesh=mesh, grouped=grouped, shards=shards)
 
 
+def on_mesh(data: PyTree, mesh: Mesh | None, shards: int | None = None, *,
+            grouped: bool = False) -> PyTree:
+    """Spreads `data` over `mesh`, unless they already are or there is none.
+
+    Args:
+      data: see `fit`.
+      mesh: see `fit`. Without one, a number of shards is spread over a mesh of one device.
+      shards: as in `shard`.
+      grouped: as in `shard`.
+
+    Raises:
+      ValueError: as `shard`; for data that are spread over another mesh or number of shards; for
+        `HostData` with a mesh or a number of shards.
+    """
+    if isinstance(data, Sharded):
+        if mesh is not None and automatic(mesh) != data.mesh:
+            raise ValueError(f"data are spread over {data.mesh}, not over {mesh}.")
+        if shards not in (None, data.shards):
+            raise ValueError(f"data are spread over shards={data.shards}, not over {shards}.")
+        return data
+    if mesh is None and shards is None:
+        return data
+    if isinstance(data, HostData):
+        raise ValueError(f"HostData are for one device, and got mesh={mesh} and shards={shards}: "
+                         "leave both out, or give the arrays themselves, of several processes by "
+                         "placement.shard(rows, mesh, population=n), which keeps them in the "
+                         "memory of the mesh.")
+    if mesh is None:
+        mesh = jax.make_mesh((1,), (AXIS,), devices=jax.local_devices()[:1])
+    return shard(data, mesh, shards=shards, grouped=grouped)
+
+
 def rows_spec(grouped: bool) -> PartitionSpec:
     """Returns how the rows, or those of every group, are spread."""
     return PartitionSpec(None, AXIS) if grouped else PartitionSpec(AXIS)
@@ -282,30 +304,9 @@ def arrays(data: PyTree) -> PyTree:
         return data if isinstance(data, Sharded) else jax.tree.map(jnp.asarray, data)
 
 
-def is_spread(data: PyTree) -> TypeGuard[Sharded | Window]:
-    """Returns True if data lie on a mesh, all of them or rows that were sent ahead."""
-    return isinstance(data, Sharded | Window) and data.mesh is not None
-
-
 def shards_of(data: PyTree, shards: int | None) -> int | None:
     """Returns the chosen number of shards; for data that are already cut, theirs."""
     return data.shards if isinstance(data, Sharded) and shards is None else shards
-
-
-def refuse_ahead(data: PyTree) -> None:
-    """Refuses rows that were sent ahead to a mesh, for releases without a `Query`'s sample.
-
-    Raises:
-      ValueError: for these.
-    """
-    if isinstance(data, Window) and data.mesh is not None:
-        refuse_hosts()
-
-
-def refuse_hosts() -> NoReturn:
-    """Raises an error for a release that reads no rows sent ahead to a mesh."""
-    raise ValueError("HostData on a mesh are for algorithms that release clipped sums over a "
-                     "Query: give the arrays themselves, which shard(data, mesh) spreads.")
 
 
 def check_key(key: jax.Array) -> None:

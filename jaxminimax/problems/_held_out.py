@@ -19,11 +19,17 @@ class HeldOut:
     Rows of a table may be sorted, and its last ones are then no independent draws, fixed though
     their places are. So nobody gives the places: they are drawn here, and follow from the seed.
 
+    One that is made by hand or by `dataclasses.replace` draws in the same way: without groups its
+    labels are all 0, so that none but the coins chooses rows.
+
     Attributes:
       labels: the group of every record, `[n]`; all 0 without groups, negative in none.
       share: of each group, that is held out.
       seed: of the public coins.
       grouped: whether there are groups.
+
+    Raises:
+      ValueError: for a share that leaves no record on a side, or labels that are no groups.
 
     Examples:
         >>> held = jmm.problems.hold_out(1000, 0.1)
@@ -35,6 +41,22 @@ class HeldOut:
     share: float
     seed: int
     grouped: bool
+
+    def __post_init__(self) -> None:
+        """Refuses what no coins draw from, and keeps labels of its own."""
+        checks.number("share", self.share, low=0.0, high=1.0)
+        checks.count("seed", self.seed, low=0)
+        labels = np.array(self.labels)
+        if (labels.ndim != 1 or labels.dtype.kind not in "iu" or not np.any(labels >= 0)
+                or (not self.grouped and np.any(labels != 0))):
+            raise ValueError("records must be n, or a vector of group numbers 0, 1, ..., got shape "
+                             f"{labels.shape} and dtype {labels.dtype}. Labels are all 0 without "
+                             "groups.")
+        counts = np.bincount(labels[labels >= 0])
+        if not all(1 <= int(self.share * n) < n for n in counts):
+            raise ValueError(f"share={self.share:g} leaves no record on a side of a group of "
+                             f"{counts.min()}: each needs one at least.")
+        object.__setattr__(self, "labels", _unwritable(labels))
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
@@ -88,17 +110,7 @@ def hold_out(records: int | np.ndarray, share: float, *, seed: int = 0) -> HeldO
         >>> jmm.problems.hold_out(np.arange(1000) % 2, 0.1).sizes  # of two groups
         (50, 50)
     """
-    checks.number("share", share, low=0.0, high=1.0)
-    checks.count("seed", seed, low=0)
     grouped = np.ndim(records) > 0
     if not grouped:
         checks.count("records", records)
-    labels = np.array(records) if grouped else np.zeros(records, int)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not np.any(labels >= 0):
-        raise ValueError("records must be n, or a vector of group numbers 0, 1, ..., got shape "
-                         f"{labels.shape} and dtype {labels.dtype}.")
-    counts = np.bincount(labels[labels >= 0])
-    if not all(1 <= int(share * n) < n for n in counts):
-        raise ValueError(f"share={share:g} leaves no record on a side of a group of "
-                         f"{counts.min()}: each needs one at least.")
-    return HeldOut(_unwritable(labels), float(share), seed, grouped)
+    return HeldOut(np.array(records) if grouped else np.zeros(records, int), share, seed, grouped)

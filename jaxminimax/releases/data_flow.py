@@ -5,17 +5,17 @@ decided here, from the program of `update`, before anything runs. Every value of
 label, joined upwards,
 
     clean  <  key (the run's, and keys derived from it)  <  rows j (leaf j of the data, as it was
-    handed over)  <  read (computed from a leaf of the data, or from the words of a key),
+    handed over)  <  read (computed from a leaf of the data, or from the words of a key).
 
-and the loops whose iterations it may differ in. Refused are
+Refused are
 
 * a result of the round, an effect (a print, a callback, a write to a `Ref`), or a decision whether
   to make a release or an effect, that is not clean;
-* a release whose point, number, settings or closures are neither clean nor a key, whose leaf j of
-  the data is not rows j, or whose key is not derived from the run's;
+* a release whose point, number, settings or closures are not clean, whose leaf j of the data is not
+  rows j, or whose key is not derived from the run's;
 * a derivative through a release, a release inside an operation with a program of its own, a `vmap`
   over the data's axes or over points alone;
-* a release in a loop, or in every round, whose key and number are the same in all of them.
+* two releases with one key and one number, more releases than are charged, and other settings.
 
 **Theorem.** Let R_1, ..., R_k be the releases of a round that is not refused. Its state, its
 effects, and the operands of each R_j but its data, are a function of key, state, settings, public
@@ -32,18 +32,21 @@ programs inside operations too. QED.
 If `init`, `observe`, the starting point and what functions close over do not depend on the data,
 then by induction over rounds the transcript is the adaptive composition of the releases, and post-
 processing. That no two releases have one key and number is decided as far as a program shows it.
-Numbers and keys that are computed of the releases made before, and of the iterations of scans, are
-compared in the first 16 rounds and iterations; others may still repeat, which `check` counts while
-rounds run. Draws under the key are independent of the noise, as releases fold in numbers from 2^31
-on, which a round may not; of a number that is not known here, that is assumed. Under a `vmap` all
-branches run, so none may hold a release and an effect. What
-Python reads before a round or between rounds, and the inside of a release, no program of a round
-shows.
+Numbers and keys are computed of the counts in a state, integers that follow from round to round of
+themselves alone, and of the iterations of scans; a release under others is refused. They are
+compared, and counted against the charge, in the first 16 rounds and iterations, for counts that
+begin at 0. Where something decides whether a round stays as it was, it is assumed to go on. Draws
+under the key are independent of the noise, as releases fold in numbers from 2^31 on, which a round
+may not; a number that is not known here, it may fold into other keys than those of releases only.
+Under a `vmap` all branches run, so none may hold a release and an effect. What Python reads before
+a round or between rounds, and the inside of a release, no program of a round shows.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -52,17 +55,17 @@ import numpy as np
 
 from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree
+from jaxminimax.mechanism import Parallel
+from jaxminimax.releases import made_releases
+from jaxminimax.releases.release_operation import Described
 
 # operations whose results are their operands, one by one
 _SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "sharding_constraint")
-ROUNDS = "rounds"  # the loop over rounds that a driver makes
 _ROUNDS = 16  # whose numbers are computed, and so many iterations of each loop inside
-_MOMENTS = 512  # of one release, at most
+_MOMENTS = 32  # of one release in a round, at most
 _TELLING = 16  # rows; shorter arrays may have a leaf's shape by chance
 # what depends on more than its operands, or on the run's key itself
 _UNKNOWN = ("random_bits", "random_gamma", "private_release", "axis_index")
-_AGAIN = ("so with one noise, and their difference has none: count on between them, derive a key "
-          "for each by jax.random.fold_in, or describe each in a part of its own of a Sequence.")
 
 
 class Rows(NamedTuple):
@@ -87,8 +90,8 @@ class Key(NamedTuple):
 
 
 Label = Rows | Read | Key | None
-# of a moment: releases made before the round, and iterations of the loops inside, outer ones first
-Counted = Callable[[tuple[int, ...]], Any]
+# of a moment: counts of the state before the round, and iterations of the loops, outer ones first
+Counted = Callable[[tuple[Any, ...]], Any]
 
 
 class Value(NamedTuple):
@@ -96,14 +99,12 @@ class Value(NamedTuple):
 
     Attributes:
       label: what of the data or of the key it holds; None if it is clean.
-      varies: the loops in whose iterations it may differ.
       origin: a number of how it is computed; equal ones are of equal values.
       counted: its value as a function of the moment, where that is all it depends on; of keys, if
         the run's key were another one.
     """
 
     label: Label = None
-    varies: frozenset[Any] = frozenset()
     origin: Any = None
     counted: Counted | None = None
 
@@ -112,10 +113,10 @@ class _Release(NamedTuple):
     """A release of the round.
 
     Attributes:
-      stream: of its keys: kind and place of its description.
+      described: its description.
+      settings: the numbers of its description.
       key: its key.
       number: its number.
-      decided: the loops in which predicates that decide whether it is made may differ.
       occurs: whether it is made, as a function of the moment; None if not known.
       loops: the loops that it is in, outer ones first.
       branches: numbers of the branches that it is in, by their conditional.
@@ -123,63 +124,83 @@ class _Release(NamedTuple):
       line: of the user's program.
     """
 
-    stream: tuple[int, int]
+    described: Described
+    settings: list[Value]
     key: Value
     number: Value
-    decided: frozenset[Any]
     occurs: Counted | None
     loops: tuple[Any, ...]
     branches: dict[Any, int]
     operands: tuple[Any, ...]
     line: str
 
+    @property
+    def stream(self) -> tuple[int, int]:
+        """The stream of its keys."""
+        return self.described.stream
+
 
 def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: PyTree,
-          rounds: int | None) -> None:
+          rounds: int | None, described: Any, numbered: bool = True) -> None:
     """Refuses a round that reads data past its releases, or releases twice with one noise.
 
     Args:
       program: its closed jaxpr, a function of the key and the leaves of `state` and `data`, in this
-        order, of which the first results are those of `results`.
+        order, of which the first results are those of `results`, and the last ones the numbers of
+        `described`, part by part.
       key: the run's, of which the generator is read.
       data: the rows; arrays that the program closes over are compared with these.
       state: the state that the round gets.
       results: the state that it returns.
       rounds: how many follow each other; None if that is a traced number.
+      described: the mechanism that is charged.
+      numbered: False if the caller hands out each number once, as `private_gradient` does; numbers
+        and keys are not looked at then.
 
     Raises:
       ValueError: naming the leaf of the state, the leaf of the data, the operation and the line.
     """
     names = tree.paths("data", data)
     leaves, count = jax.tree.leaves(data), len(jax.tree.leaves(state))
-    flow = _Flow({id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
-                  for name, x in zip(names, leaves, strict=True)})
+    rows: dict[Any, Read] = {
+        id(x): Read(f"{name}, closed over by update", "closure", "the round's function")
+        for name, x in zip(names, leaves, strict=True)}
     # numbers are not known here, so an array of a leaf's shape counts as the leaf
     lengths = {length for shape in (*map(jnp.shape, jax.tree.leaves(state)), *(
         jnp.shape(x)[1:] for x in leaves)) for length in shape}
-    flow.rows |= {x.shape: Read(f"an array of the shape of {name}, closed over by update",
-                                "closure", "the round's function")
-                  for name, x in zip(names, leaves, strict=True)
-                  if x.ndim and x.shape[0] >= _TELLING and x.shape[0] not in lengths}
-    jaxpr = program.jaxpr
-    paths = tree.paths("", results)
-    arguments = [Value(Key(), origin="key", counted=_another_key(str(jax.random.key_impl(key))))]
-    for k, (x, y) in enumerate(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars, strict=False)):
-        # a leaf of the state that every round hands on as it is says nothing about the round
-        arguments.append(Value(None, frozenset() if x is y else frozenset([ROUNDS]), ("state", k),
-                               _spent(x.aval.dtype) if paths[k] == ".spent" else None))
-    arguments += [Value(Rows(k, name), origin=name) for k, name in enumerate(names)]
-    outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Where())
+    rows |= {x.shape: Read(f"an array of the shape of {name}, closed over by update",
+                           "closure", "the round's function")
+             for name, x in zip(names, leaves, strict=True)
+             if x.ndim and x.shape[0] >= _TELLING and x.shape[0] not in lengths}
+    jaxpr, paths = program.jaxpr, tree.paths("", results)
+    kept = list(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars[:len(paths)], strict=False))
+    counts = {k for k, (x, y) in enumerate(kept) if x is not y and not x.aval.shape
+              and jnp.issubdtype(x.aval.dtype, jnp.integer)}
+    while True:  # until each of them is computed of these alone, from round to round
+        flow = _Flow(rows)
+        arguments = [Value(Key(), origin="key",
+                           counted=_another_key(str(jax.random.key_impl(key))))]
+        arguments += [Value(None, ("state", k), _count(k, x.aval.dtype) if k in counts else None)
+                      for k, (x, _) in enumerate(kept)]
+        arguments += [Value(Rows(k, name), origin=name) for k, name in enumerate(names)]
+        outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Where())
+        after = {k: outs[k].counted or flow.going_on.get(outs[k].origin) for k in counts}
+        if None not in after.values():
+            break
+        counts = {k for k in counts if after[k] is not None}
     for path, value in zip(paths, outs, strict=False):
         if value.label is not None:
             raise ValueError(f"update returns data past a release: state{path} is "
                              f"{_text(value.label)}. Only what a release function returns is "
                              "private: release it, or compute it from what is released.")
-    after = outs[paths.index(".spent")].counted if ".spent" in paths else None
-    before = [] if after is None else _numbers(after, _ROUNDS if rounds is None else min(
-        rounds, _ROUNDS))
-    _check_loops(flow.releases, rounds, bool(before))
-    _check_counted(flow.releases, before)
+    _check_apart(described)
+    _check_settings(flow.releases, described, outs, rounds is not None)
+    if not numbered:
+        return
+    states, before = _states(after, len(kept), _ROUNDS if rounds is None else max(rounds, 2))
+    spent = paths.index(".spent") if ".spent" in paths and rounds is not None else None
+    used = _check_counted(flow.releases, before, states, described, spent)
+    _check_folds(flow.folds, before, used)
 
 
 class _Where(NamedTuple):
@@ -187,7 +208,6 @@ class _Where(NamedTuple):
 
     Attributes:
       under: the label of a predicate that decides whether it runs, if that is not clean.
-      decided: the loops in which such predicates may differ.
       loops: the loops that it is in.
       branches: as of a `_Release`.
       occurs: as of a `_Release`.
@@ -195,7 +215,6 @@ class _Where(NamedTuple):
     """
 
     under: Label = None
-    decided: frozenset[Any] = frozenset()
     loops: tuple[Any, ...] = ()
     branches: dict[Any, int] = {}  # noqa: RUF012
     occurs: Counted | None = lambda at: True
@@ -212,6 +231,8 @@ class _Flow:
     def __init__(self, rows: dict[Any, Read]) -> None:
         self.rows = rows  # labels of what may be rows that something closes over: by id, by shape
         self.releases: list[_Release] = []
+        self.folds: list[tuple[Value, Value, tuple[Any, ...], str]] = []  # keys, and numbers
+        self.going_on: dict[Any, Counted | None] = {}  # of what may stay a leaf of the state
         self.origins: dict[Any, int] = {}
 
     def constant(self, x: Any, dtype: Any = None) -> Value:
@@ -246,7 +267,12 @@ class _Flow:
             return self.release(e, values, where)
         program = programs.called(e)
         if program is not None:
-            return self.inner(program, values, where.inside(e))
+            results = self.inner(program, values, where.inside(e))
+            if not name.startswith("custom_"):
+                return results
+            # a rule for derivatives, of anyone who derives the round, may read all operands
+            label = self.label(e, values)
+            return [x if label is None else x._replace(label=label) for x in results]
         control = {"cond": self.cond, "while": self.loop, "scan": self.scan}.get(name)
         counted = _counted(e, values)
         if control is not None:
@@ -256,15 +282,21 @@ class _Flow:
                 control(e, values, where), counted, strict=True)]
         if name != "public_key":
             _check_hidden(e, _join([x.label for x in values], None) or where.under)
-        _check_fold(e, values, where)
-        label, varies = self.label(e, values), frozenset().union(*(x.varies for x in values))
+        if name in ("random_fold_in", "random_split") and isinstance(values[0].label, Key):
+            number = values[-1] if name == "random_fold_in" else self.constant(
+                math.prod(params["shape"]) - 1)
+            self.folds.append((values[0], number, where.loops, programs.line(e)))
+        label = self.label(e, values)
         # of two calls of the host, or reads of what is written to, results may differ
         again = len(self.origins) if _calls_host(e) else None
         how = (name, again, *((x, _hashable(y)) for x, y in params.items()),
                *(x.origin for x in values))
         origin = self.origins.setdefault(how, len(self.origins))
+        moving = [x for x in values[1:] if not str(x.origin).startswith("('state'")]
+        if name == "select_n" and len(moving) == 1:
+            self.going_on["computed", origin, 0] = moving[0].counted
         labels = [x.label for x in values] if name in _SAME else [label] * len(e.outvars)
-        return [Value(x, varies, ("computed", origin, k), now)
+        return [Value(x, ("computed", origin, k), now)
                 for k, (x, now) in enumerate(zip(labels, counted, strict=True))]
 
     def label(self, e: Any, values: list[Value]) -> Label:
@@ -273,7 +305,9 @@ class _Flow:
         if isinstance(label, Key):
             if e.primitive.name in ("random_bits", "random_gamma"):
                 return None  # a draw
-            if all(jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key) for x in e.outvars):
+            # but of a program inside, where a key may be folded unseen
+            if not programs.equations(list(e.params.values())) and all(
+                    jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key) for x in e.outvars):
                 return label
         return _read(label, e)
 
@@ -282,8 +316,10 @@ class _Flow:
         if where.under is not None:
             raise ValueError(f"update decides by what is {_text(where.under)} whether it makes a "
                              f"release ({line}).")
-        for value in (*operands.rest, *operands.key, *operands.number, *operands.settings):
-            if isinstance(value.label, Rows | Read):
+        others = (*operands.rest, *operands.number, *operands.settings)
+        # draws under a key that an operator closes over could be those of the noise
+        for value in (*(x for x in others if x.label is not None), *operands.key):
+            if value in others or isinstance(value.label, Rows | Read):
                 raise ValueError(
                     f"A release ({line}) gets what is {_text(value.label)}, elsewhere than as its "
                     "data: its key, its point, its settings and what its problem closes over may "
@@ -302,18 +338,19 @@ class _Flow:
                              "gets.")
         key = operands.key[0]
         number = operands.number[0] if operands.number else self.constant(e.params["number"])
+        traced = iter(operands.settings)
+        settings = [next(traced) if x is None else self.constant(x)
+                    for x in e.params["described"].numbers]
         self.releases.append(_Release(
-            e.params["stream"], key, number, where.decided, where.occurs, where.loops,
+            e.params["described"], settings, key, number, where.occurs, where.loops,
             where.branches, tuple(x.origin for x in values), line))
-        varies = frozenset().union(*(x.varies for x in values), where.decided)
-        return [Value(None, varies, (id(x), where.path)) for x in e.outvars]
+        return [Value(None, (id(x), where.path)) for x in e.outvars]
 
     def cond(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
         which, *rest = values
         branches = []
         for number, program in enumerate(e.params["branches"]):
             here = where.inside(e, under=where.under or _read(which.label, e),
-                                decided=where.decided | which.varies,
                                 occurs=_both(where.occurs, which.counted, number),
                                 branches=where.branches | {(id(e), where.path): number})
             branches.append(self.inner(program, rest, here))
@@ -345,8 +382,8 @@ class _Flow:
         first, second = p["num_consts"], p["num_consts"] + p["num_carry"]
         constants, carry = values[:first], values[first:second]
         depth, computed = len(where.loops) + 1, list[Counted | None]()
-        slices = [Value(_sliced(x.label, e), x.varies | {token}, (token, "slice", k),
-                        _slice(x.counted, depth, p["length"] - 1 if p["reverse"] else None))
+        last = p["length"] - 1 if p["reverse"] else None
+        slices = [Value(_sliced(x.label, e), (token, "slice", k), _slice(x.counted, depth, last))
                   for k, x in enumerate(values[second:])]
         body, mark = p["jaxpr"], len(self.releases)
         start = carry
@@ -361,16 +398,17 @@ class _Flow:
             after = [_carried(old, x, e) for old, x in zip(carry, outs[:len(carry)], strict=True)]
             if after == carry:
                 computed += [x.counted for x in outs]
-                stacked = [Value(_sliced(x.label, e), x.varies | {token})
-                           for x in outs[len(carry):]]
-                return _left(token, carry + stacked)
+                stacked = [Value(_sliced(x.label, e), (token, "stacked", k))
+                           for k, x in enumerate(outs[len(carry):])]
+                return [x._replace(counted=_last(y.counted, depth, p["length"])) for x, y in zip(
+                    _left(token, carry), carry, strict=True)] + stacked
             carry = after
 
 
 def _moving(token: Any, carry: list[Value], arguments: Sequence[Any],
             results: Sequence[Any]) -> list[Value]:
     """The carries of a loop; those that its body changes differ from iteration to iteration."""
-    return [x if before is after else Value(x.label, x.varies | {token}, (token, "carry", k))
+    return [x if before is after else Value(x.label, (token, "carry", k))
             for k, (x, before, after) in enumerate(zip(carry, arguments, results, strict=False))]
 
 
@@ -380,13 +418,12 @@ def _carried(old: Value, new: Value, e: Any) -> Value:
         label = new.label
     else:
         label = _join([_read(old.label, e), _read(new.label, e)], None)
-    return Value(label, old.varies | new.varies, old.origin,
-                 None if new.counted is None else old.counted)
+    return Value(label, old.origin, None if new.counted is None else old.counted)
 
 
 def _left(token: Any, values: list[Value]) -> list[Value]:
     """The results of a loop."""
-    return [Value(x.label, x.varies, (token, "result", k) if token in x.varies else x.origin)
+    return [Value(x.label, (token, "result", k) if x.origin == (token, "carry", k) else x.origin)
             for k, x in enumerate(values)]
 
 
@@ -395,7 +432,7 @@ def _joined(values: Sequence[Value], e: Any, origin: Any) -> Value:
     labels = {x.label for x in values[1:]}
     same = values[0].label is None and len(labels) == 1
     label = labels.pop() if same else _join([x.label for x in values], e)
-    return Value(label, frozenset().union(*(x.varies for x in values)), origin)
+    return Value(label, origin)
 
 
 def _join(labels: Sequence[Label], e: Any) -> Label:
@@ -453,98 +490,162 @@ def _check_branches(e: Any) -> None:
                          "would tell: return what was released, and print it after that.")
 
 
-def _check_fold(e: Any, values: list[Value], where: _Where) -> None:
-    """Refuses keys that those of releases are derived by, `release_keys.Keys`, as far as is known.
+def _check_folds(folds: list[Any], before: dict[int, tuple[int, ...]], used: set[Any]) -> None:
+    """Refuses keys that those of releases are derived by, `release_keys.Keys`.
 
-    Noise that is drawn under them again is not independent of what is released.
+    Noise that is drawn under them again is not independent of what is released. Of a number that
+    is not known here, that is seen by the key: it must be another one than those of releases.
     """
-    if e.primitive.name != "random_fold_in" or not isinstance(values[0].label, Key):
-        return
-    number = values[1].counted
-    if number is not None and np.any(np.asarray(number((0,) * (1 + len(where.loops)))) >= 2**31):
-        raise ValueError("update folds a number from 2^31 on into the run's key "
-                         f"({programs.line(e)}), as releases do, whose noise it may draw again: "
-                         "fold in a smaller one.")
+    for key, number, loops, line in folds:
+        for _, at in _moments(before, loops):
+            if number.counted is None:
+                again = key.counted is None or not used.isdisjoint(_words(key, at))
+            else:
+                again = bool(np.any(np.asarray(number.counted(at)) >= 2**31))
+            if again:
+                raise ValueError("update folds a number from 2^31 on, or one that is computed of "
+                                 f"more than counts, into the run's key ({line}), as releases do, "
+                                 "whose noise it may draw again: fold it into a key of its own, "
+                                 "jax.random.fold_in(key, 1).")
 
 
-def _check_loops(releases: list[_Release], rounds: int | None, compared: bool) -> None:
-    """Refuses releases whose key and number are the same in all iterations, or begin anew.
+def _check_apart(described: Any) -> None:
+    """Refuses parts that are charged as if they read other rows each, since all get all rows."""
+    parts = getattr(described, "parts", ())
+    for part in parts if isinstance(parts, tuple) else ():
+        _check_apart(part)
+        if isinstance(described, Parallel) and 0 < part.records() < described.records():
+            raise ValueError("mechanism(hyper) is a Parallel of parts that read samples of the "
+                             "data, and update hands each of them all rows: make it a Sequence.")
 
-    Whether decisions make up for that is known only where numbers are `compared`.
+
+def _check_settings(releases: list[_Release], described: Any, outs: list[Value],
+                    counted: bool) -> None:
+    """Refuses releases of other descriptions than those that are charged, in any program.
+
+    Numbers are the same if they are computed alike, or are equal constants. A
+    count of rounds that is traced, not `counted`, leaves structures to `watch`.
     """
-    for place, one in enumerate(releases):
-        changes = one.key.varies | one.number.varies
-        if compared and None not in (one.occurs, one.number.counted, one.key.counted):
-            changes |= one.decided
-        for loop in (*([] if rounds == 1 else [ROUNDS]), *one.loops):
-            if loop not in changes:
-                what = "every round" if loop is ROUNDS else "every iteration of a loop"
-                raise ValueError(f"update makes a release ({one.line}) with the same key and "
-                                 f"number in {what}, so with one noise: the difference of two has "
-                                 "none. Count on: number it by state.spent, and by the loop's "
-                                 "counter.")
-        for other in releases[:place]:
-            exclusive = any(other.branches.get(e, branch) != branch
-                            for e, branch in one.branches.items())
-            # the same release, computed again for a derivative, is no second one
-            if exclusive or one.operands == other.operands or (
-                    (one.stream, one.key.origin) != (other.stream, other.key.origin)):
-                continue
-            # both count anew in loops of their own, as two runs inside a round do
-            anew = one.loops != other.loops and one.number.varies <= set(one.loops) and (
-                other.number.varies <= set(other.loops))
-            if anew or one.number.origin == other.number.origin:
-                raise ValueError(f"update makes two releases ({other.line}, {one.line}) of one "
-                                 f"description under one key, {_AGAIN}")
+    parts = described.answered()
+    charged, numbers = {}, iter(outs[len(outs) - len(jax.tree.leaves(list(parts))):])
+    for part in parts:
+        count = len(jax.tree.leaves(part))
+        charged[part.kind, part.place] = jax.tree.structure(part), list(
+            itertools.islice(numbers, count))
+    for one in releases:
+        structure, settings = charged.get(one.stream, (None, []))
+        if one.stream not in charged or (counted and structure != one.described.structure) or (
+                not all(map(_same, one.settings, settings))):
+            raise ValueError(f"update releases ({one.line}) a description that mechanism(hyper) "
+                             "does not have, or has with other settings, so that nothing charges "
+                             "it: release the parts of mechanism(hyper) as they are.")
 
 
-def _numbers(after: Counted, rounds: int) -> list[int]:
-    """The releases made before each of the first rounds; [] if rounds do not make equally many."""
-    each = int(after((0,)))
-    before = [each * t for t in range(rounds)]
-    return before if all(int(after((x,))) == x + each for x in before) else []
+def _same(one: Value, other: Value) -> bool:
+    if one.origin == other.origin:
+        return True
+    constant = all(x.counted is not None and (np.isscalar(x.origin) or x.origin[0] == "array")
+                for x in (one, other))
+    # but for rounding to float32
+    return constant and bool(np.allclose(one.counted(()), other.counted(()), rtol=1e-6, atol=0.0))
 
 
-def _check_counted(releases: list[_Release], before: list[int]) -> None:
-    """Refuses two releases of the first rounds that have one key and one number.
+def _states(after: dict[int, Counted], size: int,
+            rounds: int) -> tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]]]:
+    """The counts of the state from the first round on, and those before rounds that are compared.
+
+    All begin at 0. If they grow evenly, every 16th of 256 rounds is compared with the first 16 too.
+    """
+    def following(state: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(int(after[k]((state,))) if k in after else 0 for k in range(size))
+
+    states = [(0,) * size]
+    while len(states) <= min(rounds, _ROUNDS):
+        states.append(following(states[-1]))
+    before, step = dict(enumerate(states[:-1])), states[1]
+    for t in range(2 * _ROUNDS, min(rounds, _ROUNDS**2), _ROUNDS):
+        now, then = (tuple(number * x for x in step) for number in (t, t + 1))
+        if following(now) == then and states[-1] == tuple(_ROUNDS * x for x in step):
+            before[t] = now
+    return states, before
+
+
+def _moments(before: dict[int, tuple[int, ...]],
+             loops: tuple[Any, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Rounds, and of each the counts and the first iterations of loops."""
+    for t, state in before.items():
+        iterations = itertools.product(*(range(max(1, min(x[-1], _ROUNDS))) for x in loops))
+        yield from ((t, (state, *x)) for x in itertools.islice(iterations, _MOMENTS))
+
+
+def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
+                   states: list[tuple[int, ...]], described: Any,
+                   charged_by: int | None) -> set[Any]:
+    """Refuses two releases with one key and one number, and uncharged ones.
 
     Args:
       releases: of a round.
-      before: releases made before these rounds.
+      before: the counts before rounds, by their number.
+      states: those from the first round on.
+      described: the mechanism that is charged.
+      charged_by: which of the counts a statement charges by; None if that is not known.
+
+    Returns:
+      The keys of these releases.
     """
-    met = dict[Any, Any]()
+    met, counts = dict[Any, Any](), Counter[Any]()
+    limits = {} if charged_by is None else {
+        (x.kind, x.place): x.releases() for x in described.answered()}
     for one in releases:
-        number, occurs = one.number.counted, one.occurs
-        if number is None or occurs is None or (one.key.counted is None and one.key.varies):
-            continue
-        moments: Any = itertools.product(*(range(min(loop[-1], _ROUNDS)) for loop in one.loops),
-                                         enumerate(before))
-        for *iterations, (t, x) in itertools.islice(moments, _MOMENTS):
-            at = (x, *iterations)
-            for lane, use in enumerate(_uses(one, number(at), at) if occurs(at) else []):
-                here = (t, *iterations, lane, one.operands)
-                if (other := met.setdefault((one.stream, *use), here)) != here:
-                    raise ValueError(f"update makes two releases number {use[1]} of one "
-                                     f"description under one key, in rounds {other[0]} and {t} "
-                                     f"({one.line}), {_AGAIN}")
+        derived = one.key.origin != "key"
+        if None in (one.number.counted, one.key.counted) or (
+                derived and (one.occurs is None or charged_by is None)) or not all(
+                    x[-1] for x in one.loops):
+            raise ValueError(f"update makes a release ({one.line}) whose number or key is computed "
+                             "of more than counts, or in a loop of unknown length, so that it may "
+                             "have one noise with others, or not be charged: number it by "
+                             "state.spent, which is to grow in every round by its releases, and by "
+                             "the counter of a scan.")
+        # iterations that are not looked at are as many as those that are
+        times = math.prod(max(x[-1] / _ROUNDS, 1) for x in one.loops)
+        for t, at in _moments(before, one.loops):
+            if one.occurs is not None and not one.occurs(at):
+                continue
+            keys, numbers = _words(one.key, at), np.ravel(one.number.counted(at)).tolist()
+            for lane in range(max(len(keys), len(numbers))):
+                use = one.stream, keys[lane % len(keys)], numbers[lane % len(numbers)]
+                here = (t, at[1:], lane, one.operands)
+                last, other = met.setdefault(use, (here, one))
+                if last != here and not (last[:2] == here[:2] and _exclusive(one, other)):
+                    raise ValueError(f"update makes two releases number {use[-1]} of one "
+                                     f"description under one key, in rounds {last[0]} and {t} "
+                                     f"({one.line}), so with one noise, and their difference has "
+                                     "none: count on between them, or describe each in a part of "
+                                     "its own of a Sequence.")
+                if other is one and one.occurs is not None:
+                    counts[t, one.stream] += times * (0 <= use[-1] < limits.get(one.stream, 0))
+    for t, stream in itertools.product(range(1, len(states)), limits):  # after t rounds
+        count = sum(counts[k, stream] for k in range(t))
+        made_releases.check_count(count, stream, described, states[t][charged_by])
+    return {use[1] for use in met}
 
 
-def _uses(one: _Release, number: Any, at: tuple[int, ...]) -> list[tuple[Any, int]]:
-    """Key and number of a release, of every lane of a vmap."""
-    numbers, keys = np.ravel(number), [one.key.origin]
-    if one.key.counted is not None:
-        with jax.ensure_compile_time_eval():
-            words = np.asarray(jax.random.key_data(one.key.counted(at)))
-        keys = [x.tobytes() for x in words.reshape(-1, words.shape[-1])]
-    return [(keys[k % len(keys)], int(numbers[k % len(numbers)]))
-            for k in range(max(len(keys), len(numbers)))]
+def _exclusive(one: _Release, other: _Release) -> bool:
+    return any(other.branches.get(e, branch) != branch for e, branch in one.branches.items())
+
+
+def _words(key: Value, at: tuple[int, ...]) -> list[Any]:
+    """A key that is compared, of every lane of a vmap."""
+    with jax.ensure_compile_time_eval():
+        words = np.asarray(jax.random.key_data(key.counted(at)))
+    return [x.tobytes() for x in words.reshape(-1, words.shape[-1])]
 
 
 # --- values that are computed of the releases made before, and of iterations ---
 
 
-def _spent(dtype: Any) -> Counted:
-    return lambda at: np.asarray(at[0], dtype)
+def _count(k: int, dtype: Any) -> Counted:
+    return lambda at: np.asarray(at[0][k], dtype)
 
 
 def _another_key(generator: str) -> Counted:
@@ -587,6 +688,11 @@ def _iterated(start: Counted | None, computed: list[Counted | None], k: int,
         return last((*at[:depth], at[depth] - 1)) if at[depth] else start(at)
 
     return carry
+
+
+def _last(carry: Counted | None, depth: int, length: int) -> Counted | None:
+    """The value of a carry of the scan at this depth after its last iteration."""
+    return carry and (lambda at: [carry((*at[:depth], t)) for t in range(length + 1)][-1])
 
 
 def _counted(e: Any, values: list[Value]) -> list[Counted | None]:

@@ -116,8 +116,11 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     if jnp.shape(v) != (p,) or not jnp.issubdtype(jnp.result_type(v), jnp.floating):
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
-    opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data, shared=True)
-    s, r = shares(jnp.asarray(v, tree.float_dtype(opened.point.w)), query.sizes)
+    by_weight = query.clips == "by_weight"
+    opened = opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data, shared=True,
+                              before_clip=by_weight)
+    v = jnp.asarray(v, tree.float_dtype(opened.point.w))
+    s, r = (factors if by_weight else shares)(v, query.sizes)
     mean = noisy_sum(opened, reading.of_all_groups(opened, r), n).value.w
     # the bracket is N times the mean; s and N are public, so this is postprocessing
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
@@ -129,6 +132,12 @@ def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     s = jnp.max(each)
     # for v = 0 every r is 0, not 0 / 0
     return s, each / jnp.where(s > 0, s, 1)
+
+
+def factors(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """The largest balanced weight of a record, s = 1 / (p min n) `[]`, and a_i = v_i / (n_i s)."""
+    least = len(sizes) * min(sizes)
+    return jnp.asarray(1 / least, v.dtype), v * least / jnp.asarray(sizes, v.dtype)
 
 
 def _described(mechanism: Repeat, release: str, which: str) -> groups.GroupGradients:

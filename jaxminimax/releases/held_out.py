@@ -58,8 +58,7 @@ def release_held_out_bound(key: jax.Array, mechanism: HeldOutBound, spent: jax.A
     release_keys.refuse(problem, "A bound from records held out")
     _check(problem, mechanism, z)
     checks.scalars(bound=mechanism.bound, radius=radius, noise_multiplier=check_noise(mechanism))
-    sharding.refuse_ahead(data)
-    if sharding.is_spread(data):
+    if isinstance(data, sharding.Sharded):
         raise ValueError("Records held out lie on one device: give their arrays, not a mesh's.")
     opening.check_layout(data, mechanism)
     record_isolation.check(problem.operator, z, data)
@@ -140,6 +139,30 @@ def _largest_mean(problem: Problem, query: HeldOutBound, z: Saddle, data: PyTree
         1 + optax.tree.norm(z) / radius)
     fits = (optax.tree.norm(away) <= radius) & (lost <= held_out.SLACK)
     return value + optax.tree.vdot(g, away), fits
+
+
+def shown_by_points(problem: Problem, z: Saddle, player: bool = False) -> tuple[float, float]:
+    """The largest distance from z, and the largest norm, of some points of the feasible set.
+
+    They are z and minimisers of a few public linear functions, of which the coordinates' signs are
+    arbitrary: what they show to be too small is too small, and more cannot be seen this way.
+
+    Args:
+      problem: of which `support` is used.
+      z: the point, public.
+      player: whether only v counts.
+    """
+    leaves, form = jax.tree.flatten(_part(z, player))
+    rng = np.random.default_rng(0)
+    draws = [[rng.normal(size=np.shape(x)).astype(x.dtype) for x in leaves] for _ in range(4)]
+    far, longest = 0.0, float(optax.tree.norm(_part(z, player)))
+    for draw in (leaves, *draws):
+        for sign in (1, -1):
+            u = _part(problem.support(  # type: ignore[misc]
+                jax.tree.unflatten(form, [sign * x for x in draw])), player)
+            far = max(far, float(optax.tree.norm(optax.tree.sub(u, _part(z, player)))))
+            longest = max(longest, float(optax.tree.norm(u)))
+    return far, longest
 
 
 def largest_distance(problem: Problem, z: Saddle, reach: float | None, diameter: float,

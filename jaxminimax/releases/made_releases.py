@@ -124,12 +124,21 @@ def check_charge(releases: list[Made], described: Any, spent: int) -> None:
                              "other settings than the one of mechanism(hyper) that is charged for "
                              "it: release the parts of mechanism(hyper) as they are.")
     check_apart(releases)
+    for stream, count in Counter(one[1:3] for one in releases).items():
+        check_count(count, stream, described, spent)
+
+
+def check_count(count: float, stream: tuple[int, int], described: Any, spent: int) -> None:
+    """Refuses more releases of a kind and a place than a run that stops at `spent` is charged for.
+
+    Raises:
+      ValueError: naming both numbers.
+    """
     begun = described.truncated(spent)
-    charged_for = {} if begun is None else {
+    charged = {} if begun is None else {
         (one.kind, one.place): one.releases() for one in begun.answered()}
-    for (kind, place), count in Counter(one[1:3] for one in releases).items():
-        if count > (number := charged_for.get((kind, place), 0)):
-            raise ValueError(f"update made {count} releases of one description (kind {kind}, place "
-                             f"{place}), and a run that stops here, with spent = {spent}, is "
-                             f"charged for {number}: count every release in the state's spent, and "
-                             "state the releases of a round by Sequence(in_turn=True, each=...).")
+    if count > (number := charged.get(stream, 0)):
+        raise ValueError(f"update made {count:g} releases of one description (kind {stream[0]}, "
+                         f"place {stream[1]}), and a run that stops here, with spent = {spent}, is "
+                         f"charged for {number}: count every release in the state's spent, and "
+                         "state the releases of a round by Sequence(in_turn=True, each=...).")

@@ -23,6 +23,7 @@ from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients import unmoved
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
 from jaxminimax.mechanism import Repeat, description, grid
+from jaxminimax.mechanism.sampling import check_population
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import record_isolation, release_keys
 
@@ -120,14 +121,15 @@ def open_release(key: jax.Array, mechanism: description.Answered, spent: jax.Arr
     within = within_budget(spent, mechanism.releases())
     keys = release_keys.Keys(key, release_keys.stream(mechanism), spent)
     point, data = jax.tree.map(jnp.asarray, point), sharding.arrays(data)
-    if sharding.is_spread(data):
+    if isinstance(data, sharding.Sharded):
         sharding.check_key(key)
     return Opened(spent, mechanism, keys, keys.operators() if draws else None, within, point, data,
                   **sums)
 
 
 def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem | GroupProblem,
-             z: Saddle, data: PyTree, place: Place | None = None, shared: bool = False) -> Opened:
+             z: Saddle, data: PyTree, place: Place | None = None, shared: bool = False,
+             before_clip: bool = False) -> Opened:
     """A release of a sum of clipped operators at z, with the clip norms of the description's facts.
 
     Args:
@@ -139,6 +141,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       data: as the release takes them.
       place: of the one record that is read; None for a sample.
       shared: whether records come with their shares in [0, 1].
+      before_clip: whether a share multiplies an operator before the clip, as any number.
 
     Raises:
       ValueError: for what no release should start from.
@@ -166,7 +169,8 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
     for text in unmoved.notes(program, value, z, record, facts.clip):
         warnings.warn(text, unmoved.UnmovedWarning, stacklevel=2)
     clipped = dataclasses.replace(clipped_sum(operator, facts.clip, joint=facts.joint),
-                                  counted=facts.counts is not None, shared=shared)
+                                  counted=facts.counts is not None, shared=shared,
+                                  before_clip=before_clip)
     # what rounding to the grid costs grows with the number of coordinates
     check_size([x for c, x in zip(facts.clip, z, strict=True) if c is not None], facts.parameters,
                facts.counts or 0)
@@ -221,6 +225,8 @@ def check_layout(data: PyTree, mechanism: description.Answered, place: Place | N
     own: Any = mechanism
     parts, n = (own.parts, own.query.population) if isinstance(own, Repeat) else (1, own.population)
     checks.count("population", n)
+    if isinstance(own, Repeat):
+        check_population(n)
     described = f"population={n}" if parts == 1 else f"{parts} parts of {n} records"
     _check_rows(data, (parts * n,), described, more=parts > 1)
     return 1
@@ -239,7 +245,6 @@ def check_place(data: PyTree, place: Place) -> tuple[int, ...]:
     Raises:
       ValueError: for arrays of different lengths, and for a place with more indices or fewer.
     """
-    sharding.refuse_ahead(data)
     rows = data.lead if isinstance(data, sharding.Sharded) else next(
         (jnp.shape(x)[: len(place)] for x in jax.tree.leaves(data)), ())
     _check_rows(data, rows, f"records with {len(place)} number(s), the same for every array")

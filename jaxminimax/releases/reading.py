@@ -15,7 +15,7 @@ import numpy as np
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.summation import Part, Rounding, Sums, rows_from
 from jaxminimax.mechanism import Query, Repeat, Resolvent, groups, rows_read
-from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
+from jaxminimax.mechanism.sampling import Sample, SampleKeys, draw, draw_in_group
 from jaxminimax.placement import host_data, sent_rows, sharding
 from jaxminimax.placement.shard_sums import one_group, sum_over_groups, sum_over_shards
 from jaxminimax.releases import opening, release_keys
@@ -82,18 +82,10 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> host_d
                              "or give the arrays themselves.")
         fits = jnp.asarray(sample.fits)
         # the mark covers `fits` too: a sample that does not fit stays refused
-        marked = host_data.mark(keys.ahead(), sample.rows, sample.valid, sample.high) + fits
-        return host_data.Sent(sample.rows, sample.high, sample.valid, fits, marked)
+        marked = host_data.mark(keys.ahead(), sample.rows, sample.valid) + fits
+        return host_data.Sent(sample.rows, sample.valid, fits, marked)
 
     return jax.vmap(one)(spent)
-
-
-def _check_narrow(mechanism: Repeat, instead: str) -> None:
-    """Refuses rows whose numbers are two words, but where the host alone reads them."""
-    n = mechanism.query.population
-    if n >= NARROW:
-        raise ValueError(f"population={n} is 2**30 or more, so that only a host counts its rows: "
-                         f"give HostData, {instead}.")
 
 
 def _words_sent(opened: Opened) -> jax.Array:
@@ -110,36 +102,20 @@ def _words_sent(opened: Opened) -> jax.Array:
 
 
 def _numbers_of_rows(opened: Opened, sample: Sample) -> jax.Array:
-    """Returns the numbers of the rows that a release reads, of a part too, int32 `[c]`.
-
-    Raises:
-      ValueError: while tracing, for rows whose numbers are two words.
-    """
+    """Returns the numbers of the rows that a release reads, of a part too, int32 `[c]`."""
     mechanism = opened.mechanism
-    _check_narrow(mechanism, "and an operator that draws nothing")
     if sample.rows is not None:
         return sample.rows
     every = jnp.arange(mechanism.query.population, dtype=jnp.int32)
     return _first_row(mechanism, opened.number) + every
 
 
-def sample_on_mesh(opened: Opened) -> tuple[Sample, jax.Array | None]:
-    """The sample of data on a mesh, which names its rows if they are a part of the data.
-
-    Of rows that were sent ahead the shards have their own numbers: the sample names none, and the
-    second is what it was marked with.
-
-    Raises:
-      ValueError: while tracing, for rows that were sent for another description.
-    """
-    mechanism = opened.mechanism
-    _check_narrow(mechanism, "without a mesh")
-    if isinstance(opened.data, host_data.Window):
-        return Sample(None, None, True), _words_sent(opened)
-    sample = draw_sample(opened.keys, mechanism, opened.number)
-    if sample.rows is None and mechanism.parts > 1:
+def sample_on_mesh(opened: Opened) -> Sample:
+    """The sample of data on a mesh, which names its rows if they are a part of the data."""
+    sample = draw_sample(opened.keys, opened.mechanism, opened.number)
+    if sample.rows is None and opened.mechanism.parts > 1:
         sample = sample._replace(rows=_numbers_of_rows(opened, sample))
-    return sample, None
+    return sample
 
 
 def sampled_records(opened: Opened) -> tuple[Sample, PyTree]:
@@ -153,7 +129,6 @@ def sampled_records(opened: Opened) -> tuple[Sample, PyTree]:
     if isinstance(data, host_data.Window):  # drawn already, by `samples_ahead`
         sample, slots, data = data.read(number, _words_sent(opened))
     else:
-        _check_narrow(mechanism, "for fit")
         sample = draw_sample(opened.keys, mechanism, number)
         slots = sample.rows
     if slots is not None:
@@ -187,15 +162,12 @@ def of_population(opened: Opened) -> Rows:
     query, z, data, key_data = opened.query, opened.point, opened.data, opened.operator_key_data
 
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
-        if sharding.is_spread(data):
-            sample, marked = sample_on_mesh(opened)
+        if isinstance(data, sharding.Sharded):
+            sample = sample_on_mesh(opened)
             # the shards' slots have a key apart from those of noise and dither
-            sums, same = sum_over_shards(
+            return sum_over_shards(
                 total, z, data, query, sample.rows, sample.valid, rounding,
-                opened.keys.slots(), release_keys.with_key_data, key_data,
-                opened.number, marked)
-            # what was sent ahead counts only if it is the release's sample
-            return sums, sample.fits if same is None else sample.fits & same
+                opened.keys.slots(), release_keys.with_key_data, key_data), sample.fits
         sample, records = sampled_records(opened)
         if key_data is not None:
             # keys by the rows' numbers in the data, not by their places in the sample
@@ -237,7 +209,7 @@ def of_group(opened: Opened, group: jax.Array) -> Rows:
             total, z, one_group(data, group), each, sample.rows, sample.valid, rounding,
             opened.keys.slots(),
             lambda x, rows, extra: release_keys.with_key_data(x, rows, *extra),
-            None if key_data is None else (key_data, group))[0], sample.fits
+            None if key_data is None else (key_data, group)), sample.fits
 
     return Rows(most, added)
 

@@ -112,8 +112,7 @@ def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
     if isinstance(data, host_data.HostData):  # readers have no numbers here
         return [x for x in jax.tree.leaves(data.rows) if isinstance(x, np.ndarray)], axes
     if isinstance(data, host_data.Window):
-        # [k, c, ...] of releases and slots; on a mesh [k, S, c, ...]
-        return data.rows, 2 + (data.mesh is not None)
+        return data.rows, 2  # [k, c, ...] of releases and slots
     return (data.rows if isinstance(data, sharding.Sharded) else data), axes
 
 

@@ -47,7 +47,7 @@ from jaxminimax.base.random_bits import fold_in, fold_in_on_host, threefry, thre
 from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.mechanism.description import Answered, Kind
-from jaxminimax.releases import release_operation
+from jaxminimax.releases import parts, release_operation
 
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
@@ -273,7 +273,7 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered
     if not problem.random:
         return problem.public(z)
     # a key apart from those of sample, noise and operators
-    kind = stream(mechanism)
+    kind, (_, number) = stream(mechanism), parts.placed(mechanism, number)
     return problem.public(z, release_operation.bind_public_key(
         lambda key, number: Keys(key, kind, number).public(), key, number))
 

@@ -42,6 +42,20 @@ class Operands(NamedTuple):
         return Operands(*(list(operands[begin:end]) for begin, end in itertools.pairwise(ends)))
 
 
+class Described(NamedTuple):
+    """The description that a `private_release` answers.
+
+    Attributes:
+      stream: of its keys: kind and place of its description.
+      structure: of the description, with all that is no number.
+      numbers: of it, None for those that are operands.
+    """
+
+    stream: tuple[int, int]
+    structure: Any
+    numbers: tuple[Any, ...]
+
+
 def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spent: Any, /,
          *args: Any, **how: Any) -> Any:
     """Calls a release function, as one operation where a program is traced.
@@ -85,10 +99,13 @@ def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spen
         _INSIDE.reset(token)
     ends = [0, *itertools.accumulate(sizes)]
     counts = [sum(begin <= k < end for k in traced) for begin, end in itertools.pairwise(ends)]
+    numbers = tuple(None if isinstance(x, jax.core.Tracer) else x
+                    for x in jax.tree.leaves(mechanism))
     values = private_release().bind(
         *program.consts, *(sorts[k] for k in traced),
         program=program.jaxpr, operands=Operands(len(program.consts), *counts),
-        stream=(mechanism.kind, mechanism.place),
+        described=Described((mechanism.kind, mechanism.place), jax.tree.structure(mechanism),
+                            numbers),
         number=None if isinstance(spent, jax.core.Tracer) else int(spent), mapped=False)
     return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
@@ -119,8 +136,7 @@ def _shapes(*_: Any, program: Any, **__: Any) -> tuple[list[Any], Any]:
 
 
 def _batched(values: Sequence[Any], axes: Sequence[Any], *, program: Any, operands: Operands,
-             stream: tuple[int, int], number: Any,
-             mapped: bool) -> tuple[list[Any], list[int]]:
+             described: Described, number: Any, mapped: bool) -> tuple[list[Any], list[int]]:
     """The release of every lane, as one operation; it keeps that its data were mapped over."""
     lanes = operands.split([axis is not None for axis in axes])
     if any(lanes.rest + lanes.settings) and not any(lanes.key + lanes.number + lanes.data):
@@ -129,7 +145,7 @@ def _batched(values: Sequence[Any], axes: Sequence[Any], *, program: Any, operan
                          "Map over the key, or over the number, as well.")
     every = _lanes(values, axes, program)
     results = private_release().bind(
-        *every.consts, *values, program=every.jaxpr, stream=stream, number=number,
+        *every.consts, *values, program=every.jaxpr, described=described, number=number,
         operands=operands._replace(rest=len(every.consts) + operands.rest),
         mapped=mapped or any(lanes.data))
     return results, [0] * len(results)

@@ -82,7 +82,6 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
                          "assumes='lipschitz', or sanitise the records instead of the operator.")
     checks.scalars(bound=query.bound, prox=query.prox, slack=query.slack,
                    noise_multiplier=check_noise(query))
-    sharding.refuse_ahead(data)
     opening.check_layout(data, mechanism)
     release_keys.refuse(problem, "A certified solution")
     record_isolation.check(problem.operator, z, data)
@@ -91,7 +90,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     mesh = opened.data.mesh if isinstance(opened.data, sharding.Sharded) else None
     valid: jax.Array | None
     if isinstance(opened.data, sharding.Sharded):
-        sample, _ = reading.sample_on_mesh(opened)
+        sample = reading.sample_on_mesh(opened)
         batch, valid = _spread(opened.data, sample)
     else:
         sample, batch = reading.sampled_records(opened)

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jaxminimax.base.types import Algorithm, PyTree
-from jaxminimax.releases import data_flow, made_releases, release_operation
+from jaxminimax.releases import data_flow, made_releases, parts, release_operation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -65,12 +65,14 @@ def watched(function: Function | None = None, *, data_argument: str = "data",
 
     @functools.wraps(function)
     def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        mechanism, spent = parts.placed(mechanism, spent)
         seen = _SEEN.get()
         # a release that calls others is charged as one
         token = _SEEN.set(None)
         try:
-            value = release_operation.bind(function, data_argument, key, mechanism, spent, *args,
-                                           **how)
+            with parts.whole():
+                value = release_operation.bind(function, data_argument, key, mechanism, spent,
+                                               *args, **how)
         finally:
             _SEEN.reset(token)
         if seen is None:
@@ -98,25 +100,28 @@ def _stream(described: Any) -> tuple[int, int]:
 
 
 def update(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree, hyper: Any,
-           problem: Any) -> Any:
+           problem: Any, numbered: bool = True) -> Any:
     """Makes a round of `algorithm.update`, whose releases `algorithm.mechanism(hyper)` describes.
+
+    `numbered` as of `data_flow.check`.
 
     Raises:
       ValueError: while tracing, for a release that the description does not have, or that differs
         from it; for a description that is charged and not released; for two releases of one
         description with one number.
     """
-    return update_and_releases(algorithm, key, state, data, hyper, problem)[0]
+    return update_and_releases(algorithm, key, state, data, hyper, problem, numbered)[0]
 
 
 def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree,
-                        hyper: Any, problem: Any) -> tuple[Any, list[Seen]]:
+                        hyper: Any, problem: Any,
+                        numbered: bool = True) -> tuple[Any, list[Seen]]:
     """The state that `update` returns, and the releases in their order."""
     outer = _SEEN.get()
     seen: list[Seen] = []
     here: list[Any] = []  # the program of the round
 
-    def traced(key: jax.Array, state: Any, data: PyTree) -> tuple[Any, list[PyTree]]:
+    def traced(key: jax.Array, state: Any, data: PyTree) -> tuple[Any, list[PyTree], list[Any]]:
         trace, token = _program(), _SEEN.set([])
         here.append(trace)
         try:
@@ -124,14 +129,18 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
             seen.extend(_SEEN.get() or [])
         finally:
             _SEEN.reset(token)
+        described = algorithm.mechanism(hyper)
         if seen:  # else all of them are in a program that was traced before
-            _check(seen, algorithm.mechanism(hyper), algorithm.mechanism(hyper), trace)
-        return state, [x.value for x in seen if x.trace == trace]
+            _check(seen, described, algorithm.mechanism(hyper), trace)
+        # with which `data_flow` compares those of releases
+        numbers = jax.tree.leaves(list(described.answered()))
+        return state, [x.value for x in seen if x.trace == trace], numbers
 
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(key, state, data)
     rounds = None if isinstance(hyper.iterations, jax.core.Tracer) else int(hyper.iterations)
-    data_flow.check(program, key, data, state, shapes[0], rounds)
-    new, values = jax.tree.unflatten(jax.tree.structure(shapes), jax.core.eval_jaxpr(
+    data_flow.check(program, key, data, state, shapes[0], rounds, algorithm.mechanism(hyper),
+                    numbered)
+    new, values, _ = jax.tree.unflatten(jax.tree.structure(shapes), jax.core.eval_jaxpr(
         program.jaxpr, program.consts, *jax.tree.leaves((key, state, data))))
     seen = [x._replace(value=values.pop(0)) if x.trace == here[0] else x for x in seen]
     if outer is not None:  # a run inside a round

@@ -28,6 +28,7 @@ W = jnp.array([1.0, -0.5])
 # from balanced to one group alone, and weights that do not add up to 1
 WEIGHTS = ((1 / 3, 1 / 3, 1 / 3), (0.98, 0.01, 0.01), (0.0, 0.0, 1.0), (0.1, 0.7, 0.2),
            (2.0, 0.0, 9.0))
+every_clip = pytest.mark.parametrize("clips", ["equal", "by_weight"])
 every_weight = pytest.mark.parametrize("v", WEIGHTS, ids=str)
 
 
@@ -51,9 +52,9 @@ def _opened(keys, spent, mechanism, data, v):
     return jax.lax.map(lambda key: one(key, spent=spent), keys)
 
 
-def opened(data, v, z=Z, count=1, spent=0, opened=_opened):
+def opened(data, v, z=Z, count=1, spent=0, opened=_opened, clips="equal"):
     keys = jax.random.split(jax.random.key(1), count)
-    return np.asarray(opened(keys, jnp.int32(spent), described(jnp.float64(z)), data,
+    return np.asarray(opened(keys, jnp.int32(spent), described(jnp.float64(z), clips=clips), data,
                              jnp.asarray(v)))
 
 
@@ -61,8 +62,10 @@ def clipped(x):
     return x * min(1.0, CLIP / np.linalg.norm(x))
 
 
-def heaviest(v):
-    """The largest weight of a record."""
+def heaviest(v, clips="equal"):
+    """The largest weight of a record; of balanced groups where clip norms follow the weights."""
+    if clips == "by_weight":
+        return 1 / (len(SIZES) * min(SIZES))
     return max(a / n for a, n in zip(v, SIZES, strict=True))
 
 
@@ -79,36 +82,51 @@ def test_without_noise_it_is_the_weighted_sum_of_clipped_gradients(v, padding):
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
-def apart(v, key_of=_opened):
+@every_weight
+@pytest.mark.parametrize("padding", [0.0, np.nan])
+def test_a_group_of_k_times_the_weight_has_a_kth_of_the_clip_norm(v, padding):
+    """Without noise: sum_i v_i / n_i sum_j clip(grad, C / a_i), with a_i = p min n v_i / n_i."""
+    least = len(SIZES) * min(SIZES)
+    expected = sum(sum(clipped(least * a / n * x) for x in own[:n]) / least for a, n, own in zip(
+        v, SIZES, np.asarray(records()), strict=True) if a)
+    actual = opened(records(padding), v, z=0.0, clips="by_weight")[0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
+
+
+def apart(v, key_of=_opened, clips="equal"):
     """How far one replaced record moves a release of the same noise, the most over all groups."""
     most = 0.0
     for i in range(3):
         for far in (1e4, 1e-3, np.nan):
             pair = [records().at[i, 1].set(jnp.array([sign * far, 0.0])) for sign in (1, -1)]
-            one, two = (opened(x, v, opened=key_of)[0] for x in pair)
+            one, two = (opened(x, v, opened=key_of, clips=clips)[0] for x in pair)
             most = max(most, np.linalg.norm(one - two))
     return most
 
 
+@every_clip
 @every_weight
-def test_one_replaced_record_moves_it_by_what_is_charged_and_no_more(v):
-    """D_t by brute force: 2 C max_i v_i / n_i, which the heaviest group attains."""
-    assert apart(v) == pytest.approx(2 * CLIP * heaviest(v), rel=1e-4)
+def test_one_replaced_record_moves_it_by_what_is_charged_and_no_more(v, clips):
+    """D_t by brute force: 2 C max_i v_i / n_i, which the heaviest group attains, or 2 C s."""
+    assert apart(v, clips=clips) == pytest.approx(2 * CLIP * heaviest(v, clips), rel=1e-4)
 
 
-def deviation(v, key_of=_opened, count=4000):
-    noise = opened(records(), v, count=count, opened=key_of) - opened(records(), v, z=0.0)[0]
+def deviation(v, key_of=_opened, count=4000, clips="equal"):
+    noise = (opened(records(), v, count=count, opened=key_of, clips=clips)
+             - opened(records(), v, z=0.0, opened=key_of, clips=clips)[0])
     assert abs(noise.mean(0)).max() < 4.5 * noise.std() / math.sqrt(count)
     return noise.std()
 
 
 @pytest.mark.slow
+@every_clip
 @every_weight
-def test_its_noise_is_that_of_this_rounds_weights(v):
+def test_its_noise_is_that_of_this_rounds_weights(v, clips):
     near = 4.5 / math.sqrt(2 * 2 * 4000)
-    assert deviation(v) == pytest.approx(CLIP * Z * heaviest(v), rel=near)
+    seen = deviation(v, clips=clips)
+    assert seen == pytest.approx(CLIP * Z * heaviest(v, clips), rel=near)
     # in units of half of what a record moves it by: what the accountant reads
-    assert deviation(v) / (apart(v) / 2) == pytest.approx(Z, rel=2 * near)
+    assert seen / (apart(v, clips=clips) / 2) == pytest.approx(Z, rel=2 * near)
 
 
 def noise_of_balanced_weights(noisy_sum):
@@ -142,16 +160,30 @@ def traced_anew(*args):
     return _opened.__wrapped__(*args)
 
 
+def factor_after_the_clip(weights):
+    """A weight multiplies a gradient that was clipped before."""
+    def wrong(self, g, mask, share):
+        alone, finite = weights(self, g, mask, None)
+        return self.players(lambda _, s: s * share.astype(s.dtype), alone), finite
+
+    return wrong
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "name", "make"), [
-    (release_module, "noisy_sum", noise_of_balanced_weights), (release_module, "noisy_sum", halved),
-    (summation, "clip_weight", lifted)], ids=["balanced noise", "noise halved", "clip lifted"])
-def test_a_planted_bug_is_seen(where, name, make):
+@pytest.mark.parametrize(("where", "name", "make", "clips"), [
+    (release_module, "noisy_sum", noise_of_balanced_weights, "equal"),
+    (release_module, "noisy_sum", halved, "equal"), (summation, "clip_weight", lifted, "equal"),
+    (release_module, "noisy_sum", halved, "by_weight"),
+    (summation, "clip_weight", lifted, "by_weight"),
+    (summation.Summation, "weights", factor_after_the_clip, "by_weight")], ids=[
+        "balanced noise", "noise halved", "clip lifted", "noise halved, clips by weight",
+        "clip lifted, clips by weight", "factor after the clip"])
+def test_a_planted_bug_is_seen(where, name, make, clips):
     """By the deviation of the noise over half of what a record moves."""
     with mock.patch.object(where, name, make(getattr(where, name))):
         program = jax.jit(lambda *args: traced_anew(*args))
         v = (0.98, 0.01, 0.01)
-        attained = deviation(v, program, 1000) / (apart(v, program) / 2)
+        attained = deviation(v, program, 1000, clips) / (apart(v, program, clips) / 2)
     assert attained < 0.8 * Z
 
 
@@ -229,7 +261,15 @@ def test_it_is_charged_as_a_sum_over_all_records():
     with pytest.raises(ValueError, match="groups must be"):
         jmm.mechanism.composed.check(
             Repeat(query=dataclasses.replace(made.query, groups="both"), times=1))
-    assert "all groups at once" in made.summary()
+    assert "noise follows the largest weight" in made.summary()
+    for change, message in ((dict(clips="by_weight", groups="one"), "set groups='all'"),
+                            (dict(clips="longest"), "clips must be")):
+        with pytest.raises(ValueError, match=message):
+            jmm.mechanism.composed.check(
+                Repeat(query=dataclasses.replace(made.query, **change), times=1))
+    by_weight = described(z, times=times, clips="by_weight")
+    assert jmm.epsilon(by_weight, 1e-6) == jmm.epsilon(full, 1e-6)
+    assert "clip norm falls as its weight grows" in by_weight.summary()
 
 
 def hyper(iterations=10, z=0.0, **more):
@@ -291,6 +331,37 @@ def test_without_noise_a_run_is_its_formula():
     np.testing.assert_allclose(end.average.w, np.mean([p[0] for p in kept], 0), rtol=1e-6)
     assert end.rounds == 10
     assert v.max() == pytest.approx(most[0])  # the cap binds
+
+
+@pytest.mark.slow
+def test_without_noise_a_run_with_clip_norms_by_weight_is_its_formula():
+    made = hyper(cap=1.3)
+    made = dataclasses.replace(made, query=dataclasses.replace(made.query, clips="by_weight"))
+    x, n, least = np.asarray(records()), np.array(SIZES), 3 * min(SIZES)
+    end, _ = jmm.run(jax.random.key(0), Saddle(W, ()), records(), made, balanced_groups, LINEAR)
+    w, v = np.asarray(W), np.full(3, 1 / 3)
+    for t in range(1, 11):
+        g = sum(clipped(least * v[i] / n[i] * z) for i in range(3) for z in x[i, :n[i]]) / least
+        y = np.array([np.clip(x[i, :n[i]] @ w, 0, 1).mean() for i in range(3)])
+        if t > 3:
+            v = v * np.exp(2.0 * y) / (v @ np.exp(2.0 * y))
+        w = w - 0.5 * g
+    np.testing.assert_allclose(end.z.w, w, rtol=1e-6)
+    np.testing.assert_allclose(np.exp(end.z.v), v, rtol=1e-6)
+    assert (v * 3 * min(SIZES) / n).max() > 1.3  # no cap
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_equal_clips_and_clips_by_weight_agree_where_nothing_is_long(noise):
+    """Balanced weights: the same sum, and the same noise."""
+    short, ends = 1e-3 * records(), []
+    for clips in ("equal", "by_weight"):
+        made = hyper(losses=None, z=noise)
+        made = dataclasses.replace(made, query=dataclasses.replace(made.query, clips=clips))
+        ends.append(jmm.run(jax.random.key(0), Saddle(W, ()), short, made, balanced_groups,
+                            LINEAR).state.z.w)
+    np.testing.assert_allclose(*ends, rtol=1e-5)
 
 
 @pytest.mark.slow

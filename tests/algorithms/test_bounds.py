@@ -124,6 +124,40 @@ def test_samples_that_are_drawn_again_are_seldom_short_of_a_record():
         assert bounds.with_redraws(1.0, less, public_bound=0.1, **numbers) == 1 + 6 * less
 
 
+def fitting(sampling, n):
+    """The law of a sample's size, given that it fits, from that of the slots' distinct rows."""
+    room, most = sampling._room(n)
+    own = np.eye(room.slots + 1)[room.slots]
+    if not room.shuffled:
+        own, there = np.eye(room.slots + 1)[0], 1 - (2**32 % n) / 2**32
+        for _ in range(room.slots):
+            hit = there * (1 - np.arange(room.slots + 1) / n)
+            own = own * (1 - hit) + np.concatenate([[0], (own * hit)[:-1]])
+    sizes = np.arange(min(most, room.slots) + 1)
+    law = scipy.stats.binom.pmf(sizes, n, sampling.rate) * own[::-1].cumsum()[::-1][sizes]
+    return sizes, law / law.sum()
+
+
+@pytest.mark.parametrize(("n", "rate", "slots"), [
+    (1000, 0.05, None), (10_000, 0.01, None), (300, 0.3, None), (50, 0.7, None), (300, 0.05, 18),
+    (20, 0.5, 12), (2, 0.5, 1), (100, 0.9, 90), (1000, 0.99, 990)])
+def test_samples_that_fit_are_no_shorter_and_vary_no_more_than_is_said(n, rate, slots):
+    """Also where slots are lost to rows drawn twice, and where larger samples vary less."""
+    sampling = Poisson(rate=rate, capacity=slots)
+    sizes, law = fitting(sampling, n)
+    mean, drawn = rate * n, law @ sizes / (rate * n)
+    assert 1 - drawn <= sampling.shortfall(n) * (1 + 1e-9)
+    assert sampling.shortfall(n) < 1.2 * (1 - drawn)
+    # E||sum x_i||^2 = a ||S||^2 + b sum ||x_i||^2 of a uniform subset, over C^2 / m
+    a, b = (law @ x / (n * (n - 1)) for x in (sizes * (sizes - 1.0), sizes * (n - sizes)))
+    assert b * n / mean <= sampling.spread(n) * (1 + 1e-9)  # records whose sum is 0
+    equal = (law @ sizes**2 - (law @ sizes) ** 2) / mean
+    assert equal <= sampling.spread(n) * (1 + 1e-9)
+    assert a <= rate**2 * (1 + 1e-9)
+    assert law @ sizes**2 / mean**2 <= (1 + (1 - rate) / mean) * (1 + 1e-9)
+    assert (sampling.spread(n) > 1 - rate) == (rate == 0.7 or slots in (12, 1, 90, 990))
+
+
 # --- recursion ---
 
 

@@ -104,7 +104,6 @@ PLANS = [
 # Its constants hide the rate where a test can afford to look: at epsilon 10 the excess risk falls
 # from 0.040 at n = 4,000 to 0.030 at 32,000, a third of the theorem's slope.
 SLOWER = {"group_oco"}
-NO_THEOREM = {"spider"}  # its plan is a rule, and says so
 
 
 def problem(planned, n):
@@ -154,7 +153,7 @@ def test_the_gap_of_a_default_plan_falls_with_n_at_its_theorems_rate(planned, ep
 
 def test_every_plan_is_tried_with_and_without_privacy_where_it_can():
     planned = {name for name, module in ALGORITHMS.items() if hasattr(module, "plan")}
-    assert {p.name.split(",")[0] for p in PLANS} == planned - SLOWER - NO_THEOREM
+    assert {p.name.split(",")[0] for p in PLANS} == planned - SLOWER
     for p in PLANS:
         if None not in p.epsilons:
             with pytest.raises(ValueError, match="epsilon"):

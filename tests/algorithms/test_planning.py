@@ -35,11 +35,11 @@ CASES = [
     (jmm.optimistic, dict(population=400, **SMOOTH)),
     (jmm.optimistic, dict(population=400, game="strongly_monotone", **SMOOTH)),
     (jmm.optimistic, dict(population=4000, proved=True, **SMOOTH)),
-    (jmm.spider, dict(population=8000, dim=4, bound=2.0, smooth=1.0)),
     (jmm.proximal, dict(population=400, **SMOOTH)),
     (jmm.proximal, dict(population=50, passes="many", **SMOOTH)),
     (jmm.recursive, dict(population=4000, **SMOOTH)),
     (jmm.recursive_sgda, dict(population=400, inner=20, **NUMBERS)),
+    (jmm.recursive_inner, dict(inner=jmm.optimistic, iterations=50, population=400, **SMOOTH)),
     (jmm.phased_erm, GROUPS),
     (jmm.group_oco, GROUPS),
     (jmm.group_sgd, dict(iterations=20, **GROUPS)),
@@ -115,6 +115,7 @@ NUMBERED = {
     "gda": (jmm.gda, dict(STEEP, modulus=0.5)),
     "extragradient": (jmm.extragradient, STEEP), "proximal": (jmm.proximal, STEEP),
     "recursive": (jmm.recursive, STEEP), "recursive_sgda": (jmm.recursive_sgda, UNIT),
+    "recursive_inner": (jmm.recursive_inner, dict(STEEP, inner=jmm.extragradient)),
     "optimistic": (jmm.optimistic, dict(STEEP, proved=True)),
     "optimistic, bilinear": (jmm.optimistic, dict(STEEP, proved=True, records=(1.0, 0.5))),
     "ftrl": (jmm.ftrl, UNIT), "group_oco": (jmm.group_oco, {}), "group_sgd": (jmm.group_sgd, {}),
@@ -129,6 +130,8 @@ def of_population(name, n, **more):
     algorithm, numbers = NUMBERED[name]
     if numbers:
         return jmm.plan(algorithm, **{**TARGET, "population": n, **numbers, **more})
+    if algorithm is jmm.group_oco:
+        more = {"iterations": n // 4, **more}  # more have no number
     return jmm.plan(algorithm, **{**TARGET, "problem": TASK, "sizes": (n // 2, n // 2), "dim": 10,
                                   **more})
 
@@ -142,7 +145,7 @@ def test_every_plan_with_a_number_is_listed_and_the_others_are_rates():
             continue
         if (algorithm, numbers.get("passes")) in {
                 (jmm.extragradient, "many"), (jmm.extragradient, "full"), (jmm.proximal, "many"),
-                (jmm.phased_erm, None), (jmm.spider, None)}:
+                (jmm.phased_erm, None)}:
             assert jmm.plan(algorithm, **TARGET, **numbers).guarantee is None
         else:
             assert algorithm in {a for a, _ in NUMBERED.values()}
@@ -161,7 +164,10 @@ def test_a_guarantee_falls_with_records_and_rises_with_the_noise_of_the_run(name
 
     def louder(hyper):  # the run has twice the noise that the target asks for
         quiet = jmm.calibrate(algorithm, hyper, 1.0, 1e-6)
-        calibrated.append(jax.tree.map(lambda x: 2 * x, quiet.query))
+        calibrated.append(quiet)
+        if hasattr(quiet, "phase"):
+            return dataclasses.replace(quiet, phase=dataclasses.replace(
+                quiet.phase, query=twice(quiet.phase.query)))
         losses = {"losses": dataclasses.replace(
             quiet.losses, noise_multiplier=2 * quiet.losses.noise_multiplier)} if hasattr(
                 quiet, "losses") else {}
@@ -172,7 +178,9 @@ def test_a_guarantee_falls_with_records_and_rises_with_the_noise_of_the_run(name
     if numbers:
         loud = algorithm.plan(target, population=few, **numbers)
     else:
-        loud = algorithm.plan(target, problem=TASK, sizes=(few // 2,) * 2, dim=10)
+        rounds = few // 4 if algorithm is jmm.group_oco else None
+        loud = algorithm.plan(target, problem=TASK, sizes=(few // 2,) * 2, dim=10,
+                              iterations=rounds)
     assert calibrated
     assert 1.001 * made[0].guarantee < loud.guarantee < 4.5 * made[0].guarantee
 
@@ -220,7 +228,7 @@ def test_public_terms_raise_a_guarantee_but_no_noise_and_a_near_start_lowers_it(
 
 
 def clip_of(plan):
-    query = plan.hyper.query
+    query = getattr(plan.hyper, "phase", plan.hyper).query
     return query.bound if hasattr(query, "bound") else query.clip
 
 
@@ -425,15 +433,35 @@ def test_bilinear_games_have_a_number_on_the_population():
 
 def test_group_plans_have_no_number_where_their_conditions_fail():
     rough = TASK._replace(convex=False)
+    sized = dict(TARGET, sizes=(400, 300), dim=4)
     for algorithm in (jmm.group_oco, jmm.group_sgd, jmm.active_groups):
-        made = jmm.plan(algorithm, **TARGET, problem=TASK, sizes=(400, 300), dim=4)
+        made = jmm.plan(algorithm, problem=TASK, iterations=150, **sized)
         assert made.guarantee > 0
         assert made.gap == "risk"
-        assert jmm.plan(algorithm, **TARGET, problem=rough, sizes=(400, 300), dim=4
-                        ).guarantee is None
-    clipped = jmm.plan(jmm.group_oco, **TARGET, problem=TASK, sizes=(400, 300), dim=4,
-                       loss_bound=0.5)
-    assert clipped.guarantee is None  # it would be the risk of clipped losses
+        assert jmm.plan(algorithm, problem=rough, iterations=150, **sized).guarantee is None
+    for more in (dict(loss_bound=0.5, iterations=150),  # it would be the risk of clipped losses
+                 dict(iterations=151), {}):  # 150 pairs are in the smaller group
+        assert jmm.plan(jmm.group_oco, problem=TASK, **sized, **more).guarantee is None
+
+
+@pytest.mark.parametrize("algorithm", [jmm.group_oco, jmm.group_sgd, jmm.active_groups])
+def test_one_group_has_the_regret_of_its_model_alone(algorithm):
+    """Its weight stays 1, whatever the noise of its losses is."""
+    made = jmm.plan(algorithm, **TARGET, problem=TASK, sizes=(400,), dim=4, iterations=100)
+    model = (jmm.ftrl.regret_bound(made.hyper.query.parts[0], step=made.hyper.step, dim=4,
+                                   diameter=TASK.diameter) if algorithm is jmm.group_oco else
+             jmm.group_sgd.model_regret(made.hyper, dim=4, diameter=TASK.diameter))
+    least = made.guarantee - model
+    assert least == 0 if algorithm is not jmm.group_sgd else least > 0
+
+
+@pytest.mark.parametrize("records", [(1.0,), (1.0, 1.0, 1.0), 1.0, (1.0, math.nan),
+                                     (math.inf, 1.0), (-1.0, 1.0), (True, 1.0), "11"])
+def test_bilinear_games_take_two_bounds_of_a_record(records):
+    numbers = dict(TARGET, population=300, proved=True, **STEEP)
+    with pytest.raises(ValueError, match="records"):
+        jmm.plan(jmm.optimistic, **numbers, records=records)
+    assert jmm.plan(jmm.optimistic, **numbers, records=(0, 1)).guarantee > 0  # 0 at the start
 
 
 def test_descent_takes_the_steps_of_its_theorem():

@@ -636,8 +636,7 @@ def test_the_benchmark_has_every_algorithm_and_every_sampling():
     assert {"sgda", "gda", "extragradient", "proximal", "group_sgd",
             "active_groups"} <= set(benchmark.modules())
     assert [attack.algorithm for attack in benchmark.STREAMS()] == [
-        jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco, jmm.phased_erm, jmm.ftrl,
-        jmm.spider]
+        jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco, jmm.phased_erm, jmm.ftrl]
     offered = {type(how) for how in SAMPLINGS.values()}
     assert {type(c.sampling) for c in benchmark.CASES} == offered
     assert {type(c.sampling) for c in benchmark.CASES if c.quick} == offered
@@ -656,7 +655,7 @@ def test_the_quick_benchmark_passes_on_sound_code(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "modules", lambda: sgda_alone)
     monkeypatch.setattr(benchmark, "STREAMS", lambda: [])
     assert benchmark.main(["--quick", "--only", "claims", "--runs", "5000"]) == 0
-    cases = [case for case in benchmark.CASES if case.quick]
+    cases = [case for case in benchmark.CASES if case.quick and case.clips == "equal"]
     assert capsys.readouterr().out.count("replace_one") == len(cases)
 
 

@@ -69,10 +69,6 @@ def cases():
                           PAIR, ROWS),
         "optimistic": (jmm.optimistic.Hyper(query=query(), step=STEPS, iterations=3), GAME, PAIR,
                        ROWS),
-        "spider": (jmm.spider.Hyper(query=jmm.mechanism.Windows(
-            anchor=query(sampling=jmm.Full()), length=2, difference=jmm.mechanism.Difference(
-                lipschitz=2.0, noise_multiplier=1.0, population=N)), step=STEPS, iterations=3),
-                   GAME, PAIR, ROWS),
         "proximal": (jmm.proximal.Hyper(query=jmm.proximal.certified(resolvent()), iterations=2),
                      GAME, PAIR, ROWS),
         "recursive": (jmm.recursive.Hyper(query=growing, iterations=2), GAME, PAIR, ROWS),

@@ -70,6 +70,24 @@ def test_places_that_a_user_names_are_refused(rows):
         certify(held_out=rows)
 
 
+@pytest.mark.parametrize(("how", "words"), [
+    ({"labels": np.where(np.arange(300) >= 240, 0, -1)}, "without groups"),
+    ({"labels": np.arange(300) % 3}, "without groups"), ({"labels": np.zeros(300)}, "float64"),
+    ({"share": -0.2}, "share"), ({"share": 1.2}, "share"), ({"share": 1e-9}, "on a side"),
+    ({"seed": -1}, "seed")])
+def test_places_made_by_hand_are_drawn_too(how, words):
+    """Labels that leave rows out would choose the others, as at the end of a sorted table."""
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(PLAIN, **how)
+    given = {"labels": PLAIN.labels, "share": 0.2, "seed": 0, "grouped": False, **how}
+    with pytest.raises(ValueError, match=words):
+        type(PLAIN)(**given)
+    labels = np.zeros(300, int)
+    made = type(PLAIN)(labels, 0.2, 0, False)
+    labels[240:] = -1
+    assert (made.labels == 0).all()
+
+
 def test_a_sorted_table_is_certified_as_well_as_a_shuffled_one():
     """The Referee's table: x in {-1, 1} sorted, and its end held out, covers nothing."""
     rng, h, n, failed, end = np.random.default_rng(0), 40, 200, [], []
@@ -122,6 +140,11 @@ def test_training_that_may_have_read_the_same_rows_is_refused():
     for overlap in (np.arange(300), HELD.rows[:1], [int(HELD.rows[-1])]):
         with pytest.raises(ValueError, match="held out"):
             certify(training=unstated, read=overlap)
+    held = np.isin(np.arange(300), HELD.rows)
+    for read in (~held, held, HELD.rows - 300, HELD.rows + 300, HELD.rows + 0.0, ["a"], [],
+                 rest[None], [slice(0, 300)]):
+        with pytest.raises(ValueError, match="read must be the numbers of rows"):
+            certify(training=unstated, read=read)
 
 
 def test_a_certificate_has_keys_of_its_own():
@@ -304,6 +327,12 @@ CENTRE = Saddle(jnp.zeros(3), jnp.zeros(3))
       "z": Saddle(jnp.full(3, 2.0), jnp.zeros(3))}, "outside of the feasible set"),
     ({"of": "primal_risk", "mechanism": QUERY, "problem": GAME, "held_out": PLAIN, "z": CENTRE},
      "with a loss_range"),
+    *(({"of": "strong_gap", "mechanism": QUERY, "problem": GAME._replace(**of), "held_out": PLAIN,
+        "z": CENTRE, "reach": reach}, words) for of, reach, words in (
+            ({}, 0.5, "too small"), ({}, 1e-30, "too small"), ({}, 0.0, "reach"),
+            ({}, math.nan, "reach"), ({}, -3.0, "reach"), ({"diameter": 0.5}, None, "too small"),
+            ({"diameter": math.nan}, None, "diameter"), ({"diameter": -2.0}, None, "diameter"),
+            ({"bound": math.nan}, None, "bound"), ({"bound": -1.0}, None, "bound"))),
     ({"of": "strong_gap", "problem": GAME, "held_out": PLAIN, "z": CENTRE,
       "mechanism": dataclasses.replace(QUERY, population=61)}, "'population': 60"),
     ({"of": "strong_gap", "problem": GAME, "held_out": PLAIN, "z": CENTRE,

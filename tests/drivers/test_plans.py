@@ -86,7 +86,6 @@ def test_gradients_are_those_that_a_run_computes(found):
     assert costs["extragradient, full"][1] == 1000 * costs["extragradient, full"][0]
     assert costs["gda"] == (100, 100_000)
     assert costs["ftrl"] == (1000, 1000)
-    assert costs["spider"][1] == 1000 * costs["spider"][0]
     for name in ("sgda, one", "extragradient, one"):
         assert 900 <= costs[name][1] <= 1000
     (certified,) = (x.plan.hyper for x in found if x.name == "recursive")
@@ -105,9 +104,8 @@ def test_missing_numbers_are_named():
         jmm.plans(epsilon=1.0, delta=1e-6))
 
 
-def test_plans_that_know_no_public_terms_are_left_out():
+def test_public_terms_are_in_every_promise():
     names = {x.algorithm for x in jmm.plans(**NUMBERS, public_bound=1.0, public_smooth=1.0)}
-    assert "spider" not in names
     assert {"sgda", "gda", "recursive", "ftrl"} <= names
     with_terms, without = (
         {x.name: x.plan.guarantee for x in jmm.plans(**NUMBERS, **more) if x.gap}
@@ -132,8 +130,8 @@ def test_group_problems_have_plans_of_their_own():
     made = {x.algorithm: x for x in jmm.plans(problem=PROBLEM, **GROUPS)}
     assert {name for name, x in made.items() if x.plan is not None} == {
         "group_oco", "group_sgd", "active_groups", "phased_erm"}
-    assert made["group_oco"].gap == "risk"
-    assert made["phased_erm"].gap == ""
+    assert made["group_sgd"].gap == "risk"
+    assert made["group_oco"].gap == made["phased_erm"].gap == ""  # by default neither has a number
     assert made["phased_erm"].why.startswith("monotone records of any content")
 
 
@@ -187,7 +185,7 @@ def test_what_was_measured_is_what_the_benchmark_says():
             if variant.measured is not None:
                 assert f"{variant.measured:.2g}" == f"{rows[entry]:.2g}", entry
                 checked += 1
-    assert checked == 16
+    assert checked == 15
 
 
 def test_a_point_of_the_first_choice_is_found():

@@ -12,10 +12,12 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
+from jaxminimax.algorithms import planning
 from jaxminimax.base import programs
 from jaxminimax.drivers import long_runs, many_runs
 from tests.helpers.lanes import rest_nightly
@@ -312,6 +314,66 @@ def test_a_run_that_stops_is_gone_on_with_bit_for_bit(tmp_path):
     again = go(tmp_path / "broken")  # nothing is left to do, and nothing is spent twice
     chex.assert_trees_all_equal(again.state, full.state)
     assert again.statement == full.statement
+
+
+@pytest.mark.slow
+def test_a_schedule_of_optax_is_a_step_and_its_function_alone_is_refused(tmp_path):
+    def run(step, **how):
+        settings = dataclasses.replace(hyper(iterations=4), step=Saddle(step, 0.1))
+        return jmm.fit(jax.random.key(3), START, dataset(), settings, jmm.sgda, PROBLEM, delta=1e-5,
+                       progress=False, **how).state.z
+
+    schedule = optax.linear_schedule(0.2, 0.0, 4)
+    ours = run(planning.Linear(scale=0.2, rounds=4.0))
+    for how in ({}, {"checkpoint": tmp_path / "run"}):
+        done = run(planning.FromOptax(schedule=schedule), **how)
+        chex.assert_trees_all_close(done, ours, atol=1e-6)
+    with pytest.raises(TypeError, match=r"hyper\.step\.w must be a number.*FromOptax"):
+        run(schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", [jax.disable_jit, lambda: jax.enable_x64(False),
+                                    lambda: jax.numpy_dtype_promotion("strict")],
+                         ids=["disable_jit", "x32", "strict promotion"])
+def test_a_switch_of_jax_leaves_a_run_as_it_is(switch):
+    start, data = jax.tree.map(lambda x: np.asarray(x, np.float32), (START, dataset()))
+
+    def run():
+        return jmm.fit(jax.random.key(3), start, data, settings, jmm.sgda, PROBLEM, delta=1e-5,
+                       progress=False).state.z
+
+    settings = hyper(iterations=3)
+    wanted = run()
+    with switch():
+        chex.assert_trees_all_close(run(), wanted, atol=1e-6)
+
+
+def test_debug_nans_is_refused_by_fit():
+    with jax.debug_nans(True), pytest.raises(ValueError, match="jax_debug_nans is on"):
+        jmm.fit(jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [True, np.True_])
+def test_a_callback_that_returns_true_ends_the_run_with_its_statement(answer, tmp_path):
+    ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=2.0, delta=1e-5)
+    settings = hyper()
+
+    def run(name, callback):
+        return jmm.fit(jmm.noise.secret_key(), START, dataset(), settings, jmm.sgda, PROBLEM,
+                       delta=1e-6, every=8, progress=False, ledger=ledger, name=name,
+                       callback=callback)
+
+    whole = run("whole", lambda state: (False, None, 1)[int(state.spent) // 8 % 3])
+    spent = 1 - ledger.remaining().share
+    ended = run("ended", lambda state: answer if state.spent == 16 else None)
+    assert (int(whole.state.spent), int(ended.state.spent)) == (40, 16)
+    assert (ended.statement.spent, ended.statement.allowed) == (16, 40)
+    # epsilon holds for any reason to end; the odometer is smaller
+    assert ended.statement.epsilon == whole.statement.epsilon
+    assert ended.statement.epsilon_if_stopped_by_looking < ended.statement.epsilon
+    assert 1 - ledger.remaining().share < 1.6 * spent
 
 
 SCRIPT = textwrap.dedent("""

@@ -670,3 +670,18 @@ def test_shares_are_cut_to_at_most_one_clip_norm(strategy):
         microbatch=2), shared=True)
     total = sums(Saddle(jnp.zeros(5), jnp.zeros(())), (records, shares)).w
     np.testing.assert_allclose(total, [2.0, 0.0, 0.0, 0.5, 2.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["vmap", "ghost", "microbatch"])
+def test_shares_before_the_clip_make_no_example_longer_than_its_clip_norm(strategy):
+    """min(a, C / ||g||) g for finite a >= 0; what is no such number counts as 0."""
+    lengths = np.array([30.0, 0.1, 0.1, 30.0, 30.0, 1e-30, 1e18, 1.0, 30.0])
+    shares = np.array([9.0, 3.0, 99.0, 0.01, -1.0, 1e30, 1e-18, np.inf, np.nan])
+    sums = dataclasses.replace(clipped_sum(
+        saddle_operator(lambda w, v, x: w @ x), Saddle(2.0, None), strategy=strategy,
+        microbatch=2), shared=True, before_clip=True)
+    size = len(shares)
+    total = np.asarray(sums(Saddle(jnp.zeros(size), jnp.zeros(())), (
+        jnp.asarray(np.diag(lengths), jnp.float32), jnp.asarray(shares, jnp.float32))).w)
+    np.testing.assert_allclose(total, [2.0, 0.3, 2.0, 0.3, 0.0, 1.0, 1.0, 0.0, 0.0], rtol=1e-4)
+    assert (total <= 2).all()

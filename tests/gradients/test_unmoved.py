@@ -354,8 +354,6 @@ LIBRARY = {
              LABELLED) for dual in ("ascent", "best_response")] + [
         (problems.auc(problems.mlp_scorer, prior=0.7, radius=BOTH), problems.auc_start(
             problems.mlp_init(jax.random.key(0), dim=3, hidden=4)), LABELLED)],
-    "average_precision": [(problems.average_precision(prior=0.1, feature_bound=1.0, radius=3.0),
-                           problems.average_precision_start(THETA), LABELLED)],
     "bilinear_game": [(problems.bilinear_game(coupling=1.0, radius=BOTH), PAIR,
                        (FEATURES, FEATURES))],
     "bounded_bilinear": [(problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=BOTH), PAIR,

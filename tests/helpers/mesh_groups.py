@@ -85,6 +85,13 @@ def of_all(noise, data, w=W):
 
 
 @jax.jit
+def by_weight(noise, data):
+    return release_weighted_gradient(
+        KEY, gradients(noise, groups="all", clips="by_weight"), jnp.int32(1), PROBLEM, W, data,
+        WEIGHTS)
+
+
+@jax.jit
 def of_each(described, data):
     """A gradient of every group, and NaN for one that there is not."""
     return jax.lax.map(lambda i: release_group_gradient(
@@ -108,6 +115,8 @@ def releases(found):
             rows = placed(count)
             found[f"groups all {count} {noise}"] = apart(one[0], of_all(noise, rows))
             if count == 8:
+                found[f"groups by weight {noise}"] = apart(by_weight(noise, data),
+                                                           by_weight(noise, rows))
                 found[f"groups losses {noise}"] = apart(one[1], of_losses(noise, rows))
     for name, sampling in {"full": jmm.Full(), "poisson": jmm.Poisson(rate=0.3)}.items():
         described = gradients(sampling=sampling), gradients(0.0, sampling=sampling)

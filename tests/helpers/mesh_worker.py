@@ -8,9 +8,8 @@
     python mesh_worker.py planted OUT              one of 8, with planted bugs and saved states
 
 Results go to OUT, as JSON: numbers and words by name. The last of the four is killed; of what they
-have saved, a copy lies beside the OUT of the others, who go on. Data on the hosts are in
-`mesh_host`, groups and solutions in `mesh_groups`, what is spread over processes otherwise in
-`mesh_across`.
+have saved, a copy lies beside the OUT of the others, who go on. Groups and solutions are in
+`mesh_groups`, what is spread over processes otherwise in `mesh_across`.
 """
 
 import contextlib
@@ -49,7 +48,6 @@ import jax
 import jax.numpy as jnp
 import mesh_across
 import mesh_groups
-import mesh_host
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -76,10 +74,7 @@ def samplings(found, names=("full", "poisson")):
         many = answers(settings, rows), answers(silent, rows)
         found[f"refused {name}"] = np.isnan(one[0].w).all(1).tolist()
         found[f"equal {name}"], found[f"silent {name}"] = map(apart, one, many)
-        if name in ("poisson", "disjoint"):
-            mesh_host.sampling(found, name, meshed(8), many[0])
         if name == "poisson":
-            mesh_host.planted(found, meshed(8), many[1])
             # a sample that takes several passes, more in some shards than in others
             with rows_at_once(2):
                 found[f"passes {name}"] = apart(one, (answers(settings, rows),
@@ -220,7 +215,7 @@ def slots_of_shards(found):
     def seen(z, row, mask, _):
         return summation.Sums(z.at[row // size, jnp.arange(len(row))].set(row % size + 1.0), None)
 
-    sums, _ = jax.jit(lambda: shard_sums.sum_over_shards(
+    sums = jax.jit(lambda: shard_sums.sum_over_shards(
         seen, jnp.zeros((8, size)), data, settings, jnp.arange(N), None,
         summation.Rounding(Grid(jnp.ones(()), jnp.zeros(()), False), jnp.array(True)), KEY))()
     slots = np.asarray(sums.floats)[:7]  # the last shard is not full
@@ -336,19 +331,14 @@ def costs(found):
 def refusals(found):
     mesh, data = meshed(8), dataset()
     placed = jmm.placement.shard(data, mesh)
-    found["hosts"] = refusal(lambda: fitted(
-        jmm.proximal.Hyper(query=mesh_groups.SAMPLED, iterations=1), jmm.placement.HostData(data),
-        mesh,
-        algorithm=jmm.proximal))
+    hosts = functools.partial(fitted, hyper(SAMPLINGS["poisson"]), jmm.placement.HostData(data))
+    found["hosts"] = [refusal(call) for call in (
+        lambda: hosts(mesh), lambda: hosts(mesh, shards=8), lambda: hosts(shards=8))]
     short = tuple(x[:-1] for x in data)
     wrong = {
         "must have an axis 'data'": lambda: fitted(hyper(jmm.Full()), data, jax.make_mesh(
             (8,), ("rows",))),
         "described for population=203": lambda: fitted(hyper(jmm.Full()), short, mesh),
-        "hold 202 rows": lambda: fitted(hyper(SAMPLINGS["poisson"]), jmm.placement.HostData(
-            short, population=N), mesh),
-        "hold 202 of population=203 rows": lambda: fitted(
-            hyper(SAMPLINGS["poisson"]), jmm.placement.HostData(short, population=N)),
         "to hold 203 of": lambda: jmm.placement.shard(short, mesh, population=N),
         "to hold 202 of": lambda: jmm.placement.shard(data, mesh, population=N - 1),
         "spread over a mesh already": lambda: jmm.placement.shard(placed, mesh),
@@ -391,7 +381,7 @@ def together(found):
 
 
 def in_processes(found):
-    """What else goes on in two processes: saved runs, data on the hosts, and refusals."""
+    """What else goes on in two processes: saved runs, and refusals."""
     mesh, data, rows, placed, one, many = together(found)
     settings, spread = hyper(SAMPLINGS["poisson"]), NamedSharding(mesh, PartitionSpec("data"))
     padded = tuple(np.pad(x, ((0, 104 - len(x)), (0, 0))) for x in rows)
@@ -409,7 +399,6 @@ def in_processes(found):
     ends = [jax.device_get(secret().state) for _ in range(2)]
     found["saved"] = apart(*ends)
     found["secret"] = np.asarray(ends[0].z.w).tobytes().hex()
-    mesh_host.together(found, rows, mesh, many, fingerprint.of_rows(b"secret", data))
     mesh_across.across(found, one)
     me = jax.process_index()
     wrong = {
@@ -438,9 +427,8 @@ def main():
     actual, checks = {}, {
         "devices": (runs, samplings, sensitivity, described, refusals, mesh_groups.releases,
                     mesh_groups.clips, mesh_groups.streams),
-        "further": (further_runs, mesh_host.runs, other_samplings, keys_of_rows, slots_of_shards,
-                    algorithms, placements, other_meshes, costs, mesh_groups.certified,
-                    mesh_groups.runs),
+        "further": (further_runs, other_samplings, keys_of_rows, slots_of_shards, algorithms,
+                    placements, other_meshes, costs, mesh_groups.certified, mesh_groups.runs),
         "planted": (resumed, bugs, mesh_groups.planted, mesh_groups.planted_solutions),
         "pair": (together,),
         "process": (mesh_across.killed,) if PROCESSES == 4 else (in_processes,

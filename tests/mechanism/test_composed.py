@@ -59,14 +59,7 @@ def test_nested_parts_are_numbered_over_the_whole():
         0, 1, 2, 0, 3, 4, 5]
 
 
-def test_windows_and_correlated_sums_have_places_among_those_of_their_kind():
-    both = jmm.Query(clip=Saddle(1.0, 1.0), population=N)
-    windows = jmm.mechanism.Windows(anchor=both, length=2, rounds=4,
-                                    difference=jmm.mechanism.Difference(lipschitz=1.0,
-                                                                        population=N))
-    made = jmm.Sequence(parts=(repeat(), windows))
-    assert [one.place for one in made.answered()] == [0, 1]
-    assert places(made) == [0, 1, 1]  # a release of a window is an anchor or a difference
+def test_prefix_sums_have_places_among_those_of_their_kind():
     sums = (jmm.mechanism.TreeSums(clip=1.0, leaves=4),
             jmm.mechanism.CorrelatedSums(clip=1.0, leaves=4, bands=2))
     assert places(jmm.Sequence(parts=sums)) == [0, 1]  # both round a leaf by one kind of key
@@ -149,9 +142,9 @@ def test_rows_sent_ahead_for_another_part_are_not_released():
 
     query = dataclasses.replace(QUERY, sampling=jmm.FixedSize(batch=10))
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
-    numbers, high, valid, fits, marks = jax.jit(
+    numbers, valid, fits, marks = jax.jit(
         lambda: samples_ahead(KEY, first, jnp.arange(1)))()
-    window = Window(rows=DATA[numbers], numbers=numbers, high=high, valid=valid, fits=fits,
+    window = Window(rows=DATA[numbers], numbers=numbers, valid=valid, fits=fits,
                     marks=marks, first=jnp.int32(0), population=N, described=described(first))
     for part, answered in ((first, True), (second, False)):
         g = jax.jit(lambda window, part=part: jmm.release(

@@ -139,10 +139,6 @@ def test_what_has_no_proof_is_refused():
     with pytest.raises(ValueError, match="data on one device"):
         query.sampling.rows_in_shard(N, 7)
     assert query.sampling.rows_in_shard(N, N) <= N
-    differences = jmm.mechanism.Difference(lipschitz=1.0, population=N, noise_multiplier=2.0,
-                                           sampling=query.sampling)
-    with pytest.raises(ValueError, match="use Full"):
-        jmm.epsilon(jmm.Repeat(query=differences, times=4), 1e-6)
 
 
 # n, T, batch, p, delta, relation, records of a person, z at column norm 1, least and most epsilon:

@@ -417,6 +417,32 @@ def test_a_large_population_is_sampled_evenly():
         assert chi_square_p(counts, np.full(16, len(index) / 16)) > 1e-4
 
 
+# --- numbers of rows have 32 bits ---
+
+
+@pytest.mark.parametrize("chosen", [
+    Full(), Poisson(rate=1e-6), CyclicPoisson(rate=1e-6, parts=2), Disjoint(batch=20),
+    FixedSize(batch=1), FixedSize(batch=20), FixedSize(batch=20, replacement=True)])
+def test_more_records_than_a_row_number_counts_are_refused(chosen):
+    """By whatever sees the population first: the accountant, a plan of noise, a release."""
+    def described(population):
+        return Repeat(query=Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
+                                  sampling=chosen, population=population), times=2)
+
+    described(2**30 - 1).check()
+    problem, start = jmm.Problem(lambda z, x: Saddle(x, x)), Saddle(jnp.zeros(()), jnp.zeros(()))
+    for population in (2**30, 2**33):
+        made, rows = described(population), jax.ShapeDtypeStruct((population,), jnp.float32)
+        hyper = jmm.sgda.Hyper(query=made.query, step=Saddle(0.1, 0.1), iterations=2)
+        for call in (made.check, lambda m=made: jmm.epsilon(m, 1e-12),
+                     lambda h=hyper: jmm.calibrate(jmm.sgda, h, epsilon=1.0, delta=1e-12),
+                     lambda m=made, rows=rows: jax.eval_shape(lambda x: jmm.release(
+                         jax.random.key(0), m, jnp.int32(0), problem, start, x), rows)):
+            with pytest.raises(ValueError, match=rf"population must be below 2\*\*30, got "
+                               rf"{population}.*Use fewer"):
+                call()
+
+
 # --- Poisson: capacity ---
 
 

@@ -20,7 +20,6 @@ from benchmarks.privacy.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.long_runs import Supply
-from jaxminimax.placement import shard_sums
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases import release_keys
@@ -216,17 +215,6 @@ def test_a_window_has_the_rows_that_count_and_no_others(window):
     assert not read(window, at + 3, at + 3)[0].fits  # beyond the last one that was sent
 
 
-def test_numbers_that_count_come_first():
-    """A shard reads as many as count, from the first place on."""
-    def wrong(rows):
-        words = jnp.zeros(2, jnp.uint32)
-        return int(shard_sums._marks(jnp.asarray(rows, jnp.int32), jnp.int32(0), 10, words, words,
-                                    jnp.array(True), jnp.array(True))[2])
-
-    assert [wrong(rows) for rows in ([3, 5, -1], [3, -1, 5], [-1, 3, 5], [3, 5, 10], [])] == [
-        0, 1, 1, 1, 0]
-
-
 @pytest.mark.slow
 def test_nothing_is_sent_beyond_the_budget(window):
     """A share that would reach beyond the last release repeats its rows, to no avail."""
@@ -344,6 +332,36 @@ def test_host_data_are_for_fit_alone():
     for go in (run, jmm.run):
         with pytest.raises(ValueError, match="only fit"):
             go(KEY, START, jmm.placement.HostData(ROWS), hyper(), jmm.sgda, PROBLEM)
+
+
+@pytest.mark.parametrize("how", ["mesh", "shards", "both"])
+def test_host_data_are_for_one_device(how, tmp_path):
+    """Rows on the host and rows on a mesh are two ways to have more; nothing is charged."""
+    settings = {"mesh": jax.make_mesh((1,), ("data",)), "shards": 2}
+    settings = settings if how == "both" else {how: settings[how]}
+    ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=10.0, delta=1e-4)
+    with pytest.raises(ValueError, match=r"HostData are for one device.*the arrays themselves"):
+        fitted(jmm.placement.HostData(ROWS), hyper(), ledger=ledger, **settings)
+    assert not ledger.statement().runs
+    with pytest.raises(ValueError, match="HostData stay on the host"):
+        jmm.placement.shard(jmm.placement.HostData(ROWS), jax.make_mesh((1,), ("data",)))
+
+
+class Many:
+    """More records than a row number of 32 bits counts, of which none is asked for."""
+
+    def __len__(self):
+        return 2**31
+
+    def __getitem__(self, number):
+        raise AssertionError("a record was read")
+
+
+@pytest.mark.parametrize("rows", [Many(), np.broadcast_to(np.float32(1), (2**31, 2)),
+                                  (np.zeros(3), Many())])
+def test_more_records_than_a_row_number_counts_are_refused_unread(rows):
+    with pytest.raises(ValueError, match=r"fewer than 2\*\*31 records, got 2147483648.*fewer"):
+        jmm.placement.HostData(rows)
 
 
 @pytest.mark.parametrize("rows", [

@@ -240,7 +240,10 @@ def test_what_goes_wrong_in_the_sum_shows(planted, bug):
 
 @SLOW
 def test_what_does_not_run_on_a_mesh_is_refused(found):
-    assert "give the arrays themselves" in found["hosts"]
+    assert len(found["hosts"]) == 3  # with a mesh, with shards, with both
+    for stated in found["hosts"]:
+        assert "HostData are for one device" in stated
+        assert "give the arrays themselves" in stated
     for words, stated in found["refused"].items():
         assert words in stated
 
@@ -257,39 +260,13 @@ def test_a_release_moves_the_parameters_once_and_nothing_else(further):
     assert rows > 2  # not 4: each has room for a sample that falls unevenly
 
 
-# --- data on the hosts ---
-
-
-@SLOW
-def test_data_on_the_host_make_the_releases_of_the_mesh_in_memory_bit_for_bit(found):
-    assert found["host poisson"] == 0
-    assert found["host passes"] < ROUNDING
-
-
-@NIGHTLY
-def test_data_on_the_host_make_the_run_of_the_mesh_in_memory_bit_for_bit(further):
-    assert further["host disjoint"] == further["host run"] == 0
-    assert further["host statement"]
-    assert further["host resumed"] < GRID
-
-
-@SLOW
-def test_a_shard_that_was_sent_other_rows_makes_nan_of_the_release(found):
-    assert found["host sound"] == [False, False, False, True]  # the last is one too many
-    assert found["host wrong row"] == [False, True, False, True]
-    assert all(found["host swapped shards"])
-    assert all(found["host other releases"])
-    assert found["bug one mark"] == [True, False, False, True]  # release 0 was not sent
-    assert "another description" in found["host refused"]
-
-
 # --- groups, certified solutions, single records ---
 
 
 @SLOW
 def test_releases_of_groups_are_the_same_on_any_number_of_devices(found):
     """Of all groups, of one, of a sample of it, and of losses; with noise, and without."""
-    for name in ("all 2", "all 8", "full", "poisson", "losses"):
+    for name in ("all 2", "all 8", "by weight", "full", "poisson", "losses"):
         assert found[f"groups {name} 1.0"] < GRID
         assert found[f"groups {name} 0.0"] < ROUNDING
     for name in ("full", "poisson"):
@@ -379,18 +356,6 @@ def test_two_processes_go_on_from_what_both_saved(processes):
 
 
 @NIGHTLY
-def test_two_processes_send_their_own_rows_from_their_hosts(processes):
-    for mine in processes:
-        assert mine["host equal"] == 0
-        assert mine["host statement"]
-        assert mine["host mark"]
-        assert mine["host wrong row"]
-        assert len(mine["host refused"]) == 5
-        for words, stated in mine["host refused"].items():
-            assert words in stated
-
-
-@NIGHTLY
 def test_processes_that_do_not_agree_are_refused(processes):
     for mine in processes:
         assert len(mine["refused"]) == 10
@@ -443,9 +408,4 @@ def test_parameters_and_copies_of_rows_may_lie_in_several_processes(planted, pro
 def test_copies_of_rows_that_differ_in_one_bit_are_not_released(processes):
     for mine in processes:
         assert "Copies of the rows differ" in mine["copies"]
-        assert mine["sound"] == [False, False, False, True]
-        assert True in mine["read"][:3]
-        assert False in mine["read"][:3]
-        assert mine["wrong"] == mine["read"]
-        assert mine["bug no comparison"] == mine["sound"]
         assert mine["bug copies"] == "no refusal"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from benchmarks.examples.average_precision import average_precision, average_precision_start
 from jaxminimax import Saddle
 
 strong_gap, weak_gap, primal_risk = (jax.jit(metric, static_argnums=0) for metric in (
@@ -245,9 +246,9 @@ SUMS = {
                                                             form="hand_till")),
     "partial": (jmm.problems.partial_auc(LINEAR, penalty=0.5, radius=WIDE, **PARTIAL),
                 lambda: jmm.problems.partial_auc_start(jnp.ones(3), min_tpr=0.5)),
-    "average precision": (jmm.problems.average_precision(
+    "average precision": (average_precision(
         prior=0.3, feature_bound=2.0, radius=3.0, anchors=2).problem,
-        lambda: jmm.problems.average_precision_start(jnp.ones(3), anchors=2)),
+        lambda: average_precision_start(jnp.ones(3), anchors=2)),
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import jaxminimax as jmm
 from benchmarks.examples import demo_games
+from benchmarks.examples.average_precision import average_precision
 from jaxminimax import Saddle, metrics, problems
 from jaxminimax.problems import _vi
 
@@ -46,7 +47,7 @@ BOUNDED = {
     "dro": (problems.dro(problems.group_glm("squared", feature_bound=1.0, radius=1.0), penalty=0.3,
                          cap=4.0),
             [(3,), ()], 4, lambda z: Saddle({"eta": z[0], "theta": z[1:]}, ())),
-    "average precision": (problems.average_precision(prior=0.3, feature_bound=0.5, radius=0.5,
+    "average precision": (average_precision(prior=0.3, feature_bound=0.5, radius=0.5,
                                                      anchors=2, multiplier=0.5),
                           [(3,), ()], 7,
                           lambda z: Saddle({"theta": z[:3], "threshold": z[3:5]}, z[5:])),

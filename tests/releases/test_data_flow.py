@@ -243,6 +243,37 @@ def in_a_kernel(kernel, rows=True):
     return act
 
 
+@jax.custom_jvp
+def tangent_of_rows(w, rows):
+    return w
+
+
+tangent_of_rows.defjvp(lambda x, t: (x[0], 0 * t[0] + x[1][0]))
+
+
+@jax.custom_vjp
+def backward_that_tells(w, rows):
+    return w
+
+
+backward_that_tells.defvjp(lambda w, rows: (w, rows), lambda rows, g: (g, 0 * spy(rows)))
+
+
+def operator_that_reads_the_key(key, state, data, hyper, problem):
+    """It could take the noise of its release from what is summed."""
+    def operator(z, x):
+        own = jax.random.fold_in(key, jnp.uint32(2**31) + state.spent.astype(jnp.uint32))
+        return jax.tree.map(lambda a: a - jax.random.normal(own), problem.operator(z, x))
+    return honest(key, state, data, hyper, problem._replace(operator=operator))
+
+
+def in_shard_map_of_key(key, number):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.shard_map(
+        lambda key, t: jax.random.fold_in(key, jnp.uint32(2**31) + t.astype(jnp.uint32)), mesh=mesh,
+        in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)(key, number)
+
+
 def printing(x, out):
     jax.debug.callback(lambda x: None, x[...])
     out[...] = jnp.zeros_like(out)
@@ -275,6 +306,7 @@ def telling_in_a_loop(key, state, data, hyper, problem):
 PAST, TOLD, GETS, ROWS = (
     r"update returns data past a release: state\.", "update tells the host, or writes to, what is",
     r"A release \(test_data_flow\.py:\d+\) gets what is", "gets rows that are")
+FOLDED = "whose noise it may draw again"
 LEAKS = {
     "a look ahead along the raw gradient": (at(lambda s, d, p: jax.tree.map(
         lambda a, b: a - 0.1 * b, s.z, raw_gradient(p, s.z, d))), GETS),
@@ -347,6 +379,28 @@ LEAKS = {
     "a print in a loop that may end": (telling_in_a_loop, "tells the host of a release inside"),
     "a Ref that nobody wrote": (scaled_by(lambda k, s, d: jax.empty_ref(
         jax.typeof(s.z.w))[...].sum()), "memory that nobody wrote"),
+    "a rule for derivatives": (lambda key, s, d, h, p: honest(key, s, d, h, p)._replace(
+        memory=tangent_of_rows(s.z.w, d[0])), PAST),
+    "a backward rule that tells": (lambda key, s, d, h, p: honest(key, s, d, h, p)._replace(
+        memory=backward_that_tells(s.z.w, d[0])), PAST),
+    "an operator that reads the key": (operator_that_reads_the_key, GETS),
+    "the noise from round 1 on": (scaled_by(lambda k, s, d: jax.random.normal(jax.random.fold_in(
+        k, jnp.uint32(2**31) * (s.spent > 0)))), FOLDED),
+    "the noise in an iteration": (scaled_by(lambda k, s, d: jax.lax.scan(
+        lambda c, t: (c, jax.random.normal(jax.random.fold_in(
+            k, jnp.uint32(2**31) * (t == 1).astype(jnp.uint32)))), None, jnp.arange(2))[1][1]),
+                                  FOLDED),
+    "the noise in a while loop": (scaled_by(lambda k, s, d: jax.lax.while_loop(
+        lambda c: c[0] < s.spent + 2, lambda c: (c[0] + 1, jax.random.normal(jax.random.fold_in(
+            k, jnp.uint32(2**31) * (c[0] == 1).astype(jnp.uint32)))), (0, 0.0))[1]), FOLDED),
+    "the noise by a number that was released": (scaled_by(lambda k, s, d: jax.random.normal(
+        jax.random.fold_in(k, jnp.uint32(2**31) + (0 * s.z.w[0]).astype(jnp.uint32)))), FOLDED),
+    "the noise by a copy of the key": (scaled_by(lambda k, s, d: jax.random.normal(
+        jax.random.fold_in(jax.random.clone(k), (1e9 * s.z.w[0]).astype(jnp.uint32)))), FOLDED),
+    "the noise by more keys than releases": (scaled_by(lambda k, s, d: jax.random.normal(
+        jax.random.split(k, (2**16, 2**16))[2**15, s.spent])), FOLDED),
+    "a key that shard_map hands out": (scaled_by(lambda k, s, d: jax.random.normal(
+        in_shard_map_of_key(k, s.spent))), PAST),
     "memory that nobody wrote": (scaled_by(lambda k, s, d: jax.lax.empty(
         (2,), jnp.float32).sum()), "memory that nobody wrote"),
 }
@@ -521,7 +575,31 @@ def told_by_the_host(key, state, data, hyper, problem):
     return moved(state, jax.tree.map(jnp.subtract, release(state.z.w), release(state.z.w)))
 
 
+def counted_by(count, number=lambda state: state.spent % 5):
+    """A round whose number begins anew, and whose count is hidden from the program."""
+    return lambda key, s, d, h, p: (lambda new: new._replace(spent=count(s, new)))(moved(
+        s, released(key, s, d, h, p, number=number(s))))
+
+
 TWICE = {
+    "a count that is hidden": counted_by(
+        lambda s, new: s.spent + 1 + (0 * new.z.w[0]).astype(jnp.int32)),
+    "a loop of unknown length": lambda key, s, d, h, p: s._replace(spent=s.spent + 3, z=(
+        jax.lax.while_loop(lambda c: c[0] < 3 + 0 * s.spent, lambda c: (c[0] + 1, released(
+            key, s, d, h, p, number=s.spent + c[0] // 2, z=c[1])), (0, s.z))[1])),
+    "a count that begins anew": counted_by(lambda s, new: jnp.where(s.spent > 3, 0, s.spent + 1),
+                                           lambda s: s.spent),
+    "a count that something released holds up": counted_by(lambda s, new: jnp.where(
+        new.z.w[0] > 9, s.spent, s.spent + 1)),
+    "a number of another leaf": lambda key, s, d, h, p: honest(key, s._replace(
+        spent=s.average.w.shape[0] + (s.z.w[0] > 9)), d, h, p),
+    "a number that something released moves": lambda key, s, d, h, p: moved(s, jax.tree.map(
+        jnp.subtract, released(key, s, d, h, p), released(
+            key, s, d, h, p, number=s.spent + (s.z.w[0] > 9), z=nearby(s))), count=2),
+    "modulo 5, where something released decides": lambda key, s, d, h, p: moved(s, jax.lax.cond(
+        s.z.w[0] > -9, lambda: released(key, s, d, h, p, number=s.spent % 5), lambda: s.z)),
+    "keys of a draw": under_keys(
+        lambda key, t: jax.random.fold_in(key, (jax.random.uniform(key) < 2).astype(int))),
     "points by vmap": at_two_points_by_vmap,
     "points by scan": at_two_points_by_scan,
     "number 0 in every round": numbered(lambda t: 0),
@@ -568,10 +646,78 @@ TWICE = {
 }
 
 
+def test_a_number_that_begins_anew_after_many_rounds_is_refused():
+    """As that of a step within an epoch."""
+    update = numbered(lambda t: t % 100)
+    traced(update, hyper_of(iterations=100))
+    with pytest.raises(ValueError, match="one noise"):
+        traced(update, hyper_of(iterations=120))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loop_of_ones_own_is_refused_whose_rounds_have_one_number(count):
+    with pytest.raises(ValueError, match="one noise"):
+        traced(numbered(lambda t: 0), hyper_of(iterations=count))
+
+
+def test_parts_that_are_charged_as_if_each_read_other_rows_are_refused():
+    def update(key, state, data, hyper, problem):
+        g, h = (noisy_operator(key, part, state.spent // 2, problem, state.z, data)
+                for part in apart(hyper).parts)
+        return moved(state, jax.tree.map(jnp.add, g, h), count=2)
+
+    def apart(hyper):
+        return jmm.Parallel(parts=(mechanism(hyper),) * 2, in_turn=True)
+
+    module = algorithm(update)
+    module.mechanism = apart
+    with pytest.raises(ValueError, match="make it a Sequence"):
+        jax.eval_shape(lambda key: jmm.round(
+            key, jmm.sgda.init(Z, HYPER), DATA, HYPER, module, GAME), jax.random.key(1))
+
+
 @pytest.mark.parametrize("name", TWICE)
 def test_a_round_that_uses_one_noise_twice_is_refused(name):
     with pytest.raises(ValueError, match="one noise"):
         traced(TWICE[name])
+
+
+@pytest.mark.parametrize("update", [
+    two_runs_inside(lambda key, t: jax.random.split(jax.random.fold_in(key, t))),
+    lambda key, s, d, h, p: moved(s, jax.tree.map(lambda *x: sum(x), *(released(
+        jax.random.fold_in(key, k), s, d, h, p) for k in range(3)))),
+    in_lanes(lambda state: jnp.stack([state.spent] * 2), jax.random.split),
+    lambda key, s, d, h, p: moved(s, jax.tree.map(jnp.add, *(released(
+        key, s, d, h, p, number=2 * s.spent + k) for k in range(2)))),
+], ids=["runs inside", "three keys", "keys of lanes", "two numbers"])
+def test_a_round_with_more_releases_than_are_charged_is_refused(update):
+    with pytest.raises(ValueError, match="is charged for"):
+        traced(update)
+
+
+def with_noise(hyper, z):
+    return dataclasses.replace(hyper, query=dataclasses.replace(
+        hyper.query, noise_multiplier=Saddle(z, z)))
+
+
+QUIET = jax.jit(lambda key, t, z, data: noisy_operator(
+    key, mechanism(with_noise(HYPER, 1e-3)), t, GAME, z, data))
+
+
+@pytest.mark.parametrize("update", [
+    lambda key, s, d, h, p: jax.jit(lambda z: honest(key, s, d, with_noise(h, z), p))(1e-6),
+    lambda key, s, d, h, p: jax.jit(lambda z: honest(key, s, d, with_noise(h, z), p))(
+        jnp.where(s.spent > 3, 1e-6, 2.0)),
+    lambda key, s, d, h, p: jax.lax.cond(s.spent >= 0, lambda z: honest(
+        key, s, d, with_noise(h, z), p), lambda z: s, jnp.float32(1e-6)),
+    lambda key, s, d, h, p: jax.lax.fori_loop(0, 1, lambda t, s: honest(
+        key, s, d, with_noise(h, 2.0 - 1.9 * (t + 1)), p), s),
+    lambda key, s, d, h, p: moved(s, QUIET(key, s.spent, s.z, d)),
+], ids=["jit", "from round 4 on", "branch", "loop", "a jit that was traced before"])
+def test_a_release_of_less_noise_in_a_program_inside_is_refused(update):
+    QUIET.trace(jax.random.key(0), jnp.int32(0), Z, DATA)
+    with pytest.raises(ValueError, match="so that nothing charges it"):
+        traced(update)
 
 
 def test_a_release_of_every_record_by_vmap_is_refused():
@@ -672,7 +818,8 @@ HONEST = {
         lambda c, t: (c, f(t)), None, x, reverse=True)[1]),
     "numbers in a carry": numbers_in_a_carry,
     "lanes that count": in_lanes(count=2),
-    "lanes with keys": in_lanes(lambda state: jnp.stack([state.spent] * 2), jax.random.split),
+    "lanes with keys": in_lanes(lambda state: jnp.stack([state.spent] * 2), jax.random.split,
+                                count=2),
     "keys of the number": under_keys(lambda key, t: jax.random.fold_in(key, t)),
     "rows that are the same behind a barrier": of(lambda d: jax.lax.optimization_barrier(d)),
     "rows without derivatives": of(jax.lax.stop_gradient),
@@ -697,9 +844,35 @@ HONEST = {
     "a print of the state": besides(lambda k, s, d: spy(s.z.w)),
     "draws of the key": scaled_by(lambda k, s, d: jax.random.normal(
         jax.random.fold_in(k, s.spent))),
-    "a run inside, with a key for each": two_runs_inside(
-        lambda key, t: jax.random.split(jax.random.fold_in(key, t))),
+    "counts of a loop, in the state": lambda key, s, d, h, p: numbers_in_a_carry(key, s, d, h, p),
+    "a key apart, folded by what was released": scaled_by(lambda k, s, d: jax.random.normal(
+        jax.random.fold_in(jax.random.fold_in(k, 1), s.z.w[0].astype(jnp.int32)))),
+    "a number of a table": numbered(lambda t: jnp.arange(10)[t]),
+    "a description as an argument of a jit": lambda key, s, d, h, p: moved(s, jax.jit(
+        lambda m: noisy_operator(key, m, s.spent, p, s.z, d))(mechanism(h))),
+    "two descriptions in branches": lambda key, s, d, h, p: moved(s, jax.lax.cond(
+        s.z.w[0] > 0, lambda: released(key, s, d, h, p), lambda: released(
+            key, s, d, h, p, z=nearby(s)))),
 }
+
+
+def test_a_run_inside_a_round_is_not_refused_if_it_is_charged():
+    """Of two rounds, under a key of each round: ten rounds make twenty releases."""
+    described = jmm.Repeat(query=HYPER.query, times=20)
+
+    def inner(key, state, data, hyper, problem):
+        return moved(state, noisy_operator(key, described, state.spent, problem, state.z, data))
+
+    def outer(key, state, data, hyper, problem):
+        done = jmm.run(jax.random.fold_in(key, state.spent), state.z, data, hyper_of(iterations=2),
+                       modules[0], problem).state
+        return state._replace(z=done.z, spent=state.spent + done.spent)
+
+    modules = [algorithm(inner), algorithm(outer)]
+    for module in modules:
+        module.mechanism = lambda hyper: described
+    jax.eval_shape(lambda key: jmm.round(
+        key, jmm.sgda.init(Z, HYPER), DATA, HYPER, modules[1], GAME), jax.random.key(1))
 
 
 @pytest.mark.parametrize("name", HONEST)

@@ -347,8 +347,8 @@ def test_the_message_says_how_to_pass_what_is_public():
 
 def test_rows_on_a_mesh_or_sent_ahead_are_counted_as_all_of_them():
     mesh = jax.make_mesh((1,), ("data",))
-    sent = Window(rows=jnp.ones((2, 5)), numbers=jnp.zeros((2, 5), jnp.int32), high=None,
-                  valid=None, fits=jnp.ones(2, bool), marks=jnp.zeros((2, 2), jnp.uint32),
+    sent = Window(rows=jnp.ones((2, 5)), numbers=jnp.zeros((2, 5), jnp.int32), valid=None,
+                  fits=jnp.ones(2, bool), marks=jnp.zeros((2, 2), jnp.uint32),
                   first=ZERO, population=N, described=())
     for data in (jmm.placement.shard(X, mesh), sent):
         record_isolation.check(of(lambda y: y), POINT, data)

@@ -12,9 +12,9 @@ import sklearn.metrics
 import jaxminimax as jmm
 from benchmarks.data_sets import data as data_sets
 from benchmarks.data_sets import images
-from benchmarks.examples.methods import alternating, bilevel, double_spider, zeroth_order
+from benchmarks.examples.methods import alternating, bilevel, double_spider, spider, zeroth_order
+from benchmarks.examples.methods.windows import Difference, Windows
 from jaxminimax import Query, Saddle
-from jaxminimax.mechanism import Difference, Windows
 
 P = jmm.problems
 SOURCES, WRONG = 8, 4  # sources of training records, and those with labels at random
@@ -67,7 +67,7 @@ def _plain(query: Query, rounds: int, steps: list[Saddle], lipschitz: float,
     return {"sgda": (jmm.sgda, [jmm.sgda.Hyper(
                 query=query, step=step, iterations=rounds, averaging=jmm.averaging.TAIL)
                 for step in steps]),
-            "spider": (jmm.spider, [jmm.spider.Hyper(
+            "spider": (spider, [spider.Hyper(
                 query=windows, step=step, iterations=rounds, averaging=jmm.averaging.TAIL)
                 for step in steps])}
 

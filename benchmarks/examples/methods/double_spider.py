@@ -25,17 +25,17 @@ import optax
 
 import jaxminimax as jmm
 from benchmarks.examples.methods import only
+from benchmarks.examples.methods.windows import Windows, release_in_window
 from jaxminimax import Saddle
 from jaxminimax.algorithms.descent import started
-from jaxminimax.releases.sums import release_in_window
 
 
 @jmm.types.pytree_dataclass
 class Hyper:
     """The settings of a run: `query` is of x, `threshold` of eta; steps b of x and a of eta."""
 
-    query: jmm.mechanism.Windows
-    threshold: jmm.mechanism.Windows
+    query: Windows
+    threshold: Windows
     step: float
     step_threshold: float
     length: float  # of a step of x, at most

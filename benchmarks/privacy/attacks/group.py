@@ -42,13 +42,15 @@ PROBLEM = jmm.GroupProblem(
     diameter=math.inf, lipschitz=math.inf, bound=math.inf)
 
 
-def hyper_of(algorithm: Any, sampling: Any, rounds: int, noise: str = "laplace") -> Any:
+def hyper_of(algorithm: Any, sampling: Any, rounds: int, noise: str = "laplace",
+             clips: str = "equal") -> Any:
     """Not calibrated; `noise` is that of the losses, where not their index alone is released."""
     query = GroupGradients(clip=CLIP, sampling=sampling, sizes=SIZES)
     hyper = algorithm.example(query, rounds, losses_noise=(
         None if algorithm is jmm.active_groups else noise))
     more = {"weight_step": WEIGHT_STEP} if hasattr(hyper, "weight_step") else {}
-    return dataclasses.replace(hyper, losses=dataclasses.replace(hyper.losses, bound=BOUND), **more)
+    return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, clips=clips),
+                               losses=dataclasses.replace(hyper.losses, bound=BOUND), **more)
 
 
 def worst_pair(sampling: Any) -> dict[str, jax.Array]:
@@ -98,7 +100,8 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     if hyper.query.groups == "all":  # released s times what is clipped and gets noise
         before = np.concatenate([np.full_like(path.v[:, :1], -math.log(len(SIZES))),
                                  path.v[:, :-1]], 1)
-        s = np.max(np.exp(before) / np.array(SIZES), -1)
+        s = (np.max(np.exp(before) / np.array(SIZES), -1) if hyper.query.clips == "equal" else
+             np.full_like(before[..., 0], 1 / (len(SIZES) * min(SIZES))))
         first = moved[..., 0] / (s * CLIP)
         total = likelihood_ratio(first[..., None, None], query, "replace_one")
         return {"likelihood ratio": total + _of_losses(path, hyper)[0],

@@ -237,47 +237,9 @@ def _first_leaf(found: Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
     return signal_of(kept, mechanism.parts[0], **how)
 
 
-# --- differences behind an anchor ---
-
-# A public term moves the point by _DRIFT in every round, next to which noise is nothing: distances
-# are the same in all runs. Operators grow along that way, so that anchors and differences are all
-# above their clip.
-_DRIFT = 1e3
-GROWING = Problem(operator=lambda z, x: Saddle(x * (1 + z.w), ()),
-                  public=lambda z: Saddle(jnp.full_like(z.w, -_DRIFT / STEP), ()))
-
-
-def _estimates(path: np.ndarray, hyper: Any) -> dict[str, np.ndarray]:
-    """Likelihood ratio of what each round released: the changes of the estimate in a window."""
-    made = hyper.query
-    path = path[..., 0]
-    opens = np.arange(path.shape[1]) % made.length == 0
-    added = np.diff(path, axis=1, prepend=0.0)
-    added[:, opens] = path[:, opens]
-    clip = np.where(opens, concrete(made.anchor.clip.w), concrete(made.difference.lipschitz)
-                    * _DRIFT)
-    z = np.where(opens, concrete(made.anchor.noise_multiplier.w),
-                 concrete(made.difference.noise_multiplier))
-    return {"likelihood ratio": np.sum(added / (clip * z**2), 1)}
-
-
-def differences(rounds: int = 5, length: int = 3) -> Attack:
-    """A record that anchors and differences are all clipped for, in a window and part of one."""
-    data = np.zeros((2, 4, 1), np.float32)
-    data[:, 0, 0] = _GIANT, -_GIANT
-    shared: Any = dict(population=4)
-    query = jmm.mechanism.Windows(
-        anchor=jmm.Query(clip=Saddle(CLIP, CLIP), joint=True, **shared), length=length,
-        difference=jmm.mechanism.Difference(lipschitz=1 / _DRIFT, **shared))
-    hyper = jmm.spider.Hyper(query=query, step=Saddle(STEP, STEP), iterations=rounds)
-    return Attack(f"{rounds} rounds in windows of {length}", jmm.spider, hyper, GROWING,
-                  jnp.asarray(data), lambda state: state.estimate.w, _estimates)
-
-
 def attacks() -> tuple[Attack, ...]:
     """All of them."""
-    return (solutions(), tree(), one_pass("gradient"), one_pass("loss"), weights(), correlated(),
-            differences())
+    return (solutions(), tree(), one_pass("gradient"), one_pass("loss"), weights(), correlated())
 
 
 def signal(key: jax.Array, attack: Attack, hyper: Any, *, runs: int, mechanism: Any = None,

@@ -15,7 +15,6 @@ from jaxminimax.gradients.ghost import convolution, factors
 from jaxminimax.gradients.ghost import sums as ghost_sums
 from jaxminimax.mechanism import (
     Repeat,
-    Windows,
     composed,
     costs,
     distinct,
@@ -35,7 +34,6 @@ AIMS: dict[str, tuple[Any, str]] = {
     "integer Laplace noise": (noisy_sums, "floored_laplace"),
     "sum over all groups": (groups, "noisy_sum"),
     "noise of counts": (sums, "floored_normal"),
-    "difference": (sums, "release_difference"),
     "index": (groups, "chosen"),
     "margin of the noise": (noisy_sums, "ROUNDING_MARGIN"),
     "dither": (noisy_sums, "dither"),
@@ -83,7 +81,6 @@ AIMS: dict[str, tuple[Any, str]] = {
     "charge": (costs, "price"),
     "rounding of a distance": (grid, "_rounding"),
     "length of columns": (factorisation, "norms"),
-    "stopped windows": (Windows, "truncated"),
     "stopped rounds": (composed._Several, "truncated"),
     "multiplier": (Repeat, "multiplier"),
     "shift": (curve, "shift"),

@@ -75,9 +75,10 @@ def as_one_record(directions: Any) -> Any:
     return lambda cost, neighbours, people: directions(cost, neighbours, 1)
 
 
-def without_last_rows(promise: Any) -> Any:
-    """The last part of what a training reads, its charged columns, is not compared."""
-    return lambda self, rows, settings, **given: promise(self, rows[:-1], settings, **given)
+def without_charged_columns(promise: Any) -> Any:
+    """The fifth part of what a training reads, its charged columns, is not compared."""
+    return lambda self, rows, settings, **given: promise(self, (*rows[:4], *rows[5:]), settings,
+                                                         **given)
 
 
 # --- detectors ---
@@ -120,7 +121,7 @@ def slots_of_shards(runs: int = 3) -> list[str]:
 
     @jax.jit
     def orders(key: jax.Array) -> jax.Array:
-        added, _ = shard_sums.sum_over_shards(
+        added = shard_sums.sum_over_shards(
             by_slots, Saddle(jnp.zeros(2, jnp.float32), ()), placed, query, jnp.arange(12), None,
             Rounding(None, jnp.array(True)), key)  # type: ignore[arg-type]
         return jnp.asarray(added.floats.w)
@@ -213,5 +214,5 @@ BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], st
     ("a run that was shown and fails is free", "the ledger: what may have been released",
      "state that is shown", lambda _: lambda self, done: None, free_runs, "runs not charged"),
     ("a training goes on with other charged columns", "one noise at one point",
-     "promise of a training", without_last_rows, goes_on_with_others, "trainings that go on"),
+     "promise of a training", without_charged_columns, goes_on_with_others, "trainings that go on"),
 )

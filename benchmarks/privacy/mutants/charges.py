@@ -14,12 +14,10 @@ from benchmarks.privacy.attacks import group as group_attack
 from benchmarks.privacy.mutants.detectors import DELTA, FULL, Finding, query
 from jaxminimax import Saddle, mechanism
 from jaxminimax.mechanism import (
-    Difference,
     GroupLosses,
     Poisson,
     Repeat,
     Selection,
-    Sequence,
     TreeSums,
     costs,
 )
@@ -63,20 +61,6 @@ def whole_passes_only(one: Any) -> Any:
         batches = leaf.query.population // leaf.query.sampling.batch
         full = max(1, leaf.times // batches) * batches
         return one(dataclasses.replace(leaf, times=min(leaf.times, full)), neighbours)
-
-    return changed
-
-
-def differences_free(one: Any) -> Any:
-    return lambda leaf, neighbours: (
-        costs.Charge() if isinstance(getattr(leaf, "query", None), Difference)
-        else one(leaf, neighbours))
-
-
-def in_turn(_: Any) -> Any:
-    """As many differences as anchors in what was spent, while there are anchors left."""
-    def changed(windows: Any, spent: int) -> Any:
-        return Sequence(parts=windows.flattened(), in_turn=True).truncated(spent)
 
     return changed
 
@@ -151,22 +135,6 @@ def spent_twice(bounds: Any) -> Any:
 
 
 # --- the detectors ---
-
-
-def stopped_windows() -> Finding:
-    """The squared Gaussian parameter of runs in windows over the charged one, at every stop."""
-    rounds, length, share = 100, 10, 0.05
-    opens = np.arange(rounds) % length == 0
-    z = np.sqrt(np.where(opens, opens.sum() / share, (~opens).sum() / (1 - share)))
-    shared: Any = dict(population=1000, parameters=1)
-    made = mechanism.Windows(
-        anchor=mechanism.Query(clip=Saddle(1.0, 1.0), joint=True,
-                               noise_multiplier=Saddle(z[0], z[0]), **shared),
-        difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z[1], **shared),
-        length=length, rounds=rounds)
-    parts = [made.truncated(k) for k in range(1, rounds + 1)]
-    charged = [part.charges("replace_one")[0].gaussian for part in parts if part is not None]
-    return Finding(float(np.max(np.cumsum(z**-2.0) / charged)), 1.0)
 
 
 def stopped_rounds(rounds: int = 10, inner: int = 4) -> Finding:

@@ -48,10 +48,12 @@ class Finding(NamedTuple):
     Attributes:
       value: measured.
       limit: the most it may be.
+      refused: whether the library refused to trace the round, so that there is nothing to measure.
     """
 
     value: float
     limit: float
+    refused: bool = False
 
     @property
     def fires(self) -> bool:
@@ -133,8 +135,6 @@ def with_noise(described: Any, z: float) -> Any:
     if isinstance(described, mechanism.Parallel):
         return dataclasses.replace(described, parts=tuple(with_noise(x, z)
                                                           for x in described.parts))
-    if isinstance(described, mechanism.Windows):
-        return described.with_noise(z)
     return dataclasses.replace(described, noise_multiplier=z)
 
 

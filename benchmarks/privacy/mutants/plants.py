@@ -56,36 +56,6 @@ def noise_of_balanced_weights(noisy_sum: Any) -> Any:
     return wrong
 
 
-def quieter_difference(factor: float) -> Callable[[Any], Any]:
-    """Noise of differences alone, of another deviation."""
-    def make(release: Any) -> Any:
-        def changed(key: Any, described: Any, *args: Any) -> Any:
-            z = factor * described.query.noise_multiplier
-            quiet = dataclasses.replace(described.query, noise_multiplier=z)
-            return release(key, dataclasses.replace(described, query=quiet), *args)
-
-        return changed
-
-    return make
-
-
-def clipped_by_what_was_not_released(release: Any) -> Any:
-    """Differences clipped by a distance that depends on the data, with the noise of the other."""
-    def changed(key: Any, described: Any, spent: Any, problem: Any, z: Any, before: Any,
-                data: Any) -> Any:
-        def of(noise: float, length: Any) -> Any:
-            query = dataclasses.replace(
-                described.query, lipschitz=length * described.query.lipschitz,
-                noise_multiplier=noise * described.query.noise_multiplier)
-            return release(key, dataclasses.replace(described, query=query), spent, problem, z,
-                           before, data)
-
-        far = 1 + 0.2 * (jnp.mean(data) > 0)
-        return jax.tree.map(lambda a, b, c: a + b - c, of(0.0, far), of(1.0, 1.0), of(0.0, 1.0))
-
-    return changed
-
-
 def quieter_index(factor: float) -> Callable[[Any], Any]:
     """Gumbel noise of another scale: scores are further apart."""
     return lambda draw: lambda key, below: draw(
@@ -289,7 +259,8 @@ def fits_if_sent(read: Any) -> Any:
     """Rows that were sent for a release count, also beyond the capacity."""
     def changed(window: Any, spent: Any, words: Any) -> Any:
         sample, places, rows = read(window, spent, words)
-        return sample._replace(fits=window.release(spent)[1]), places, rows
+        inside = (spent >= window.first) & (spent < window.first + len(window.numbers))
+        return sample._replace(fits=inside), places, rows
 
     return changed
 
@@ -374,10 +345,12 @@ def silent_once(release: Any) -> Any:
 
 
 def same_key_in_two_rounds(release: Any) -> Any:
+    """Inside the release, whose number the program of the round shows as it was given."""
+    @functools.wraps(release)
     def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
-        return release(key, mechanism, spent - spent % 2, *args, **how)
+        return release.__wrapped__(key, mechanism, spent - spent % 2, *args, **how)
 
-    return changed
+    return watched_pair(changed)
 
 
 def keeps_noise(observe_record: Any) -> Any:

@@ -30,10 +30,12 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.common import report
+from benchmarks.examples.methods import spider
+from benchmarks.examples.methods.windows import Windows
 from benchmarks.utility.variance import auc
 from benchmarks.utility.variance import tables as variance_tables
 from benchmarks.utility.variance.auc import DELTA
-from jaxminimax import Problem, Saddle, sgda, spider
+from jaxminimax import Problem, Saddle, sgda
 
 DIM, RUNS = 50, 20
 GAMES = ("sines", "fit")
@@ -91,7 +93,7 @@ def calibrated(algorithm: Any, rounds: int, n: int, name: str, length: int, shar
 
 def on_two_records(described: Any, n: int) -> Any:
     """The same law on the two distinct records."""
-    if isinstance(described, jmm.mechanism.Windows):
+    if isinstance(described, Windows):
         return dataclasses.replace(described, **{name: on_two_records(getattr(described, name), n)
                                                  for name in ("anchor", "difference")})
     z = jax.tree.map(lambda x: jnp.float32(x * 2 / n), described.noise_multiplier)

@@ -16,21 +16,23 @@ import jaxminimax as jmm
 from benchmarks.auc import runs as auc_runs
 from benchmarks.common import report, settings
 from benchmarks.data_sets import data
-from jaxminimax import Saddle, sgda, spider
+from benchmarks.examples.methods import spider
+from benchmarks.examples.methods.windows import Difference, Windows
+from jaxminimax import Saddle, sgda
 
 DELTA = 1e-6
 
 
 def windows(rounds: int, n: int, bound: float, lipschitz: float, length: int, share: float,
-            sampling: Any = jmm.Full()) -> jmm.mechanism.Windows:  # noqa: B008
+            sampling: Any = jmm.Full()) -> Windows:  # noqa: B008
     """Releases of `spider` at ratios of noise that give anchors a share of the budget."""
     opens = -(-rounds // length)
     ratio = (opens / share) ** 0.5, max(rounds - opens, 1) ** 0.5 * (1 - share) ** -0.5
     shared: Any = dict(population=n, sampling=sampling, exact=False)
     anchor = jmm.Query(clip=Saddle(bound, bound), joint=True,
                        noise_multiplier=Saddle(ratio[0], ratio[0]), **shared)
-    difference = jmm.mechanism.Difference(lipschitz=lipschitz, noise_multiplier=ratio[1], **shared)
-    return jmm.mechanism.Windows(anchor=anchor, difference=difference, length=length)
+    difference = Difference(lipschitz=lipschitz, noise_multiplier=ratio[1], **shared)
+    return Windows(anchor=anchor, difference=difference, length=length)
 
 
 def ablation(seeds: range, keep: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, problems
+from benchmarks.examples.average_precision import average_precision, average_precision_start
+from jaxminimax import Saddle
 
 RNG = np.random.default_rng(0)
 Y = (np.arange(200) % 5 == 0).astype(float)
@@ -24,7 +25,7 @@ def terms(theta, threshold):
 
 
 def test_the_value_has_its_formula_and_the_best_multipliers_are_the_violated_ones():
-    made = problems.average_precision(prior=0.2, feature_bound=3.0, radius=2.0, anchors=4)
+    made = average_precision(prior=0.2, feature_bound=3.0, radius=2.0, anchors=4)
     theta, threshold, v = np.array([1.0, 0.5, 0.1]), np.array([0.2, 0.5, -1.0, 2.0]), np.array(
         [0.1, 2.0, 0.0, 1.5])
     missed, wrong = terms(theta, threshold)
@@ -39,9 +40,9 @@ def test_the_value_has_its_formula_and_the_best_multipliers_are_the_violated_one
 
 @pytest.mark.nightly
 def test_a_plan_without_noise_raises_average_precision_and_keeps_its_promise():
-    made = problems.average_precision(prior=0.2, feature_bound=3.0, radius=4.0, anchors=20,
+    made = average_precision(prior=0.2, feature_bound=3.0, radius=4.0, anchors=20,
                                       multiplier=5.0)
-    start = problems.average_precision_start(jnp.zeros(3), anchors=20)
+    start = average_precision_start(jnp.zeros(3), anchors=20)
     planned = jmm.plan(jmm.optimistic, population=200, dim=43, bound=made.bound,
                        smooth=made.smooth, diameter=made.diameter, iterations=2000, epsilon=None,
                        delta=1e-3)
@@ -59,4 +60,4 @@ def test_a_plan_without_noise_raises_average_precision_and_keeps_its_promise():
                                  {"multiplier": -1.0}, {"feature_bound": np.nan}])
 def test_bad_numbers_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
-        problems.average_precision(**({"prior": 0.2, "feature_bound": 1.0, "radius": 1.0} | bad))
+        average_precision(**({"prior": 0.2, "feature_bound": 1.0, "radius": 1.0} | bad))

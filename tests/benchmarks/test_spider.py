@@ -1,4 +1,4 @@
-"""Differences of operators behind anchors: what a record can move, the charge, the plan, slopes."""
+"""Differences of operators behind anchors: what a record can move, the charge, slopes."""
 
 import dataclasses
 import math
@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from benchmarks.examples.methods import spider
+from benchmarks.examples.methods.windows import (
+    Difference,
+    Windows,
+    distance,
+    release_difference,
+    release_in_window,
+)
 from benchmarks.utility.variance import __main__ as variance
 from benchmarks.utility.variance import auc as variance_auc
 from benchmarks.utility.variance import tables as variance_tables
-from jaxminimax import Saddle, sgda, spider
+from jaxminimax import Saddle, sgda
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import release_keys
 from jaxminimax.releases.reading import sample_of_release
-from jaxminimax.releases.sums import distance, release_difference, release_in_window
 from tests.helpers.lanes import rest_nightly
 from tests.helpers.words import one_line
 
@@ -30,7 +37,7 @@ PROBLEM = jmm.Problem(BENT)
 
 
 def difference(z=0.0, lipschitz=2.0, **values):
-    return jmm.mechanism.Difference(**{"lipschitz": lipschitz, "noise_multiplier": z,
+    return Difference(**{"lipschitz": lipschitz, "noise_multiplier": z,
                                        "population": N,
                                        **values})
 
@@ -38,7 +45,7 @@ def difference(z=0.0, lipschitz=2.0, **values):
 def windows(z=(0.0, 0.0), length=3, rounds=1, sampling=jmm.Full(), population=N, **values):
     anchor = jmm.Query(clip=Saddle(50.0, 50.0), noise_multiplier=Saddle(z[0], z[0]),
                        population=population, sampling=sampling, joint=True)
-    return jmm.mechanism.Windows(anchor=anchor, length=length, rounds=rounds, difference=difference(
+    return Windows(anchor=anchor, length=length, rounds=rounds, difference=difference(
         z[1], population=population, sampling=sampling, **values))
 
 
@@ -274,54 +281,6 @@ def test_it_goes_through_every_driver():
     chex.assert_trees_all_close(meshed.state, full, rtol=1e-10)
     with pytest.raises(ValueError, match=r"HostData|host"):
         jmm.fit(KEY, START, jmm.placement.HostData(ROWS), made, spider, PROBLEM, **how)
-
-
-# --- the plan ---
-
-PUBLIC = dict(epsilon=1.0, delta=1e-6, population=8000, dim=50, bound=3.0, smooth=2.0)
-
-
-def test_a_plan_has_windows_of_one_over_rho_and_half_of_the_budget_for_anchors():
-    for more in ({}, {"step": 0.1}, {"anchors": 0.8, "iterations": 100}):
-        made = jmm.plan(spider, **PUBLIC, **more).hyper
-        rounds = made.iterations
-        plain = sgda.Hyper(query=dataclasses.replace(made.query.anchor, noise_multiplier=None),
-                           step=made.step, iterations=rounds)
-        z = jmm.calibrate(sgda, plain, 1.0, 1e-6).query.noise_multiplier.w
-        rho = made.step.w * 2.0 * math.sqrt(50) * z / 8000  # step L V^(1/2) / C_1
-        assert made.query.length == min(rounds, round(1 / rho))
-        one, other = (leaf.releases() / leaf.multiplier() ** 2
-                      for leaf in spider.mechanism(made).flattened())
-        assert one / (one + other) == pytest.approx(more.get("anchors", 0.5))
-        # a bilinear game's rounds move away by (1 + (step L)^2)^(T/2), at most e^(1/2)
-        assert made.step.w == pytest.approx(more.get("step", 0.5 / math.sqrt(rounds)))
-    quiet = jmm.plan(spider, **{**PUBLIC, "epsilon": None}).hyper.query
-    assert (quiet.length, quiet.difference.noise_multiplier) == (32_000, 0.0)
-
-
-def test_a_plan_makes_rounds_until_the_noise_is_as_large_as_a_records_operator():
-    made = jmm.plan(spider, **{**PUBLIC, "epsilon": 0.3, "bound": 7.0}).hyper
-    assert 100 < made.iterations < 32_000
-    plain = sgda.Hyper(query=dataclasses.replace(made.query.anchor, noise_multiplier=None),
-                       step=made.step, iterations=made.iterations)
-    z = jmm.calibrate(sgda, plain, 0.3, 1e-6).query.noise_multiplier.w
-    assert z * math.sqrt(50) / 8000 == pytest.approx(1.0, rel=1e-2)  # V^(1/2) / C_1
-    short = jmm.plan(spider, **{**PUBLIC, "epsilon": 0.3}, step=0.5).hyper
-    assert short.iterations == pytest.approx(math.sqrt(made.iterations), abs=1)
-
-
-def test_a_plan_is_refused_where_differences_would_add_noise():
-    few = {**PUBLIC, "population": 2000, "iterations": 300}
-    with pytest.raises(ValueError, match=r"rho .* must be below 1/4, got 0\.5") as refusal:
-        jmm.plan(spider, **few, step=0.5)
-    step = float(str(refusal.value).split("Give a step below ")[1].split(",")[0])
-    jmm.plan(spider, **few, step=0.99 * step)
-    with pytest.raises(ValueError, match="must be below 1/4"):
-        jmm.plan(spider, **few, step=1.01 * step)
-    for change, message in ((dict(step=0.6), "step must lie in"), (dict(smooth=0.0), "smooth must"),
-                            (dict(anchors=1.0), "anchors must lie in")):
-        with pytest.raises(ValueError, match=message):
-            jmm.plan(spider, **{**PUBLIC, **change})
 
 
 # --- the benchmark ---

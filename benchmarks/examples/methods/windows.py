@@ -33,18 +33,31 @@ are one vector.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Self
 
 import jax
+import jax.numpy as jnp
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import Saddle, pytree_dataclass
+from jaxminimax.base import arguments, checks, tree
+from jaxminimax.base.types import (
+    OwnOperator,
+    Problem,
+    PyTree,
+    Saddle,
+    pytree_dataclass,
+    with_strategy,
+)
 from jaxminimax.mechanism import composed, description, grid, sampling, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
+from jaxminimax.releases.sums import release
+from jaxminimax.releases.watch import watched, watched_pair
 
-__all__ = ["Difference", "Windows"]
+CLIPPED = ("Each record's difference of operators at two released points is divided by the "
+           "stated constant times their distance and clipped to norm 1, both players together, "
+           "before it is summed. The sum is multiplied by the same public number.")
 
 
 @pytree_dataclass
@@ -60,12 +73,6 @@ class Difference(OneRelease):
       population: n, the number of records; public.
       parameters: the largest number of numbers that a release has; public.
       exact: whether the noise is added as integers, without rounding, or in floating point.
-
-    Examples:
-        >>> one = jmm.mechanism.Difference(lipschitz=2.0, noise_multiplier=30.0, population=1000)
-        >>> as_query = jmm.Repeat(query=one.quotient, times=50)
-        >>> jmm.epsilon(jmm.Repeat(query=one, times=50), 1e-6) == jmm.epsilon(as_query, 1e-6)
-        True
     """
 
     sum_of_sample = True
@@ -86,7 +93,7 @@ class Difference(OneRelease):
         """Refuses numbers that no release should start from, and samples that are not drawn."""
         grid.check_bound("lipschitz", self.lipschitz)
         grid.check_multiplier("noise_multiplier", self.noise_multiplier)
-        if sampling.known_sampling(self.sampling).spread() is None:
+        if sampling.known_sampling(self.sampling).spread(self.population) is None:
             raise ValueError("differences need samples that are drawn anew in every release, got "
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
 
@@ -100,7 +107,7 @@ class Difference(OneRelease):
             sampled_words(repeat, " of differences of operators at two released points, clipped "
                           f"at {concrete(self.lipschitz):.6g} times the points' distance, one clip "
                           "for both players together,") + ".",
-            (sentences.DIFFERENCES,), unit="differences",
+            (CLIPPED,), unit="differences",
             clips={"differences at distance 1": concrete(self.lipschitz)})
 
 
@@ -113,15 +120,6 @@ class Windows(description.Answered):
       difference: of the operator at a round's point and the point of the round before.
       length: q, releases of a window; 1: anchors only.
       rounds: R, of all windows; an algorithm replaces it by its iterations.
-
-    Examples:
-        >>> anchor = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
-        >>> difference = jmm.mechanism.Difference(lipschitz=1.0, population=1000)
-        >>> made = jmm.mechanism.Windows(anchor=anchor, difference=difference, length=5, rounds=12)
-        >>> [leaf.releases() for leaf in made.flattened()]
-        [3, 9]
-        >>> [leaf.releases() for leaf in made.truncated(7).flattened()]
-        [2, 5]
     """
 
     anchor: Query
@@ -163,7 +161,8 @@ class Windows(description.Answered):
         if self.anchor.adaptive is not None:
             raise ValueError("An anchor's clip norms stay: adaptive ones are for jmm.sgda. Leave "
                              "Query.adaptive out.")
-        if self.anchor.bands != 1 or sampling.known_sampling(self.anchor.sampling).spread() is None:
+        drawn = sampling.known_sampling(self.anchor.sampling)
+        if self.anchor.bands != 1 or drawn.spread(self.anchor.population) is None:
             raise ValueError("anchors need independent noise and samples that are drawn anew, got "
                              f"bands={self.anchor.bands} and {self.anchor.sampling!r}: leave bands "
                              "out, and use Full(), Poisson(...) or FixedSize(...).")
@@ -206,3 +205,123 @@ class Windows(description.Answered):
         """The number of records; both parts read the same data."""
         return self.population
 
+
+# --- the releases ---
+
+
+@dataclasses.dataclass(frozen=True)
+class _Quotient:
+    """The quotient (g(z; x) - g(before; x)) / length of one record; one key for both points."""
+
+    operator: Callable[..., Saddle]
+    before: Saddle
+    length: jax.Array
+
+    def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
+        now, before = (_wide(self.operator(point, example, *key)) for point in (z, self.before))
+        return jax.tree.map(lambda a, b: (a - b) / self.length.astype(a.dtype), now, before)
+
+
+def _wide(z: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x.astype(tree.at_least_float32(x.dtype)), z)
+
+
+def distance(z: Saddle, before: Saddle) -> jax.Array:
+    """The distance ||z - before|| of both players, `[]`; not finite where one is not."""
+    moves = jax.tree.leaves(jax.tree.map(jnp.subtract, _wide(z), _wide(before)))
+    # ||d|| = s (sum_k (d_k / s)^2)^(1/2),  s near max_k |d_k|
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in moves]))
+    scale = jnp.where(largest > 0, tree.unit(largest), 1.0)  # squares neither over- nor underflow
+    return scale * jnp.sqrt(sum(jnp.sum(jnp.square(x / scale.astype(x.dtype))) for x in moves))
+
+
+@watched
+def release_difference(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
+                       z: Saddle, before: Saddle, data: PyTree) -> Saddle:
+    """A noisy mean of the differences of the problem's operator at z and at `before`.
+
+        l (sum_{i in B} clip((g(z; x_i) - g(before; x_i)) / l, 1) + N(0, z_2^2 I)) / m,
+
+    l = L ||z - before||, the clip joint for both players, B one sample for both points.
+
+    Args:
+      key: as in `release`; no other release of the run has the same key and `spent`.
+      mechanism: what was promised to the accountant, a `Repeat` of a `Difference`.
+      spent: as in `release`.
+      problem: as in `release`; "ghost", which looks inside a loss, is read as "microbatch".
+      z: a released point.
+      before: another one, like z.
+      data: as in `release`.
+
+    Returns:
+      As `release`; 0 for equal points, NaN for a distance that is not finite.
+
+    Raises:
+      ValueError: as `release`.
+      TypeError: for another mechanism.
+    """
+    if not isinstance(mechanism, Repeat) or not isinstance(mechanism.query, Difference):
+        raise TypeError("release_difference answers a Repeat of a Difference, got "
+                        f"{checks.describe(mechanism)}.")
+    query = mechanism.query
+    query.check_own()
+    checks.scalars(lipschitz=query.lipschitz)
+    for name, one, other in zip(Saddle._fields, z, before, strict=True):
+        arguments.same_shapes(other, one, f"before.{name}", f"z.{name}")
+        arguments.floats(one, f"z.{name}")
+    z, before = jax.tree.map(jnp.asarray, (z, before))
+    # l = L ||z - before|| of released points, so public given the past
+    length = query.lipschitz * distance(z, before)
+    strategy = getattr(problem.operator, "strategy", "auto")
+    quotient = OwnOperator(_Quotient(problem.operator, before, length))
+    problem = problem._replace(operator=with_strategy(
+        quotient, "microbatch" if strategy == "ghost" else strategy,
+        getattr(problem.operator, "microbatch", quotient.microbatch)))
+    # (sum_{i in B} clip(quotient_i, 1) + N(0, z_2^2 I)) / m
+    g = release(key, dataclasses.replace(mechanism, query=query.quotient), spent, problem, z, data)
+    # times l is postprocessing; an l that is not finite gives NaN whatever the data
+    length = jnp.where(jnp.isfinite(length), length, jnp.nan)
+    return jax.tree.map(lambda x: x * length.astype(x.dtype), g)
+
+
+@watched_pair
+def release_in_window(key: jax.Array, mechanism: Windows, spent: jax.Array, problem: Problem,
+                      z: Saddle, before: Saddle, data: PyTree) -> tuple[Saddle, jax.Array]:
+    """The release of a round: `release` at z if it opens a window, else `release_difference`.
+
+    Which one is decided by the number of the release, as it is charged.
+
+    Args:
+      key: root key of the run, a secret; as in `release`.
+      mechanism: what was promised to the accountant.
+      spent: number of releases already made, int32 `[]`.
+      problem: as in `release_difference`.
+      z: the point of this round.
+      before: that of the round before, which no anchor reads.
+      data: as in `release`.
+
+    Returns:
+      What is released, a `Saddle` like z in at least float32, and whether it is an anchor.
+
+    Raises:
+      ValueError: as `release`.
+      TypeError: for another mechanism.
+    """
+    if not isinstance(mechanism, Windows):
+        raise TypeError("release_in_window answers Windows, algorithm.mechanism(hyper), got "
+                        f"{checks.describe(mechanism)}.")
+    mechanism.check_own()
+    # one stream of keys, numbered by rounds: of each number one of the two is released
+    anchors, differences = (Repeat(query=query, times=mechanism.rounds, place=mechanism.place)
+                            for query in (mechanism.anchor, mechanism.difference))
+    opens = jnp.asarray(spent) % mechanism.length == 0
+
+    def anchor() -> Saddle:
+        return release(key, anchors, spent, problem, z, data)
+
+    def difference() -> Saddle:
+        return release_difference(key, differences, spent, problem, z, before, data)
+
+    if mechanism.length == 1:
+        return anchor(), opens
+    return jax.lax.cond(opens, anchor, difference), opens

@@ -1,0 +1,43 @@
+"""Releases on a part of the data: its rows, its numbers, and what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import Problem, Query, Repeat, Saddle
+from jaxminimax.releases.parts import on_part
+
+QUERY = Query(clip=Saddle(100.0, None), noise_multiplier=Saddle(0.5, None), population=6)
+ALONE = Repeat(query=QUERY, times=4)
+PROBLEM = Problem(operator=lambda z, x: Saddle(x, ()))
+DATA, Z, KEY = 10.0 ** jnp.repeat(jnp.arange(3), 6), Saddle(jnp.zeros(()), ()), jax.random.key(0)
+
+
+def released(mechanism, spent):
+    return float(jmm.release(KEY, mechanism, jnp.int32(spent), PROBLEM, Z, DATA).w)
+
+
+@pytest.mark.slow
+def test_a_release_on_a_part_is_that_of_all_parts_with_its_own_number():
+    whole = dataclasses.replace(ALONE, parts=3)
+    for part in range(3):
+        for spent in range(4):
+            with on_part(jnp.int32(part), 3):
+                found = released(ALONE, spent)
+            assert found == released(whole, 4 * part + spent)
+
+
+@pytest.mark.slow
+def test_numbers_and_parts_beyond_the_last_one_release_nothing():
+    for part, spent in ((0, 4), (0, -1), (1, 7), (3, 0)):
+        with on_part(jnp.int32(part), 3):
+            assert np.isnan(released(ALONE, spent))
+
+
+def test_another_description_is_refused_on_a_part():
+    with on_part(jnp.int32(0), 3), pytest.raises(ValueError, match="Only a Repeat of the whole"):
+        released(dataclasses.replace(ALONE, parts=3), 0)
