@@ -221,7 +221,7 @@ def test_groups_are_calibrated_by_their_sizes(capsys):
     (["group_sgd", "--population", "9"], "needs --group-sizes"),
     (["sgda", "--group-sizes", "5", "5", "--population", "9"],
      "goes with active_groups, balanced_groups, group_sgd, phased_erm, not with sgda"),
-    (["sgda", "--population", "9", "--parts", "2"], "--parts goes with recursive_sgda"),
+    (["sgda", "--population", "9", "--parts", "2"], "--parts goes with recursive_inner, recursive_sgda"),
     (["sgda"], "needs --population"),
     (["group_sgd", "--group-sizes", "5", "0"], "--group-sizes"),
     (["group_sgd", "--group-sizes", "5", "--share-w", "0.5"], "--share-w"),
