@@ -43,8 +43,9 @@ def _scorers(key: jax.Array, data: Any, start: Saddle, lanes: Any,
     """Scorers of one seed, `[lanes, d]`; all lanes have its order, samples and draws."""
     order, run = jax.random.split(key)
     mixed = jax.tree.map(lambda x: jax.random.permutation(order, x), data)
-    return jax.vmap(lambda hyper: jmm.run(run, start, mixed, hyper, jmm.sgda, problem)[
-        0].average.w["theta"])(lanes)
+    count = len(jax.tree.leaves(lanes)[0])
+    return jax.vmap(lambda run, hyper: jmm.run(run, start, mixed, hyper, jmm.sgda, problem)[
+        0].average.w["theta"])(jnp.broadcast_to(run, count), lanes)
 
 
 @functools.partial(jax.jit, static_argnames="problem")

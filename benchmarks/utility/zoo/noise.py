@@ -120,11 +120,12 @@ def _gaps(keys: jax.Array, data: jax.Array, hypers: Any, method: str) -> jax.Arr
         order, run = jax.random.split(key)
         mine = jax.random.permutation(order, data)
 
-        def gap(hyper: Any) -> jax.Array:
+        def gap(run: jax.Array, hyper: Any) -> jax.Array:
             state = jmm.run(run, _START, mine, hyper, _METHODS[method], GAME)[0]
             return metrics.vi_gap_bound(GAME, state.average, _MEAN)
 
-        return jax.vmap(gap)(hypers)
+        count = len(jax.tree.leaves(hypers)[0])
+        return jax.vmap(gap)(jnp.broadcast_to(run, count), hypers)
 
     return jax.lax.map(one, keys)
 
