@@ -289,7 +289,7 @@ def test_a_training_is_for_all_records_of_a_person_and_goes_on_with_its_key(tmp_
     sound, run = statistics.release_moments, {"folder": tmp_path / "run", "ledger": books}
     monkeypatch.setattr(statistics, "release_moments", once)
     with monkeypatch.context() as patched, pytest.raises(StoppedError):
-        patched.setattr(labels, "release_line", stop)
+        patched.setattr(labels, "release_calibration", stop)
         go(**run)
     assert len(made) == 1
     (charged,) = books.statement().runs

@@ -65,7 +65,7 @@ def of_table(name: str, seed: int) -> dict[str, dict[str, float]]:
     result: dict[str, dict[str, float]] = {}
     for k, epsilon in enumerate(EPSILONS["tables"]):
         for j, way in enumerate(WAYS):
-            prepared = prepare(encoded(rows, schema), schema, rule.of_groups, epsilon=epsilon,
+            prepared = prepare(encoded(rows, schema), schema, rule.defaults, epsilon=epsilon,
                                delta=_DELTA, names=())
             chosen: Any = prepared.settings
             hyper = jmm.calibrate(chosen.algorithm, described(chosen.hyper, way), epsilon, _DELTA,

@@ -66,14 +66,14 @@ def measure(table: Table, seed: int) -> dict[str, Any]:
         chosen = defaults(len(y), schema, epsilon=epsilon, delta=DELTA)
         train, last = jax.random.split(jax.random.fold_in(jax.random.key(seed), k))
         prepared = preparation.prepare(records.encoded(table.frame[~test], schema), schema,
-                                       rule.of_groups, epsilon=epsilon, delta=DELTA, names=())
+                                       rule.defaults, epsilon=epsilon, delta=DELTA, names=())
         scorer = training.carry_out(dataclasses.replace(prepared, settings=dataclasses.replace(
             chosen, line=None)), train, linear.train_linear)
         own, held = (scaled(a, scorer.moments, scorer.floor) for a in (rows.x, z))
         scores = held @ scorer.weights
         spread = rule.GATHERED**2 * np.sum(held**2, 1)
         assert chosen.line is not None
-        shift, slope = labels.release_line(last, chosen.line, own @ scorer.weights, rows.y,
+        shift, slope = labels.release_calibration(last, chosen.line, own @ scorer.weights, rows.y,
                                                 rows.weight, float(scorer.moments.prior))
         probabilities = {"sigmoid": scores, "shrunk": scores / np.sqrt(1 + np.pi * spread / 8),
                          "calibrated": shift + slope * scores}

@@ -1,7 +1,7 @@
 """The bases of all estimators: parameters, reading of tables, one way to charge and to train."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import jax
@@ -39,7 +39,7 @@ class PrivateEstimator(BaseEstimator):
     """Base of the estimators: a private linear model with the settings of `tables.rule`.
 
     A subclass has `_target`, which turns labels into numbers, and may have `_label`, `_weights`,
-    `_groups`, `_settings` and `_trained`. Its fields are the parameters that scikit-learn reads.
+    `_groups`, `_rule` and `_trained`. Its fields are the parameters that scikit-learn reads.
     """
 
     epsilon: float = 1.0
@@ -99,7 +99,7 @@ class PrivateEstimator(BaseEstimator):
         columns, declared = self._columns(table)
         schema = Schema(columns, _LABEL, **self._label())
         prepared = preparation.prepare(
-            records.encoded(table, schema, labels=target, owners=owners), schema, self._settings,
+            records.encoded(table, schema, labels=target, owners=owners), schema, self._rule(),
             epsilon=self.epsilon, delta=self.delta, names=columns_of(table),
             groups=self._groups(groups, table, target), rows_per_owner=rows_per_owner,
             people=self.people, unit=self.unit, allow_large_delta=self.allow_large_delta,
@@ -247,10 +247,9 @@ class PrivateEstimator(BaseEstimator):
                              "group_values=(), by_label=False).")
         return None
 
-    def _settings(self, population: int, schema: Schema, groups: Any,
-                  **numbers: Any) -> preparation.Settings:
-        """Chooses the settings from public numbers."""
-        return rule.of_groups(population, schema, groups, **numbers)
+    def _rule(self) -> Callable[..., Any]:
+        """Returns the rule of the settings, a function of public numbers."""
+        return rule.defaults
 
     def _trained(self, run: linear.Run) -> scorer.Scorer:
         """Returns what was trained."""

@@ -1,7 +1,8 @@
 """Private models of rows: of two classes and of several, of numbers, and of rows in groups."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -279,9 +280,8 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         return self.scorer_.group_losses
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray) -> records.Groups:
-        groups, values = _found(self, groups, table)
-        by_label = self.by_label or (values is not None and self.schema.by_label)
-        number, names = _numbered(groups, values, len(target))
+        number, names, of_schema = _numbered(self, groups, table, len(target))
+        by_label = self.by_label or (of_schema and self.schema.by_label)
         public = records.Groups(np.where(number < 0, len(names), number), names)
         return public.cut(target) if by_label else public
 
@@ -329,42 +329,40 @@ class PrivateFairClassifier(PrivateScorer):
     group_values: Any = None
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray) -> preparation.PrivateGroups:
-        groups, values = _found(self, groups, table)
-        values = values if self.group_values is None else self.group_values
-        number, self.groups_ = _numbered(groups, values, len(target))
-        which = ": these are those that occur." if values is None else "."
+        number, self.groups_, of_schema = _numbered(self, groups, table, len(target),
+                                                    self.group_values)
+        occur = not of_schema and self.group_values is None
+        which = ": these are those that occur." if occur else "."
         return preparation.PrivateGroups(
             number, self.groups_, ("Which groups there are is public" + which,))
 
-    def _settings(self, population: int, schema: Schema, groups: Any,
-                  **numbers: Any) -> fair.FairDefaults:
-        return fair.fair_defaults(population, schema, len(groups.names), weight=self.weight,
-                                  kind=self.kind, **numbers)
+    def _rule(self) -> Callable[..., Any]:
+        return functools.partial(fair.fair_defaults, weight=self.weight, kind=self.kind)
 
     def _trained(self, run: linear.Run) -> scorer.Scorer:
         return fair.train_fair(run)
 
 
-def _found(model: Any, groups: Any, table: Any) -> tuple[Any, tuple[str, ...] | None]:
-    """Returns the groups of all rows: those of `fit`, or a column; and those that are declared."""
-    column, values = model.groups, None
-    if groups is None and column is None and isinstance(model.schema, Schema):
-        column, values = model.schema.groups, model.schema.group_values
-    if groups is not None:
-        return groups, None
-    if column is None:
-        raise ValueError("groups must be given: fit(X, y, groups=...), one for every row, or the "
-                         "column that they are in, groups=... of the estimator.")
-    if model.schema is None and column not in table:  # columns of arrays have numbers
-        column = dict(enumerate(table)).get(column, column)
-    if column not in table:
-        raise ValueError("groups must be the name or number of a column of X, got "
-                         f"{checks.describe(model.groups)}.")
-    return table[column], values
+def _numbered(model: Any, groups: Any, table: Any, rows: int, values: Any = None) -> tuple[
+        np.ndarray, tuple[str, ...], bool]:
+    """Returns every row's group by number, -1 for a row in none of them, and the groups.
 
-
-def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns every row's group by number, -1 for a row in none of them, and the groups."""
+    They are those of `fit`, or of a column of X; and whether the schema declares the column.
+    """
+    column, of_schema = model.groups, False
+    if groups is None:
+        if column is None and isinstance(model.schema, Schema):
+            column, of_schema = model.schema.groups, model.schema.groups is not None
+            values = model.schema.group_values if values is None and of_schema else values
+        if column is None:
+            raise ValueError("groups must be given: fit(X, y, groups=...), one for every row, or "
+                             "the column that they are in, groups=... of the estimator.")
+        if model.schema is None and column not in table:  # columns of arrays have numbers
+            column = dict(enumerate(table)).get(column, column)
+        if column not in table:
+            raise ValueError("groups must be the name or number of a column of X, got "
+                             f"{checks.describe(model.groups)}.")
+        groups = table[column]
     words = columns.as_words(groups)
     if words.shape != (rows,):
         raise ValueError(f"groups must be one for every row, got shape {words.shape} for {rows} "
@@ -375,4 +373,4 @@ def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[st
     if len(names) < 2:
         raise ValueError(f"groups must be two at least, got {len(names)}.")
     number = columns.places(words, names)
-    return np.where(number < len(names), number, -1).astype(np.int32), names
+    return np.where(number < len(names), number, -1).astype(np.int32), names, of_schema

@@ -16,7 +16,7 @@ is measured, on one table; privacy rests on none of them.
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -68,16 +68,12 @@ class FairDefaults:
     groups: int
     weight: float
     kind: str
+    algorithm: ClassVar[Any] = sgda  # that `hyper` is for
 
     @property
     def scaling(self) -> rule.Defaults:
         """Returns the settings of the moments."""
         return self.plain
-
-    @property
-    def algorithm(self) -> Any:
-        """Returns the algorithm that `hyper` is for."""
-        return sgda
 
     def extra(self) -> tuple[Description, ...]:
         """Returns the releases before the run."""

@@ -64,7 +64,7 @@ clip norm 2 never binds, and the mean moves by at most 4 / n. A row of no class 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ from jaxminimax.tables.scorer import Moments
 BEND = 1.0  # of Huber's loss, in standard deviations of the label
 _RARE = 0.02  # share of a value from which training starts, at least: of two values
 _RAREST = 0.002  # and of several, which are rarer
-LINE_CLIP, OF_CLASSES = math.sqrt(2.0), 2.0  # of the release that calibrates
+CALIBRATION_CLIP, CALIBRATION_CLIP_OF_CLASSES = math.sqrt(2.0), 2.0
 _UNIT = 2.0  # of log-odds, for t
 _RIDGE = 3.0  # standard deviations of the noise
 _Rows = tuple[jax.Array, jax.Array, jax.Array]  # x, y and weight of a person's rows
@@ -107,41 +107,58 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
     return Saddle((weight * jnp.clip(x @ z.w - y, -BEND, BEND)) @ x, None)
 
 
-# Each kind of label answers: `loss` and `released`, in words; `problem`; `clip` and `longest`, the
-# clip norm and the time that a plain round may stand for; `most`, the longest gradient;
-# `curvature`, h of a preconditioner; `haste`, by which the time of the gradient flow is divided;
-# `wide`, whether it grows with the columns; `unsure`, the least variance that a feature is divided
-# by, in standard deviations of a released mean; `slowest` and `growth`, by how much preconditioned
-# steps may prolong it, and do at released shares, in words `slower`; `psi`, its part of the
-# moments, of `numbers` of a row with |psi|^2 at most `length`;
-# `prior`, what is kept of their released mean; `target`, what is trained on; `start`, weights
-# `[d + 1, ...]`; and `finished`, weights whose scores are in the label's own units.
+class Label(Protocol):
+    """A kind of label: all that it changes in training."""
 
+    loss: str  # in words
+    released: str  # in words, of its part of the moments
+    problem: Problem  # of one person's rows
+    clip: float  # norm that a gradient is cut to
+    longest_gradient: float  # norm that no gradient exceeds
+    curvature: float  # h of a preconditioner
+    longest_round_time: float  # of the gradient flow, that a plain round may stand for
+    time_divisor: float  # of the flow's time
+    time_grows_with_width: bool  # whether the time grows with the columns
+    variance_floor_deviations: float  # least variance of a feature, in deviations of a mean
+    numbers: int  # of psi, its part of the moments
+    length: float  # that |psi|^2 has at most
+    calibration_clip: float | None  # of the release that calibrates scores; None for none
+    largest_growth: float  # of the time of preconditioned steps, at any released shares
+    growth_in_words: str  # a half sentence on it
 
-class _Label:
-    """The base of the kinds: no growth, a target that is the label itself, weights as trained."""
+    def growth(self, moments: Moments) -> float:
+        """Returns by what preconditioned steps prolong the time."""
 
-    def growth(self, by: Moments) -> float:
-        """Returns 1."""
-        return 1.0
+    def psi(self, y: jax.Array) -> list[jax.Array]:
+        """Returns the centred numbers of a person's labels, `[rows, ...]` each."""
 
-    def target(self, y: np.ndarray, by: Moments, floor: float) -> np.ndarray:
-        """Returns y."""
-        return y
+    def prior(self, mean: np.ndarray) -> float | np.ndarray:
+        """Returns what is kept of the released mean of psi."""
 
-    def finished(self, w: np.ndarray, by: Moments, floor: float) -> np.ndarray:
-        """Returns the weights."""
-        return w
+    def target(self, y: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
+        """Returns the numbers that are trained on."""
+
+    def start(self, width: int, moments: Moments) -> np.ndarray:
+        """Returns the first weights, `[d + 1, ...]`."""
+
+    def finished(self, w: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
+        """Returns weights whose scores are in the label's own units."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoValues(_Label):
+class TwoValues:
     """A label that is 1 for one value and 0 for all others, `[n]`."""
 
     loss, released, problem = "Logistic loss", "share of positives", Problem(_two)
-    clip, most, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
-    longest, haste, wide, unsure = 20.0, 1.0, True, 2.0
-    numbers, length, slowest, slower = 1, 0.25, 1.0, ""
+    clip, longest_gradient, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
+    longest_round_time, time_divisor, time_grows_with_width = 20.0, 1.0, True
+    variance_floor_deviations, numbers, length = 2.0, 1, 0.25
+    calibration_clip: ClassVar[float | None] = CALIBRATION_CLIP
+    largest_growth, growth_in_words = 1.0, ""
+
+    def growth(self, moments: Moments) -> float:
+        """Returns 1: the time does not grow with the shares."""
+        return 1.0
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
         """Returns y - 1/2, `[rows, 1]`."""
@@ -151,16 +168,27 @@ class TwoValues(_Label):
         """Returns the share of positives."""
         return float(np.clip(mean[0] + 0.5, _RARE, 1 - _RARE))
 
-    def start(self, width: int, by: Moments) -> np.ndarray:
+    def target(self, y: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
+        """Returns the label as it is."""
+        return y
+
+    def start(self, width: int, moments: Moments) -> np.ndarray:
         """Returns weights of 0, and the intercept of the share of positives."""
         w = np.zeros(width + 1, np.float32)
-        w[-1] = np.log(by.prior / (1 - by.prior))
+        w[-1] = np.log(moments.prior / (1 - moments.prior))
+        return w
+
+    def finished(self, w: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
+        """Returns the weights as trained."""
         return w
 
 
-@dataclasses.dataclass(frozen=True)
-class Several(_Label):
+@dataclasses.dataclass(unsafe_hash=True)
+class Several:
     """A label of one of K values, a 1 in the place of the value, `[n, K]`.
+
+    Its clip norm is the length of an undecided record's gradient, sqrt(2 (1 - 1/K)).
+    |y - 1/K|^2 <= 1 - 1/K bounds psi, and K / 3 is the growth at equal shares.
 
     Attributes:
       count: K, three at least.
@@ -168,38 +196,20 @@ class Several(_Label):
 
     count: int
     released, problem = "share of every class", Problem(_several)
-    most, curvature = 2.0, 0.25
-    longest, haste, wide, unsure = 10.0, math.sqrt(2.0), True, 0.5
-    slower = ", less where the released shares of many classes are near each other"
+    longest_gradient, curvature = 2.0, 0.25
+    longest_round_time, time_divisor, time_grows_with_width = 10.0, math.sqrt(2.0), True
+    variance_floor_deviations = 0.5
+    calibration_clip: ClassVar[float | None] = CALIBRATION_CLIP_OF_CLASSES
+    growth_in_words = ", less where the released shares of many classes are near each other"
 
-    @property
-    def loss(self) -> str:
-        """Returns the loss in words."""
-        return f"Logistic loss of {self.count} classes together, by softmax,"
+    def __post_init__(self) -> None:
+        self.loss = f"Logistic loss of {self.count} classes together, by softmax,"
+        self.numbers, self.length = self.count, 1 - 1 / self.count
+        self.clip, self.largest_growth = math.sqrt(2 * self.length), self.count / 3
 
-    @property
-    def numbers(self) -> int:
-        """Returns K, one a value."""
-        return self.count
-
-    @property
-    def clip(self) -> float:
-        """Returns the length of an undecided record's gradient, sqrt(2 (1 - 1/K))."""
-        return math.sqrt(2 * self.length)
-
-    @property
-    def length(self) -> float:
-        """Bounds |y - 1/K|^2 by 1 - 1/K."""
-        return 1 - 1 / self.count
-
-    @property
-    def slowest(self) -> float:
-        """Returns K / 3, the growth at equal shares."""
-        return self.count / 3
-
-    def growth(self, by: Moments) -> float:
+    def growth(self, moments: Moments) -> float:
         """Returns 1 / (3 sum q_k^2) of the shares q, at least 1."""
-        return max(1.0, 1 / (3 * float(np.sum(np.square(by.prior)))))
+        return max(1.0, 1 / (3 * float(np.sum(np.square(moments.prior)))))
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
         """Returns y - 1/K, `[rows, K]`."""
@@ -210,19 +220,23 @@ class Several(_Label):
         shares = np.clip(mean + 1 / self.count, _RAREST, 1.0)
         return shares / shares.sum()
 
-    def start(self, width: int, by: Moments) -> np.ndarray:
+    def target(self, y: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
+        """Returns the label as it is."""
+        return y
+
+    def start(self, width: int, moments: Moments) -> np.ndarray:
         """Returns weights of 0, and the intercepts of the shares."""
         w = np.zeros((width + 1, self.count), np.float32)
-        w[-1] = np.log(by.prior)
+        w[-1] = np.log(moments.prior)
         return w
 
-    def finished(self, w: np.ndarray, by: Moments, floor: float) -> np.ndarray:
+    def finished(self, w: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
         """Returns the weights with a mean of 0 over the values, which changes no probability."""
         return w - w.mean(1, keepdims=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Amount(_Label):
+class Amount:
     """A label that is a number with a public range, which is mapped to [-1, 1], `[n]`.
 
     Attributes:
@@ -234,10 +248,16 @@ class Amount(_Label):
     high: float
     loss = f"Huber loss, linear beyond {BEND:g} standard deviation of the label,"
     released, problem = "mean of the label", Problem(_number)
-    clip = most = math.sqrt(2.0) * BEND
+    clip = longest_gradient = math.sqrt(2.0) * BEND
     curvature = 0.5
-    longest, haste, wide, unsure = 5.0, 2.0, False, 0.5
-    numbers, length, slowest, slower = 2, 1.0, 1.0, ""
+    longest_round_time, time_divisor, time_grows_with_width = 5.0, 2.0, False
+    variance_floor_deviations, numbers, length = 0.5, 2, 1.0
+    calibration_clip: ClassVar[float | None] = None
+    largest_growth, growth_in_words = 1.0, ""
+
+    def growth(self, moments: Moments) -> float:
+        """Returns 1: the time does not grow with the moments."""
+        return 1.0
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
         """Returns y and y^2 - 1, `[rows, 1]` each."""
@@ -247,33 +267,30 @@ class Amount(_Label):
         """Returns the mean of y and that of its square."""
         return np.clip(mean + np.array([0.0, 1.0]), [-1.0, 0.0], 1.0)
 
-    def _spread(self, by: Moments, floor: float) -> tuple[float, float]:
+    def _spread(self, moments: Moments, floor: float) -> tuple[float, float]:
         """Returns the label's mean and standard deviation, both noisy."""
-        mean, second = np.asarray(by.prior)
+        mean, second = np.asarray(moments.prior)
         return float(mean), math.sqrt(max(second - mean**2, 0.0) + floor)
 
-    def target(self, y: np.ndarray, by: Moments, floor: float) -> np.ndarray:
+    def target(self, y: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
         """Returns (y - m) / s."""
-        mean, deviation = self._spread(by, floor)
+        mean, deviation = self._spread(moments, floor)
         return ((y - mean) / deviation).astype(np.float32)
 
-    def start(self, width: int, by: Moments) -> np.ndarray:
+    def start(self, width: int, moments: Moments) -> np.ndarray:
         """Returns weights of 0, where every row has the mean label."""
         return np.zeros(width + 1, np.float32)
 
-    def finished(self, w: np.ndarray, by: Moments, floor: float) -> np.ndarray:
+    def finished(self, w: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
         """Returns weights with which scores have the label's units."""
-        mean, deviation = self._spread(by, floor)
+        mean, deviation = self._spread(moments, floor)
         half = (self.high - self.low) / 2
         w = half * deviation * w
         w[-1] += self.low + half * (1 + mean)
         return w
 
 
-Label = TwoValues | Several | Amount
-
-
-def of(schema: Schema) -> Label:
+def label_of(schema: Schema) -> Label:
     """Returns the kind of label that a schema declares."""
     if isinstance(schema.target, Category):
         return Several(len(schema.target.values))
@@ -306,26 +323,27 @@ def _psi_of_several(z: Saddle, record: _Weighted) -> Saddle:
 _PSI, _SEVERAL = Problem(_psi), Problem(_psi_of_several)
 
 
-def _of_two(scores: np.ndarray, middle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns p and t."""
+def _probabilities_of_two(scores: np.ndarray, middle: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns probabilities p, and the centred scores t, cut to [-1, 1]."""
     return scipy.special.expit(scores), np.clip((scores - middle) / _UNIT, -1.0, 1.0)
 
 
-def _of_several(scores: np.ndarray, middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _probabilities(scores: np.ndarray, middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns p and t of K classes."""
     t = (scores - middle) / _UNIT
     t = t - t.mean(-1, keepdims=True)
     return scipy.special.softmax(scores, -1), t / np.maximum(np.abs(t).max(-1, keepdims=True), 1.0)
 
 
-def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
-                 weight: np.ndarray, prior: float | np.ndarray, store: Store = MEMORY,
-                 place: Callable[[PyTree], PyTree] = jax.device_put) -> tuple[Any, float]:
+def release_calibration(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
+                        weight: np.ndarray, prior: float | np.ndarray, store: Store = MEMORY,
+                        place: Callable[[PyTree], PyTree] = jax.device_put) -> tuple[Any, float]:
     """Releases a and b, by which scores s become a + b s.
 
     Args:
       key: a key of its own, not the run's.
-      described: `statistics.one_release` of vectors of length `LINE_CLIP`, of classes `OF_CLASSES`.
+      described: `statistics.one_release` of vectors of length `CALIBRATION_CLIP`, of classes
+        `CALIBRATION_CLIP_OF_CLASSES`.
       scores: of a released scorer, `[n, rows]`, of classes `[n, rows, K]`.
       y: labels in {0, 1}, `[n, rows]`, of classes `[n, rows, K]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
@@ -336,20 +354,20 @@ def release_line(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.nd
     query, several = described.query, bool(np.ndim(prior))
     deviation = query.clip.w * query.noise_multiplier.w / query.population
     middle: Any = np.log(prior) if several else float(scipy.special.logit(prior))
-    of: Any = _of_several if several else _of_two
-    p, t = (in_blocks(lambda s, k=k: of(s, middle)[k], store.zeros(*scores.shape), scores)
+    function: Any = _probabilities if several else _probabilities_of_two
+    p, t = (in_blocks(lambda s, k=k: function(s, middle)[k], store.zeros(*scores.shape), scores)
             for k in (0, 1))
     data = place((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
     numbers = sums.compiled_release(key, described, _SEVERAL if several else _PSI,
                                     Saddle(np.zeros(2 if several else 5, np.float32), ()), data).w
     numbers = np.asarray(numbers, np.float64)
     if several:
-        shift, tilt = 0.0, numbers[0] / (max(numbers[1], 0.0) + _RIDGE * deviation)
+        intercept, step = 0.0, numbers[0] / (max(numbers[1], 0.0) + _RIDGE * deviation)
     else:
         *gradient, flat, mixed, steep = numbers.tolist()
         values, vectors = np.linalg.eigh([[flat, mixed], [mixed, steep]])
         values = np.maximum(values, 0.0) + _RIDGE * deviation
-        shift, tilt = vectors @ ((vectors.T @ gradient) / values)
-    tilt /= _UNIT
-    slope = float(1 + tilt if tilt > 0 else 1 / (1 - tilt))
-    return np.asarray(shift + (1 - slope) * middle).tolist(), slope
+        intercept, step = vectors @ ((vectors.T @ gradient) / values)
+    step /= _UNIT
+    slope = float(1 + step if step > 0 else 1 / (1 - step))
+    return np.asarray(intercept + (1 - slope) * middle).tolist(), slope

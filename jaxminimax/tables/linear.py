@@ -32,7 +32,6 @@ class Run:
       rows: of every person; features are scaled, and labels centred, in place.
       scaled_out: where scaled features go, `[n, rows, d + 1]`; `rows.x` lie there, too.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
-      progress: whether to show a bar.
       driver: for `fit`.
     """
 
@@ -42,7 +41,6 @@ class Run:
     rows: records.Records
     scaled_out: np.ndarray
     once: Callable[[str, Callable[[], PyTree]], PyTree]
-    progress: bool
     driver: Mapping[str, Any]
 
     @property
@@ -149,7 +147,7 @@ def _rounds(run: Run, start: np.ndarray, hyper: Any, data: PyTree) -> Any:
     with programs.briefly(programs.is_brief(read, start, hyper.iterations)):
         return fit(run.keys.rounds, Saddle(jax.device_put(start), ()), read, hyper,
                    settings.algorithm, problem, delta=settings.delta, alongside=settings.extra(),
-                   progress=run.progress, **run.driver).state
+                   **run.driver).state
 
 
 def _calibrated(run: Run, w: np.ndarray, data: PyTree, prior: float | np.ndarray) -> np.ndarray:
@@ -161,7 +159,7 @@ def _calibrated(run: Run, w: np.ndarray, data: PyTree, prior: float | np.ndarray
     scores = store.zeros(*y.shape)
     for part in (slice(None),) if share is None else share.shards(len(y)):
         records.in_blocks(lambda x: x @ np.float32(w), scores[part], x[part])
-    intercept, slope = run.once("line", lambda: labels.release_line(
+    intercept, slope = run.once("line", lambda: labels.release_calibration(
         run.keys.calibration, calibration, scores, y, weight, prior, store, run.place))
     w = slope * w
     w[-1] += intercept

@@ -156,9 +156,10 @@ def before(schema: Schema, population: int, names: Iterable[Any] = (), *,
                    "each value, so most of them will be noise", "merge values, or drop the column")
               for name, kind in schema.columns.items()
               if isinstance(kind, Category) and kind.width * _MANY > population]
-    left = [str(name) for name in names if name not in schema.names and str(name) not in persons]
-    if left:
-        text = f"{listed(left[:_SHOWN], names, schema.names)}{_more(left)}"
+    undeclared = [str(name) for name in names
+                  if name not in schema.names and str(name) not in persons]
+    if undeclared:
+        text = f"{listed(undeclared[:_SHOWN], names, schema.names)}{_more(undeclared)}"
         notes.append(Note(None, f"training ignores undeclared columns: {text}",
                           "declare in the schema those that are features of new rows too"))
     return tuple(notes)
@@ -220,27 +221,27 @@ class _Check(NamedTuple):
     bound: float
 
 
-def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
+def after(schema: Schema, moments: "Moments", deviation: float, *, features: bool,
           of_rows: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[Note, ...]:
     """Returns notes from released moments.
 
     Args:
       schema: of the features.
-      by: the released moments.
+      moments: the released ones.
       deviation: s, standard deviation of the noise in each released mean.
       features: whether moments of features were released, or the share of positives alone.
       of_rows: variances of features by the second moments of rows, and the standard deviation of
         their noise, both `[d]`; None if these were not released.
     """
     sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 2))
-    lacking = 1 - by.labelled - sure * 2 * deviation
-    deviation /= by.labelled  # means are those of rows with a label
+    lacking = 1 - moments.labelled - sure * 2 * deviation
+    deviation /= moments.labelled  # means are those of rows with a label
 
-    def check(kind: str, actual: float, noise: float, right: float, wrong: float = 0.0,
+    def check(what: str, actual: float, noise: float, right: float, wrong: float = 0.0,
               power: float = POWER) -> _Check:
         threshold = max(right - sure * noise, wrong + power * noise)
         bound = threshold + sure * noise
-        return _Check(actual < threshold and bound <= WEAKEST[kind], bound)
+        return _Check(actual < threshold and bound <= WEAKEST[what], bound)
 
     def narrow(name: str, kind: Number, mean: list[float], second: float,
                again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
@@ -258,22 +259,22 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
         schema.label, f"by the released share at least {lacking:.0%} of the rows have no label: "
         "they count as records, with weight 0", "check how it is written")]
     if isinstance(schema.target, Number):
-        mean, second = np.asarray(by.prior).tolist()
+        mean, second = np.asarray(moments.prior).tolist()
         mistakes += narrow(schema.label, schema.target, [mean], second)
     elif schema.target is None:
-        share = float(by.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
+        share = float(moments.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
         rare = min(share, 1 - share)
         label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, deviation, RARE)
         if label.low:
-            few = "have" if share < 0.5 else "lack"
+            verb = "have" if share < 0.5 else "lack"
             mistakes.append(Note(
                 schema.label, f"by the released share at most {label.bound:.0%} of the records, or "
-                f"none, {few} the positive value {schema.positive!r}", "check how it is written"))
+                f"none, {verb} the positive value {schema.positive!r}", "check how it is written"))
     first = 0
     for name, kind in schema.columns.items() if features else ():
         place = slice(first, first := first + kind.width)
         if isinstance(kind, Category):
-            matching = check("matching", float(by.mean[place].sum()),
+            matching = check("matching", float(moments.mean[place].sum()),
                              deviation * math.sqrt(kind.width),
                              MATCHING if kind.width > 1 else RARE)
             if matching.low:
@@ -283,8 +284,8 @@ def after(schema: Schema, by: "Moments", deviation: float, *, features: bool,
                     f"1, against {', '.join(kind.values[:_SHOWN])}{_more(kind.values)}"))
         elif isinstance(kind, Number):
             again = () if of_rows is None else ([float(x[place][0]) for x in of_rows],)
-            mistakes += narrow(name, kind, by.mean[place].tolist(), float(by.second[place][0]),
-                               *again)
+            mistakes += narrow(name, kind, moments.mean[place].tolist(),
+                               float(moments.second[place][0]), *again)
     return tuple(mistakes)
 
 

@@ -7,7 +7,7 @@ release, and no key, ledger or folder, which decide where and when: `training.ca
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,34 +20,13 @@ from jaxminimax.tables.processes import Share
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.unfinished import Unfinished
 
+if TYPE_CHECKING:
+    from jaxminimax.tables.fair import FairDefaults
+
+    Settings = rule.Defaults | FairDefaults
+
 PUBLIC = ("Ranges, categories and values of the schema are public: they were not read off this "
           "table.")
-
-
-class Settings(Protocol):
-    """The choice of a rule: `rule.Defaults`, or `fair.FairDefaults`."""
-
-    hyper: Any
-
-    @property
-    def scaling(self) -> rule.Defaults:
-        """The settings of the moments, which all features are scaled by."""
-
-    @property
-    def algorithm(self) -> Any:
-        """The algorithm that `hyper` is for."""
-
-    def extra(self) -> tuple[Description, ...]:
-        """Returns the releases that are charged with the run."""
-
-    def mechanism(self) -> Description:
-        """Describes all releases together."""
-
-    def notes(self) -> tuple[notes.Note, ...]:
-        """Returns notes to read before relying on it."""
-
-    def explain(self) -> str:
-        """Explains every setting in words."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,6 +42,11 @@ class PrivateGroups:
     number: np.ndarray
     names: tuple[str, ...]
     assumed: tuple[str, ...] = ()
+
+    @property
+    def public_numbers(self) -> dict[str, Any]:
+        """Returns the argument of `fair.fair_defaults`."""
+        return {"groups": len(self.names)}
 
     def of_persons(self, row_numbers: np.ndarray | None) -> "PrivateGroups":
         """Returns the groups of the rows of every person, `[n, rows]`; None: each has one row."""
@@ -106,7 +90,7 @@ class Prepared:
     population: int
     groups: Any
     ranges: Repeat | None
-    settings: Settings
+    settings: "Settings"
     people: int
     claimed_unit: str | None
     assumed: tuple[str, ...]
@@ -156,7 +140,7 @@ class Prepared:
             None if self.apart is None else self.apart.read(self.held))
 
 
-def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., Settings], *,
+def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settings"], *,
             epsilon: float, delta: float, names: Any, groups: Any = None, rows_per_owner: int = 1,
             people: int = 1, unit: str | None = None, allow_large_delta: bool = False,
             assumed: tuple[str, ...] = (), class_weight: Any = None, certify: float | None = None,
@@ -166,7 +150,7 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., Setting
     Args:
       table: by `records.encoded`.
       schema: of it.
-      rule_of: `rule.of_groups`, or another one with its arguments.
+      rule_of: `rule.defaults`, or `fair.fair_defaults` for private groups.
       epsilon: of everything that is released, replace-one.
       delta: in (0, 1), below 1/n.
       names: of the columns that the table came with, for notes.
@@ -199,16 +183,14 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., Setting
         table.labels if row_numbers is None else row_numbers)
     notes.check_delta(delta, population, allow_large_delta)
     ranges = statistics.ranges_query(population, schema, epsilon, delta, people)
-    settings = rule_of(population, schema, groups, epsilon=epsilon, delta=delta, alongside=ranges,
-                       people=people)
+    settings = rule_of(population, schema, epsilon=epsilon, delta=delta, alongside=ranges,
+                       people=people, **({} if groups is None else groups.public_numbers))
     noted = (*notes.before(schema, population, names, owned=owned or people > 1),
              *settings.notes())
     notes.warn(noted)
-    if owned:
-        assumed = (*assumed, identity.NAMES)
-    if ranges:
-        assumed = (*assumed, f"Ranges of {', '.join(schema.charged)} were released, for a tenth "
-                             "of the budget.")
+    assumed = (*assumed, *((identity.NAMES,) if owned else ()), *(
+        f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the budget."
+        for _ in ranges))
     return Prepared(table, schema, rows_per_owner if owned else None, row_numbers, population,
                     groups, ranges[0] if ranges else None, settings, people, unit, assumed, noted,
                     class_weight, share, apart, held)

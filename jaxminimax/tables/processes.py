@@ -138,7 +138,7 @@ class Share:
       population: n, rows of all processes.
       first: number of the first own row.
       count: of own rows.
-      room: rows of the own shards, those that pad the last ones included.
+      padded_rows: of the own shards, those that pad the last ones included.
       mesh: the devices of all processes.
 
     Args:
@@ -162,9 +162,9 @@ class Share:
         if population <= self._size * (self._shards - self._shards // devices):
             raise ValueError(f"{population} rows are too few for {devices} devices: use fewer "
                              "processes.")
-        self.population, self.first, self.room = population, own[0] * self._size, (
+        self.population, self.first, self.padded_rows = population, own[0] * self._size, (
             len(own) * self._size)
-        self.count = min(self.room, population - self.first)
+        self.count = min(self.padded_rows, population - self.first)
 
     def __repr__(self) -> str:
         return f"{self._shards} shards of {self._size} rows"
@@ -197,7 +197,7 @@ class Share:
         return [slice(k, k + self._size) for k in range(0, rows, self._size)]
 
     def place(self, rows: types.PyTree) -> sharding.Sharded:
-        """Puts arrays `[room, ...]` of own rows on own devices: a CPU uses them as they lie."""
+        """Puts own arrays `[padded_rows, ...]` on own devices: a CPU uses them as they lie."""
         where = NamedSharding(self.mesh, sharding.rows_spec(False))
 
         def leaf(x: np.ndarray) -> jax.Array:

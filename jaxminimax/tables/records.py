@@ -204,7 +204,7 @@ def _of_length(rows: np.ndarray, length: int) -> np.ndarray:
     return rows
 
 
-def scaled(x: np.ndarray, by: Moments, floor: float | None,
+def scaled(x: np.ndarray, moments: Moments, floor: float | None,
            out: np.ndarray | None = None) -> np.ndarray:
     """Scales features, cuts rows to length 1 and adds a constant 1: rows are at most sqrt(2) long.
 
@@ -212,7 +212,7 @@ def scaled(x: np.ndarray, by: Moments, floor: float | None,
 
     Args:
       x: `[..., d]`.
-      by: the released numbers.
+      moments: the released numbers.
       floor: least variance that a feature is divided by; None: features are not scaled.
       out: where the result goes, `[..., d + 1]` float32, and `x` may lie; None: new memory.
     """
@@ -221,7 +221,8 @@ def scaled(x: np.ndarray, by: Moments, floor: float | None,
     for part in blocks(len(x)):  # float64 of all rows at once would be several copies
         block = np.asarray(x[part], np.float64)
         if floor is not None:
-            block = (block - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
+            variance = np.maximum(moments.second - moments.mean**2, 0.0)
+            block = (block - moments.mean) / np.sqrt(variance + floor)
         block = block / np.sqrt(x.shape[-1])
         length = np.sqrt(np.sum(block * block, -1, keepdims=True))
         result[part, ..., :-1] = block / np.maximum(length, 1.0)
@@ -246,19 +247,17 @@ class Records(NamedTuple):
     weight: np.ndarray
 
 
-def by_person(rows: int, owners: Any | None, most: int) -> np.ndarray:
+def by_person(rows: int, owners: Any, most: int) -> np.ndarray:
     """Returns the first rows of each person by number, `[n, most]`, -1 where there is none.
 
     Args:
       rows: how many there are.
-      owners: whose each one is, `[rows]`; None: every row is a person's only one.
+      owners: whose each one is, `[rows]`.
       most: rows of a person that are read.
 
     Raises:
       ValueError: for owners of another number, and as `problems.by_person`.
     """
-    if owners is None:
-        return np.arange(rows)[:, None]
     if len(owners) != rows:
         raise ValueError(f"owners must be one for each of {rows} rows, got {len(owners)}.")
     return rows_of_people(owners, most)
@@ -300,22 +299,22 @@ def labelled(y: np.ndarray) -> np.ndarray:
     return np.asarray(y.any(1) if y.ndim > 1 else ~np.isnan(y))
 
 
-def weighted(rows: Records, by: Moments, class_weight: Any) -> tuple[np.ndarray, Moments]:
+def weighted(rows: Records, moments: Moments, class_weight: Any) -> tuple[np.ndarray, Moments]:
     """Returns the weights of rows under weights of classes, and the share of positives under them.
 
     The weights are divided by the larger one, so that rows of a person still add up to 1 at most.
 
     Args:
       rows: of every person, with labels in {0, 1}.
-      by: the released moments.
+      moments: the released ones.
       class_weight: of labels 0 and 1, above 0, or "balanced" for 1 over their released shares.
     """
-    shares = np.array([1 - by.prior, by.prior])
+    shares = np.array([1 - moments.prior, moments.prior])
     weights = 1 / shares if isinstance(class_weight, str) and class_weight == "balanced" else (
         class_weight)
     weights = np.asarray(weights, float) / np.max(weights)
     positive = float(np.clip(weights[1] * shares[1] / (weights @ shares), 1e-6, 1 - 1e-6))
-    return rows.weight * weights[(rows.y > 0.5).astype(int)], by._replace(prior=positive)
+    return rows.weight * weights[(rows.y > 0.5).astype(int)], moments._replace(prior=positive)
 
 
 def group_of_persons(group: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -390,6 +389,11 @@ class Groups:
             raise ValueError(f"group {empty!r} has no row in the table: take it out of the groups, "
                              "or merge it with another one.")
         return tuple(map(int, counts))
+
+    @property
+    def public_numbers(self) -> dict[str, Any]:
+        """Returns the arguments of `rule.defaults`."""
+        return {"sizes": self.sizes, "by_label": self.by_label}
 
     @property
     def assumed(self) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ What the numbers rest on is measured, not proved; privacy rests on none of them.
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import optax
 
@@ -44,7 +44,7 @@ from jaxminimax.algorithms import balanced_groups, descent, sgda
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Query, Repeat, Sequence
-from jaxminimax.tables import labels, records, statistics
+from jaxminimax.tables import labels, statistics
 from jaxminimax.tables.notes import Note
 from jaxminimax.tables.schema import Schema
 
@@ -54,13 +54,13 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
-BENT = 2.0  # the same of a number that is the label, in standard deviations of a released mean
+LABEL_FLOOR_DEVIATIONS = 2.0  # the same of a label that is a number, in those of a released mean
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
-FREE = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
+CLIP_GROWS_FROM = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
 MATRIX = 0.03  # of mu^2, for the second moments of rows
-FEWEST = 20  # rounds with a preconditioner
+LEAST_ROUNDS = 20  # rounds with a preconditioner
 ROUNDS = (100, 1000)
-FEW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
+WEAK_BELOW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
 METHODS = ("average", "balanced", "minimax")
 GROUP_ROUNDS = 200
 LOSS_BOUND = 2.0
@@ -68,9 +68,9 @@ LOSSES = 0.1  # of mu^2 besides the moments', for the losses that move weights
 CALIBRATED = 0.02  # of mu^2, for the release that makes scores log-odds
 CHECKED = 0.05  # of mu^2, for one release of the losses of a model that was trained without groups
 WEIGHTS = 2.1  # steps of log weights add up to that, on a loss of 1, or to less:
-STRAY = 0.2  # noise of the smallest group's log weight at the end, at most
-LEAST = 1.0  # from what sum of steps on weights are worth their losses
-NEAR = 0.1  # n delta from which on delta is near 1/n
+WEIGHT_NOISE = 0.2  # noise of the smallest group's log weight at the end, at most
+LEAST_WEIGHT_STEPS = 1.0  # from what sum of steps on weights are worth their losses
+LARGE_N_DELTA = 0.1  # n delta from which on delta is near 1/n
 USUAL = 1e-6  # another delta that notes name
 HEAVY_BALL = functools.partial(optax.sgd, momentum=0.9)
 HALF_BALL, ADDED = functools.partial(optax.sgd, momentum=0.5), 2.0  # what a step of 1 adds up to
@@ -137,7 +137,7 @@ class Defaults:
     @property
     def label_floor(self) -> float:
         """Returns the least variance that a label which is a number is divided by."""
-        return max(BENT * self.deviation, FLOOR)
+        return max(LABEL_FLOOR_DEVIATIONS * self.deviation, FLOOR)
 
     @property
     def algorithm(self) -> Any:
@@ -167,7 +167,7 @@ class Defaults:
         if self.matrix is not None:
             of_rows = f"{MATRIX:g} for one of the second moments of rows, "
             how = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments with a "
-                   f"ridge of {self.ridge:.4g}" + self.label.slower)
+                   f"ridge of {self.ridge:.4g}" + self.label.growth_in_words)
         lines = [
             f"{self.label.loss} on {n} records; a row without a label has weight 0",
             f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
@@ -194,9 +194,9 @@ class Defaults:
         Args:
           described: all that is released; None: `mechanism()`.
         """
-        notes = [] if self.strength >= FEW else [Note(
+        notes = [] if self.strength >= WEAK_BELOW else [Note(
             None, f"the data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
-            f"{FEW:.0f}, so expect little of the score",
+            f"{WEAK_BELOW:.0f}, so expect little of the score",
             "ask for a larger epsilon, or leave columns out")]
         others = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)
@@ -260,82 +260,113 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         checks.one_of("method", method, METHODS)
     if method not in (None, "average") and not sizes:
         raise ValueError(f"method={method!r} needs groups: give their sizes.")
-    kind = labels.of(schema)
+    label, width = labels.label_of(schema), max(schema.width, 1)
     release = functools.partial(statistics.shared_release, population, epsilon=epsilon,
                                 delta=delta, alongside=alongside, people=people)
-    z = release(1.0, 1.0).query.noise_multiplier.w
-    budget = (1 - SHARE) * LOSSES * (2 / z) ** 2  # mu_l^2
-    steps = min(WEIGHTS, STRAY * min(sizes, default=0) * math.sqrt(budget) / LOSS_BOUND)
+    whole_noise = release(1.0, 1.0).query.noise_multiplier.w
+    losses_mu_squared = (1 - SHARE) * LOSSES * (2 / whole_noise) ** 2
+    weight_steps_total = min(WEIGHTS, WEIGHT_NOISE * min(sizes, default=0)
+                             * math.sqrt(losses_mu_squared) / LOSS_BOUND)
     if method is None:
         method = "average" if not (sizes and by_label) else (
-            "minimax" if steps >= LEAST else "balanced")
+            "minimax" if weight_steps_total >= LEAST_WEIGHT_STEPS else "balanced")
     moments = release(statistics.psi_length(schema), SHARE)
     deviation = statistics.deviation(moments)
-    standardise = deviation <= TOO_NOISY
+    standardise, group_losses, calibration = deviation <= TOO_NOISY, None, None
     if not standardise:
         moments = release(statistics.psi_length(schema, False), SHARE)
-    checked = None
     if sizes and method == "average":
-        checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
-    line = None
-    if method == "average" and not isinstance(kind, labels.Amount):
-        line = release(labels.OF_CLASSES if isinstance(kind, labels.Several) else
-                       labels.LINE_CLIP, CALIBRATED)
-    share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
-    width = max(schema.width, 1)
-    heard = population if method == "average" else len(sizes) * min(sizes)
-    mu = 2 / z * math.sqrt(share)
-    clip, matrix, rounds = kind.clip, None, GROUP_ROUNDS
-    time = GATHERED * heard * mu / (2 * clip * kind.haste)
+        group_losses = _losses(sizes, 1, CHECKED * (2 / whole_noise) ** 2)
+    if method == "average" and label.calibration_clip is not None:
+        calibration = release(label.calibration_clip, CALIBRATED)
+    gradients_share = ((1 - SHARE) * (1 - LOSSES if method == "minimax" else 1)
+                       - CHECKED * bool(group_losses))
+    mu = 2 / whole_noise * math.sqrt(gradients_share)
+    effective_population = population if method == "average" else len(sizes) * min(sizes)
+    flow_time = GATHERED * effective_population * mu / (2 * label.clip * label.time_divisor)
     if method == "average":
-        if kind.wide:
-            time *= max(1.0, math.sqrt(width / WIDE))
-        rounds = min(max(math.ceil(time / kind.longest), ROUNDS[0]), ROUNDS[1])
-        squares = release(1.0, MATRIX)
-        few = max(FEWEST, math.ceil(kind.slowest * time / ADDED * statistics.least_ridge(
-            width, population, squares.query.noise_multiplier.w, kind.curvature)))
-        if preconditioned and standardise and few + width / 2 < rounds:
-            rounds, matrix = few, squares
-            left = math.sqrt(1 - MATRIX / share)
-            clip = min(clip * max(left * heard * mu / math.sqrt(width) / FREE, 1.0), kind.most)
-            mu, time = left * mu, left * time * kind.clip / clip
-    if matrix is None:
-        time = min(time, kind.longest * rounds)
-    step = 1.0 if matrix is not None else min(0.1 * time / rounds, 2.0)
-    hyper: Any = sgda.Hyper(
-        query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
-        iterations=rounds, averaging=descent.TAIL,
-        optimiser=Saddle(HEAVY_BALL if matrix is None else HALF_BALL, optax.sgd))
-    if method != "average":
-        hyper = _of_groups(sizes, clip, step, steps, budget if method == "minimax" else 0.0)
-    floor = max(kind.unsure * deviation, FLOOR)
-    result = Defaults(hyper, moments, standardise, deviation, floor, time,
-                      heard * mu / math.sqrt(width), alongside, float(epsilon), float(delta),
-                      method, population, kind, checked, line, matrix, people)
+        rounds = _rounds(population, label, width, flow_time, mu, MATRIX / gradients_share,
+                         release(1.0, MATRIX), preconditioned and standardise)
+    else:
+        rounds = _group_rounds(sizes, label, flow_time, mu, weight_steps_total,
+                               losses_mu_squared if method == "minimax" else 0.0)
+    result = Defaults(
+        rounds.hyper, moments, standardise, deviation,
+        max(label.variance_floor_deviations * deviation, FLOOR), rounds.time,
+        effective_population * rounds.mu / math.sqrt(width), alongside, float(epsilon),
+        float(delta), method, population, label, group_losses, calibration, rounds.second_moments,
+        people)
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra(), people=people)
     return dataclasses.replace(result, hyper=hyper)
 
 
-def of_groups(population: int, schema: Schema, groups: records.Groups | None,
-              **numbers: Any) -> Defaults:
-    """Chooses settings by `defaults` for the public groups of all records, or None for none."""
-    sizes, by_label = () if groups is None else groups.sizes, groups is not None and groups.by_label
-    return defaults(population, schema, sizes=sizes, by_label=by_label, **numbers)
+class _Rounds(NamedTuple):
+    """Settings of the rounds, before they are calibrated.
+
+    Attributes:
+      hyper: of `sgda` or `balanced_groups`.
+      time: tau.
+      mu: of all gradients together, per record.
+      second_moments: the release of rows' second moments, or None for none.
+    """
+
+    hyper: Any
+    time: float
+    mu: float
+    second_moments: Repeat | None = None
 
 
-def _of_groups(sizes: tuple[int, ...], clip: float, step: float, steps: float,
-               budget: float) -> balanced_groups.Hyper:
-    """Returns settings before calibration; `steps`: of log weights; `budget`: mu^2 of losses."""
+def _rounds(population: int, label: labels.Label, width: int, flow_time: float, mu: float,
+            matrix_share: float, second_moments: Repeat, preconditioned: bool) -> _Rounds:
+    """Chooses rounds on the average record: plain ones, or preconditioned ones if these are fewer.
+
+    Args:
+      population: n, records.
+      label: the kind of label.
+      width: of the features.
+      flow_time: tau, for the noise of `mu`.
+      mu: of gradients, if they have all that is left of the budget.
+      matrix_share: share of mu^2 that second moments would take.
+      second_moments: their release.
+      preconditioned: whether it may be made.
+    """
+    if label.time_grows_with_width:
+        flow_time *= max(1.0, math.sqrt(width / WIDE))
+    rounds = min(max(math.ceil(flow_time / label.longest_round_time), ROUNDS[0]), ROUNDS[1])
+    preconditioned_rounds = max(LEAST_ROUNDS, math.ceil(
+        label.largest_growth * flow_time / ADDED * statistics.least_ridge(
+            width, population, second_moments.query.noise_multiplier.w, label.curvature)))
+    clip, ball, share_left = label.clip, HEAVY_BALL, 1.0
+    if preconditioned and preconditioned_rounds + width / 2 < rounds:
+        rounds, ball, share_left = preconditioned_rounds, HALF_BALL, math.sqrt(1 - matrix_share)
+        strength = share_left * population * mu / math.sqrt(width)
+        clip = min(clip * max(strength / CLIP_GROWS_FROM, 1.0), label.longest_gradient)
+        step, time = 1.0, share_left * flow_time * label.clip / clip
+    else:
+        time = min(flow_time, label.longest_round_time * rounds)
+        step, second_moments = min(0.1 * time / rounds, 2.0), None
+    hyper = sgda.Hyper(
+        query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
+        iterations=rounds, averaging=descent.TAIL, optimiser=Saddle(ball, optax.sgd))
+    return _Rounds(hyper, time, share_left * mu, second_moments)
+
+
+def _group_rounds(sizes: tuple[int, ...], label: labels.Label, flow_time: float, mu: float,
+                  weight_steps_total: float, losses_mu_squared: float) -> _Rounds:
+    """Chooses rounds on groups; without `losses_mu_squared` their weights stay equal."""
+    time = min(flow_time, label.longest_round_time * GROUP_ROUNDS)
     hyper = balanced_groups.Hyper(
-        query=GroupGradients(clip=clip, sizes=sizes, groups="all"), losses=None, step=step,
-        iterations=GROUP_ROUNDS, averaging=descent.TAIL, optimiser=HEAVY_BALL)
-    if not budget:
-        return hyper
+        query=GroupGradients(clip=label.clip, sizes=sizes, groups="all"), losses=None,
+        step=min(0.1 * time / GROUP_ROUNDS, 2.0), iterations=GROUP_ROUNDS,
+        averaging=descent.TAIL, optimiser=HEAVY_BALL)
+    if not losses_mu_squared:
+        return _Rounds(hyper, time, mu)
     moving = dataclasses.replace(hyper, losses=_losses(sizes, 1, 1.0))
-    left = GROUP_ROUNDS - balanced_groups.rounds_balanced(moving)
-    return dataclasses.replace(moving, losses=dataclasses.replace(
-        _losses(sizes, left, budget), times=1), weight_step=steps / left)
+    moving_rounds = GROUP_ROUNDS - balanced_groups.rounds_balanced(moving)
+    return _Rounds(dataclasses.replace(moving, losses=dataclasses.replace(
+        _losses(sizes, moving_rounds, losses_mu_squared), times=1),
+        weight_step=weight_steps_total / moving_rounds), time, mu)
 
 
 def _losses(sizes: tuple[int, ...], times: int, budget: float) -> GroupLosses:
@@ -351,7 +382,7 @@ def other_deltas(described: Description, population: int, delta: float,
     A delta near 1/n makes for a small epsilon: a run may say (1, n^-1.1) where it is
     (1.3, 1e-6).
     """
-    if population * delta <= NEAR:
+    if population * delta <= LARGE_N_DELTA:
         return {}
     return {f"{x:.3g}": epsilon(described, x, people=people)
             for x in (USUAL, population**-2.0) if x < delta}

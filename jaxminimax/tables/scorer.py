@@ -66,16 +66,16 @@ class Moments(NamedTuple):
                    record.get("labelled", 1.0))
 
 
-def spread(by: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
+def spread(moments: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
     """Returns what is taken off each feature and what it is divided by, both `[d]`.
 
     With d features the second has a factor sqrt(d), so that rows have a length near 1. Without a
     `floor` it is that factor alone, and nothing is taken off.
     """
-    width = math.sqrt(len(by.mean))
+    mean, width = moments.mean, math.sqrt(len(moments.mean))
     if floor is None:
-        return np.zeros(len(by.mean)), np.full(len(by.mean), width)
-    return by.mean, width * np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
+        return np.zeros(len(mean)), np.full(len(mean), width)
+    return mean, width * np.sqrt(np.maximum(moments.second - mean**2, 0.0) + floor)
 
 
 @dataclasses.dataclass(frozen=True)

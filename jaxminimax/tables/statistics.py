@@ -147,9 +147,10 @@ def least_share(described: Repeat) -> float:
 
 def with_ranges(schema: Schema, ranges: Sequence[Number]) -> Schema:
     """Puts released ranges in place of the charged columns of a schema, in their order."""
-    left = iter(ranges)
-    columns = {name: kind.within((one := next(left)).low, one.high)
-               if isinstance(kind, Charged) else kind for name, kind in schema.columns.items()}
+    ranges_in_order = iter(ranges)
+    columns = {name: column.within((one := next(ranges_in_order)).low, one.high)
+               if isinstance(column, Charged) else column
+               for name, column in schema.columns.items()}
     return dataclasses.replace(schema, columns=columns)
 
 
@@ -199,7 +200,7 @@ def _range(shares: np.ndarray, least: float) -> Number:
 def psi_length(schema: Schema, features: bool = True) -> float:
     """Returns c, the longest psi of a row; of the label alone without the features."""
     columns = schema.columns.values() if features else ()
-    return math.sqrt(sum(column.length for column in columns) + labels.of(schema).length)
+    return math.sqrt(sum(column.length for column in columns) + labels.label_of(schema).length)
 
 
 def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
@@ -225,18 +226,18 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
       features: whether they are released too; without them they stay as they are.
       place: puts all rows where they are read.
     """
-    width, kind = schema.width, labels.of(schema)
+    width, label = schema.width, labels.label_of(schema)
     shift, squared = _layout(schema)
     places = np.flatnonzero(squared)
-    problem = _psi(kind, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
-    start = Saddle(np.zeros(kind.numbers + features * (width + len(places)) + 1,
+    problem = _psi(label, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
+    start = Saddle(np.zeros(label.numbers + features * (width + len(places)) + 1,
                             jnp.result_type(float)), ())
     answer = np.asarray(sums.compiled_release(key, described, problem, start,
                                               place((x, y, weight))).w, np.float64)
     absent = float(answer[-1]) if answer[-1] > _LACKING * deviation(described) else 0.0
     labelled = max(1 - 2 * absent, _FEWEST)
-    of_label, answer = np.split(answer[:-1] / labelled, [kind.numbers])
-    prior = kind.prior(of_label)
+    of_label, answer = np.split(answer[:-1] / labelled, [label.numbers])
+    prior = label.prior(of_label)
     if not features:
         return scorer.Moments(np.zeros(width), np.ones(width), prior, labelled)
     mean = answer[:width] + shift
@@ -246,7 +247,7 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
 
 
 @functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
-def _psi(kind: labels.Label, shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
+def _psi(label: labels.Label, shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
     """Makes psi and the number of what has no label an operator.
 
     Psi is that of the label alone, or with the features less `shift` and squares.
@@ -254,7 +255,7 @@ def _psi(kind: labels.Label, shift: tuple[float, ...] | None, places: tuple[int,
 
     def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
         x, y, weight = record
-        parts = kind.psi(y)
+        parts = label.psi(y)
         if shift is not None:
             x = x[:, : len(shift)]
             parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 1]
@@ -309,20 +310,20 @@ def preconditioner(second: np.ndarray, ridge: float, half: float) -> np.ndarray:
     return np.asarray((vectors / (half * np.maximum(values, 0.0) + ridge)) @ vectors.T, np.float32)
 
 
-def variances(squares: Any, by: scorer.Moments, floor: float | None,
+def variances(squares: Any, moments: scorer.Moments, floor: float | None,
               described: Repeat) -> tuple[np.ndarray, np.ndarray]:
     """Returns features' variances by the diagonal of M, and their noise, both `[d]`.
 
     They are those of rows that have a label.
 
-    Cut rows make a variance smaller. Where `by` has other means than the data, it is larger by the
-    square of the difference.
+    Cut rows make a variance smaller. Where `moments` has other means than the data, it is larger by
+    the square of the difference.
 
     Args:
       squares: the diagonal of a released M.
-      by: the released moments that rows were scaled by.
+      moments: the released ones that rows were scaled by.
       floor: least variance that a feature was divided by.
       described: the release of M.
     """
-    divided = scorer.spread(by, floor)[1] ** 2 / by.labelled
+    divided = scorer.spread(moments, floor)[1] ** 2 / moments.labelled
     return divided * np.asarray(squares), divided * deviation(described)

@@ -1,5 +1,6 @@
 """Training of a private scorer of a table: `carry_out` has the order of charge and releases."""
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,26 +12,18 @@ from jaxminimax.accounting import Ledger
 from jaxminimax.base import programs
 from jaxminimax.placement import agreement
 from jaxminimax.releases import release_keys
-from jaxminimax.tables import (
-    certified,
-    linear,
-    preparation,
-    processes,
-    records,
-    rule,
-    statistics,
-    unfinished,
-)
+from jaxminimax.tables import certified, linear, preparation, processes, records, statistics
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.preparation import Prepared
+from jaxminimax.tables.rule import defaults
 from jaxminimax.tables.schema import Schema, columns_of
 from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.unfinished import Unfinished
 
 
 def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[linear.Run], Scorer], *,
               ledger: Ledger | None = None, name: str | None = None, folder: Any = None,
-              progress: bool = False, asked: dict[str, Any] | None = None,
-              **driver: Any) -> Scorer:
+              asked: dict[str, Any] | None = None, **driver: Any) -> Scorer:
     """Charges everything, releases everything, and closes the run, in this order.
 
     Args:
@@ -40,9 +33,8 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
       ledger: of the data; None for none.
       name: of the run in the ledger.
       folder: for a run that may be stopped; None: nothing is saved.
-      progress: whether to show a bar.
       asked: plain values that the user gave, for the promise of the folder.
-      **driver: for `fit`, such as `mesh` and `callback`.
+      **driver: for `fit`, such as `mesh`, `callback` and `progress`, which is False.
 
     Raises:
       ValueError: for a table that a training had before, a folder as `Unfinished`, or a ledger that
@@ -54,7 +46,7 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
                          "them, and the first one charges it.")
     prepared.table.store.claim()
     charged = prepared.charged_rows()
-    with unfinished.Unfinished(folder, key) as job:
+    with Unfinished(folder, key) as job:
         job.promise(prepared.everything_read(charged),
                     _settings_in_words(prepared, driver.get("mesh")),
                     schema=prepared.schema.to_dict(), **(asked or {}))
@@ -65,9 +57,9 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
         keys = release_keys.training_keys(job.key, prepared.ranges is not None)
         schema = _with_ranges(prepared, charged, keys, job)
         rows, scaled_out = prepared.arranged_rows()
-        saved = job.driver(rows.x.size, prepared.settings.hyper.iterations)
-        scorer = trained(linear.Run(prepared, keys, schema, rows, scaled_out, job.once, progress,
-                                    {**saved, **driver}))
+        driver = {"progress": False, **driver, **job.driver(
+            rows.x.size, prepared.settings.hyper.iterations)}
+        scorer = trained(linear.Run(prepared, keys, schema, rows, scaled_out, job.once, driver))
         if share is not None:  # processors of several kinds may round differently
             agreement.agree(share.mesh, scorer=scorer.weights)
         if prepared.apart is not None:  # by a key of its own, again the same if the run goes on
@@ -80,7 +72,7 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
 
 
 def _with_ranges(prepared: Prepared, charged: records.Records | None,
-                 keys: release_keys.TrainingKeys, job: unfinished.Unfinished) -> Schema:
+                 keys: release_keys.TrainingKeys, job: Unfinished) -> Schema:
     """Releases ranges, encodes the cells of their columns, and returns the schema with them."""
     schema, described = prepared.schema, prepared.ranges
     if described is None or charged is None:
@@ -178,16 +170,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         driver |= {"mesh": mesh, "shards": shards}
     else:
         share, frame = processes.share_of(frame, schema, mesh, shards, folder)
-    table = records.encoded(frame, schema, progress, 0 if share is None else share.room)
-
-    def rule_of(*public: Any, **numbers: Any) -> rule.Defaults:
-        return rule.of_groups(*public, method=method, **numbers)
-
+    table = records.encoded(frame, schema, progress, 0 if share is None else share.padded_rows)
     prepared = preparation.prepare(
-        table, schema, rule_of, epsilon=epsilon, delta=delta, names=columns_of(frame),
-        groups=table.public_groups(schema), rows_per_owner=schema.most, people=people, unit=unit,
-        allow_large_delta=allow_large_delta, assumed=(preparation.PUBLIC,), certify=certify,
-        share=share)
+        table, schema, functools.partial(defaults, method=method), epsilon=epsilon, delta=delta,
+        names=columns_of(frame), groups=table.public_groups(schema), rows_per_owner=schema.most,
+        people=people, unit=unit, allow_large_delta=allow_large_delta, certify=certify,
+        assumed=(preparation.PUBLIC,), share=share)
     if share is not None:
         key = share.agreed(key, schema, frame, f"{_settings_in_words(prepared, mesh)} for "
                                                f"{epsilon!r}, {delta!r}, {method!r}")

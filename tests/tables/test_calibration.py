@@ -19,12 +19,13 @@ SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1)}, "y", "1")
 
 def described(n, deviation):
     """A release of the mean over n records with noise of this standard deviation."""
-    return statistics.one_release(n, labels.LINE_CLIP, deviation * n / labels.LINE_CLIP)
+    clip = labels.CALIBRATION_CLIP
+    return statistics.one_release(n, clip, deviation * n / clip)
 
 
 def lines(described, scores, y, keys, prior=0.5):
     one = np.ones((len(y), 1), np.float32)
-    return np.array([labels.release_line(jax.random.key(k), described, scores[:, None],
+    return np.array([labels.release_calibration(jax.random.key(k), described, scores[:, None],
                                               y[:, None], one, prior) for k in range(keys)])
 
 
@@ -33,7 +34,7 @@ def test_no_record_is_longer_than_the_clip_norm():
     psi = [np.asarray(labels._psi(Saddle(np.zeros(5), ()), (
         np.array([p]), np.array([t]), np.array([y]), np.ones(1))).w) for p, t, y in grid]
     longest = max(map(np.linalg.norm, psi))
-    assert longest == pytest.approx(labels.LINE_CLIP, rel=1e-6)
+    assert longest == pytest.approx(labels.CALIBRATION_CLIP, rel=1e-6)
 
 
 def test_intercepts_have_the_noise_that_is_described():
@@ -52,7 +53,8 @@ def test_no_record_of_classes_is_longer_than_the_clip_norm():
     y[:2] = (0, 1, 0), (0, 0, 0)
     psi = np.asarray(jax.vmap(lambda *record: labels._psi_of_several(Saddle(np.zeros(2), ()), (
         *(x[None] for x in record), np.ones(1))).w)(p, t, y))
-    assert np.linalg.norm(psi, axis=1).max() == pytest.approx(labels.OF_CLASSES, rel=1e-6)
+    assert np.linalg.norm(psi, axis=1).max() == pytest.approx(
+        labels.CALIBRATION_CLIP_OF_CLASSES, rel=1e-6)
     assert not psi[1].any()
 
 
@@ -60,9 +62,10 @@ def test_slopes_of_classes_have_the_noise_that_is_described():
     """Of undecided scores, whose gradient is 0, and with the variance 2/3 of t = (1, -1, 0)."""
     n, deviation = 300, 0.01
     prior = scipy.special.softmax([-2.0, 2.0, 0.0])
-    made = statistics.one_release(n, labels.OF_CLASSES, deviation * n / labels.OF_CLASSES)
+    clip = labels.CALIBRATION_CLIP_OF_CLASSES
+    made = statistics.one_release(n, clip, deviation * n / clip)
     y, one = np.eye(3)[np.arange(n) % 3][:, None], np.ones((n, 1), np.float32)
-    slopes = [labels.release_line(jax.random.key(k), made, np.zeros((n, 1, 3)), y, one,
+    slopes = [labels.release_calibration(jax.random.key(k), made, np.zeros((n, 1, 3)), y, one,
                                        prior)[1] for k in range(300)]
     assert np.std(slopes) == pytest.approx(deviation / (2 / 3 + 3 * deviation) / 2, rel=0.2)
 
@@ -74,8 +77,8 @@ def test_probabilities_of_classes_come_near_to_the_shares_of_labels(slope):
     truth = rng.normal(0, 1.5, (20_000, 3)) + np.log(prior)
     y = np.argmax(truth + rng.gumbel(size=truth.shape), 1)
     scores = np.log(prior) + (truth - np.log(prior)) / slope
-    shift, tilt = labels.release_line(
-        jax.random.key(0), statistics.one_release(20_000, labels.OF_CLASSES, 1.0),
+    shift, tilt = labels.release_calibration(
+        jax.random.key(0), statistics.one_release(20_000, labels.CALIBRATION_CLIP_OF_CLASSES, 1.0),
         scores[:, None], np.eye(3)[y][:, None], np.ones((20_000, 1), np.float32), prior)
     best, old, new = (log_loss(y, scipy.special.softmax(s, 1))
                       for s in (truth, scores, shift + tilt * scores))
@@ -105,7 +108,7 @@ def test_it_is_charged():
     chosen = defaults(600, SCHEMA, epsilon=2.0, delta=1e-5)
     without = dataclasses.replace(chosen, line=None)
     assert jmm.epsilon(without.mechanism(), 1e-5) < jmm.epsilon(chosen.mechanism(), 1e-5) <= 2.0
-    assert chosen.line.query.clip.w == labels.LINE_CLIP
+    assert chosen.line.query.clip.w == labels.CALIBRATION_CLIP
 
 
 @pytest.mark.slow
@@ -114,13 +117,13 @@ def test_what_is_released_is_what_is_charged(monkeypatch):
     table = {"a": rng.uniform(-1, 1, 600), "b": rng.uniform(-1, 1, 600)}
     table["y"] = (table["a"] + rng.normal(0, 0.3, 600) > 0).astype(int)
     chosen = defaults(600, SCHEMA, epsilon=2.0, delta=1e-5)
-    seen, release_line = [], labels.release_line
+    seen, release_calibration = [], labels.release_calibration
 
     def kept(key, described, *rest):
-        seen.append((described, *rest, release_line(key, described, *rest)))
+        seen.append((described, *rest, release_calibration(key, described, *rest)))
         return seen[-1][-1]
 
-    monkeypatch.setattr(labels, "release_line", kept)
+    monkeypatch.setattr(labels, "release_calibration", kept)
     scorer = train(table, SCHEMA, epsilon=2.0, delta=1e-5, key=jax.random.key(0))
     (line, scores, _, _, prior, *_, (shift, slope)), = seen
     assert line == chosen.line
@@ -137,4 +140,4 @@ def test_groups_and_numbers_have_none():
     assert defaults(600, wide, epsilon=1.0, delta=1e-6).line is None
     classes = dataclasses.replace(SCHEMA, positive=None, target=Category("uvw"))
     assert defaults(600, classes, epsilon=1.0, delta=1e-6).line.query.clip.w == (
-        labels.OF_CLASSES)
+        labels.CALIBRATION_CLIP_OF_CLASSES)

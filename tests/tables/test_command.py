@@ -313,7 +313,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
 
     def again(key, described, *rest):
         """Calibration comes after the rounds, and was not released yet."""
-        assert described.query.clip.w == labels.LINE_CLIP, "released twice"
+        assert described.query.clip.w == labels.CALIBRATION_CLIP, "released twice"
         later.append(described)
         return sound(key, described, *rest)
 

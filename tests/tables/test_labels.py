@@ -79,7 +79,7 @@ def test_a_row_without_a_label_teaches_nothing():
     y = AMOUNT.labels({"z": [100, 1e9, "text", None]})
     assert np.array_equal(y, [1, 1, math.nan, math.nan], equal_nan=True)
     for schema, cell in ((CLASSES, "?"), (AMOUNT, "?")):
-        kind = labels.of(schema)
+        kind = labels.label_of(schema)
         y = schema.labels({schema.label: [cell]})
         x, y, weight = (a[0] for a in records(np.ones((1, 4), np.float32), y))
         w = np.random.default_rng(0).normal(size=kind.start(3, prior(kind)).shape)
@@ -111,7 +111,7 @@ def test_no_row_is_longer_than_what_moments_are_clipped_to(schema):
     actual = statistics.release_moments(jax.random.key(0), described, *rows, schema)
     weight = rows.weight / rows.weight.sum()  # means are those of rows with a label
     assert np.allclose(actual.mean[:2], np.einsum("nr,nrd->d", weight, rows.x)[:2], atol=2e-6)
-    kind = labels.of(schema)
+    kind = labels.label_of(schema)
     longest = max(float(np.sum(np.concatenate(kind.psi(jnp.asarray(y)), 1)**2))
                   for y in rows.y)
     assert 0.99 * kind.length < longest <= kind.length * (1 + 1e-6)
@@ -120,7 +120,7 @@ def test_no_row_is_longer_than_what_moments_are_clipped_to(schema):
 @both
 def test_a_gradient_is_no_longer_than_its_bound(schema):
     """Of numbers the clip norm; of classes 2, and the clip norm where the model is undecided."""
-    rng, kind = np.random.default_rng(0), labels.of(schema)
+    rng, kind = np.random.default_rng(0), labels.label_of(schema)
     x = rng.normal(size=(500, 4)).astype(np.float32)
     x *= math.sqrt(2) / np.linalg.norm(x, axis=1, keepdims=True)
     y = np.eye(3, dtype=np.float32)[rng.integers(3, size=500)] if schema is CLASSES else (
@@ -142,12 +142,12 @@ def test_a_gradient_is_no_longer_than_its_bound(schema):
 
 @both
 def test_the_time_of_steps_grows_with_near_shares_and_never_beyond_what_rounds_are_for(schema):
-    kind = labels.of(schema)
+    kind = labels.label_of(schema)
     at = prior(kind)
-    assert kind.growth(at) <= kind.slowest
+    assert kind.growth(at) <= kind.largest_growth
     if schema is CLASSES:
         ten = labels.Several(10)
-        assert ten.growth(at._replace(prior=np.full(10, 0.1))) == pytest.approx(ten.slowest)
+        assert ten.growth(at._replace(prior=np.full(10, 0.1))) == pytest.approx(ten.largest_growth)
         assert ten.growth(at._replace(prior=np.eye(10)[0])) == 1
 
 
@@ -181,7 +181,7 @@ def test_the_releases_that_training_makes_are_those_that_are_charged(schema):
     chosen = defaults(60, schema, epsilon=20.0, delta=1e-3)
     assert [first, second, *last] == [*chosen.extra()]
     assert gradients == chosen.algorithm.mechanism(chosen.hyper)
-    assert gradients.query.clip.w == labels.of(schema).clip
+    assert gradients.query.clip.w == labels.label_of(schema).clip
     assert len(last) == (schema is CLASSES)
     assert jmm.epsilon(Sequence(parts=(first, second, gradients, *last)), 1e-3) <= 20
 

@@ -212,7 +212,7 @@ def test_no_record_is_longer_than_its_clip_norm_and_one_without_labels_has_a_hal
     """So charge and noise are those of a table with all labels; the bound is attained with one."""
     rows, bound = persons(schema, 400), statistics.psi_length(schema, features)
     shift, squared = statistics._layout(schema)
-    psi = statistics._psi(labels.of(schema), tuple(shift.tolist()) if features else None,
+    psi = statistics._psi(labels.label_of(schema), tuple(shift.tolist()) if features else None,
                           tuple(np.flatnonzero(squared).tolist()))
     vectors = jax.vmap(lambda record: psi.operator(Saddle(jnp.zeros(1), ()), record).w)(
         tuple(map(jnp.asarray, rows)))

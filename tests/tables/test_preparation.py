@@ -22,7 +22,6 @@ from jaxminimax.tables import (
     linear,
     preparation,
     records,
-    rule,
     statistics,
     train,
     training,
@@ -40,7 +39,7 @@ CHARGED = dataclasses.replace(ROWS, columns={"a": Number(-1, 1), "b": Charged()}
 GROUPED = dataclasses.replace(ROWS, groups="g", group_values=("p", "q"))
 
 
-def prepared_of(schema, rule_of=rule.of_groups, groups=None, **how):
+def prepared_of(schema, rule_of=defaults, groups=None, **how):
     table = records.encoded(TABLE, schema)
     return preparation.prepare(table, schema, rule_of, **{
         "epsilon": EPSILON, "delta": DELTA, "names": list(TABLE), "rows_per_owner": schema.most,
@@ -87,19 +86,16 @@ def test_public_groups_are_of_persons():
         prepared_of(OWNED, groups=records.Groups(np.arange(len(table.labels)) % 2, ("p", "q")))
 
 
-def of_fairness(population, schema, groups, **numbers):
-    return fair.fair_defaults(population, schema, len(groups.names), **numbers)
-
-
 def test_private_groups_are_those_of_each_persons_own_rows():
     number = np.arange(N) % 3 % 2  # 0, 1, 0 of each person's rows
-    one = prepared_of(OWNED, of_fairness, PrivateGroups(number, ("p", "q"), ("stated",)))
+    one = prepared_of(OWNED, fair.fair_defaults, PrivateGroups(number, ("p", "q"), ("stated",)))
     assert one.groups.number.tolist() == [[0, 1]] * (N // 3)
     assert one.groups.assumed == ("stated",)
     last = TABLE | {"who": np.append(TABLE["who"][:-1], -1)}  # a person of one row
     table = records.encoded(last, OWNED)
-    one = preparation.prepare(table, OWNED, of_fairness, epsilon=EPSILON, delta=DELTA, names=(),
-                              groups=PrivateGroups(number, ("p", "q")), rows_per_owner=2)
+    one = preparation.prepare(
+        table, OWNED, fair.fair_defaults, epsilon=EPSILON, delta=DELTA, names=(),
+        groups=PrivateGroups(number, ("p", "q")), rows_per_owner=2)
     place = np.flatnonzero(one.row_numbers[:, 0] == N - 1)
     assert one.groups.number[place].tolist() == [[number[-1], -1]], "no other person's group"
 
@@ -142,7 +138,7 @@ def test_held_out_rows_decide_nothing_of_a_scorer(monkeypatch):
 def test_a_statement_is_of_the_prepared_unit_people_and_words():
     one = prepared_of(ROWS, people=3, unit="one visit", assumed=("said",))
     keys = release_keys.training_keys(jax.random.key(0, impl="threefry2x32"), False)
-    run = linear.Run(one, keys, ROWS, *one.arranged_rows(), lambda _, make: make(), False, {})
+    run = linear.Run(one, keys, ROWS, *one.arranged_rows(), lambda _, make: make(), {})
     state = one.settings.algorithm.init(jmm.Saddle(np.zeros(2, np.float32), ()),
                                         one.settings.hyper)
     moments = jmm.tables.scorer.Moments(np.zeros(1), np.ones(1), 0.5)

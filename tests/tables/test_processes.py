@@ -75,7 +75,7 @@ def test_a_stretch_of_a_file_has_its_rows_and_no_others(table, monkeypatch, firs
 
 def test_rows_are_padded_for_shards_and_lie_as_they_are(table):
     share = processes.Share(303, alone(), 8)
-    assert (share.first, share.count, share.room) == (0, 303, 304)
+    assert (share.first, share.count, share.padded_rows) == (0, 303, 304)
     rows = np.arange(304.0, dtype=np.float32)
     placed = share.place(rows)
     assert (placed.population, placed.shards) == (303, 8)

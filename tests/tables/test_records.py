@@ -242,9 +242,9 @@ def test_features_in_a_file_train_the_same_scorer_bit_for_bit(tmp_path, monkeypa
     request.getfixturevalue("in_files")
     monkeypatch.setattr(files, "_ROWS", 64)
     frames, lines = files.Frames(tmp_path / "t.parquet", schema.numeric, schema.names), []
-    release_line = labels.release_line
-    monkeypatch.setattr(labels, "release_line", lambda *args: (
-        lines.append(args), release_line(*args))[1])
+    release_calibration = labels.release_calibration
+    monkeypatch.setattr(labels, "release_calibration", lambda *args: (
+        lines.append(args), release_calibration(*args))[1])
     assert is_mapped(records.encoded(frames, schema).x)
     with pytest.warns(UserWarning, match="delta"):
         mapped = train(frames, schema, epsilon=4.0, delta=1e-3, key=key)

@@ -45,7 +45,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "extra releases": (rule.Defaults, "extra"),
     "moments": (statistics, "release_moments"),
     "second moments": (statistics, "release_second_moments"),
-    "calibration": (labels, "release_line"),
+    "calibration": (labels, "release_calibration"),
     "weight": (summation, "clip_weight"),
     "keys of a training": (release_keys, "training_keys"),
 }
@@ -237,15 +237,15 @@ def long_rows() -> Finding:
 def labels_out_of_range() -> Finding:
     """As `_moved_by_one`, of the release that calibrates scores, with labels of 5."""
     return _moved_by_one(
-        functools.partial(labels.release_line, prior=0.5), labels.LINE_CLIP,
+        functools.partial(labels.release_calibration, prior=0.5), labels.CALIBRATION_CLIP,
         np.ones((9, 1)), np.full((9, 1), 5.0), np.ones((9, 1)))
 
 
 def classes_out_of_range() -> Finding:
     """As `labels_out_of_range`, of three classes."""
     return _moved_by_one(
-        functools.partial(labels.release_line, prior=np.full(3, 1 / 3)),
-        labels.OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
+        functools.partial(labels.release_calibration, prior=np.full(3, 1 / 3)),
+        labels.CALIBRATION_CLIP_OF_CLASSES, np.full((9, 1, 3), [4.0, 0.0, 0.0]),
         np.full((9, 1, 3), [0.0, 5.0, 0.0]), np.ones((9, 1)))
 
 

@@ -54,7 +54,7 @@ def default_of(task: Task, epsilon: float, delta: float) -> str:
 def by_rule(name: str, task: Task, rows: Rows, epsilon: float, delta: float, key: jax.Array,
             assumed: tuple[str, ...]) -> Found:
     """One of `TABLES`, which pay for moments of the features too."""
-    rule_of = functools.partial(rule.of_groups, method=_NAMED[name])
+    rule_of = functools.partial(rule.defaults, method=_NAMED[name])
     prepared = prepare(task.table_of(rows), _schema(task), rule_of, epsilon=epsilon, delta=delta,
                        names=(), groups=task.groups_of(rows), unit=task.unit, assumed=assumed)
     rounds = prepared.settings.hyper.iterations
