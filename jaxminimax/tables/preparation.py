@@ -7,7 +7,7 @@ release, and no key, ledger or folder, which decide where and when: `training.ca
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from jaxminimax.tables.unfinished import Unfinished
 if TYPE_CHECKING:
     from jaxminimax.tables.fair import FairDefaults
 
-    Settings = rule.Defaults | FairDefaults
+    Settings: TypeAlias = rule.Defaults | FairDefaults
 
 PUBLIC = ("Ranges, categories and values of the schema are public: they were not read off this "
           "table.")
