@@ -64,7 +64,7 @@ def load(case: str) -> tasks.Task:
 def worst(way: Way, task: tasks.Task, seed: int, epsilon: float, delta: float) -> float:
     """The smallest accuracy of a group, of rows that are held out."""
     rows, held = task.split(seed)
-    groups, own = task.groups_of(rows), task.records_of(rows)
+    groups, own = task.groups_of(rows), records.records(rows.x, rows.y)
     assert task.table is not None  # made-up groups have none
     schema = task.table.schema
     chosen = defaults(len(rows.y), schema, epsilon=epsilon, delta=delta, sizes=groups.sizes,

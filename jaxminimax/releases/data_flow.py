@@ -184,10 +184,11 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
                       for k, (x, _) in enumerate(kept)]
         arguments += [Value(Rows(k, name), origin=name) for k, name in enumerate(names)]
         outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Where())
-        after = {k: outs[k].counted or flow.going_on.get(outs[k].origin) for k in counts}
-        if None not in after.values():
+        after: dict[int, Counted] = {k: x for k in counts if (
+            x := outs[k].counted or flow.going_on.get(outs[k].origin)) is not None}
+        if len(after) == len(counts):
             break
-        counts = {k for k in counts if after[k] is not None}
+        counts = set(after)
     for path, value in zip(paths, outs, strict=False):
         if value.label is not None:
             raise ValueError(f"update returns data past a release: state{path} is "
@@ -499,7 +500,7 @@ def _check_folds(folds: list[Any], before: dict[int, tuple[int, ...]], used: set
     for key, number, loops, line in folds:
         for _, at in _moments(before, loops):
             if number.counted is None:
-                again = key.counted is None or not used.isdisjoint(_words(key, at))
+                again = key.counted is None or not used.isdisjoint(_words(key.counted, at))
             else:
                 again = bool(np.any(np.asarray(number.counted(at)) >= 2**31))
             if again:
@@ -544,10 +545,11 @@ def _check_settings(releases: list[_Release], described: Any, outs: list[Value],
 def _same(one: Value, other: Value) -> bool:
     if one.origin == other.origin:
         return True
-    constant = all(x.counted is not None and (np.isscalar(x.origin) or x.origin[0] == "array")
-                for x in (one, other))
+    constants = [x.counted(()) for x in (one, other) if x.counted is not None
+                 and (np.isscalar(x.origin) or x.origin[0] == "array")]
     # but for rounding to float32
-    return constant and bool(np.allclose(one.counted(()), other.counted(()), rtol=1e-6, atol=0.0))
+    return len(constants) == 2 and bool(np.allclose(constants[0], constants[1], rtol=1e-6,
+                                                    atol=0.0))
 
 
 def _states(after: dict[int, Counted], size: int,
@@ -597,8 +599,8 @@ def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
     limits = {} if charged_by is None else {
         (x.kind, x.place): x.releases() for x in described.answered()}
     for one in releases:
-        derived = one.key.origin != "key"
-        if None in (one.number.counted, one.key.counted) or (
+        derived, number, key = one.key.origin != "key", one.number.counted, one.key.counted
+        if number is None or key is None or (
                 derived and (one.occurs is None or charged_by is None)) or not all(
                     x[-1] for x in one.loops):
             raise ValueError(f"update makes a release ({one.line}) whose number or key is computed "
@@ -611,7 +613,7 @@ def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
         for t, at in _moments(before, one.loops):
             if one.occurs is not None and not one.occurs(at):
                 continue
-            keys, numbers = _words(one.key, at), np.ravel(one.number.counted(at)).tolist()
+            keys, numbers = _words(key, at), np.ravel(number(at)).tolist()
             for lane in range(max(len(keys), len(numbers))):
                 use = one.stream, keys[lane % len(keys)], numbers[lane % len(numbers)]
                 here = (t, at[1:], lane, one.operands)
@@ -634,10 +636,10 @@ def _exclusive(one: _Release, other: _Release) -> bool:
     return any(other.branches.get(e, branch) != branch for e, branch in one.branches.items())
 
 
-def _words(key: Value, at: tuple[int, ...]) -> list[Any]:
+def _words(key: Counted, at: tuple[Any, ...]) -> list[Any]:
     """A key that is compared, of every lane of a vmap."""
     with jax.ensure_compile_time_eval():
-        words = np.asarray(jax.random.key_data(key.counted(at)))
+        words = np.asarray(jax.random.key_data(key(at)))
     return [x.tobytes() for x in words.reshape(-1, words.shape[-1])]
 
 

@@ -64,7 +64,7 @@ clip norm 2 never binds, and the mean moves by at most 4 / n. A row of no class 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -122,9 +122,15 @@ class Label(Protocol):
     variance_floor_deviations: float  # least variance of a feature, in deviations of a mean
     numbers: int  # of psi, its part of the moments
     length: float  # that |psi|^2 has at most
-    calibration_clip: float | None  # of the release that calibrates scores; None for none
     largest_growth: float  # of the time of preconditioned steps, at any released shares
     growth_in_words: str  # a half sentence on it
+
+    @property
+    def calibration_clip(self) -> float | None:
+        """The clip norm of the release that calibrates scores; None for none."""
+
+    def __hash__(self) -> int:
+        """A label is a key of the operators that are compiled for it."""
 
     def growth(self, moments: Moments) -> float:
         """Returns by what preconditioned steps prolong the time."""
@@ -153,7 +159,7 @@ class TwoValues:
     clip, longest_gradient, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
     longest_round_time, time_divisor, time_grows_with_width = 20.0, 1.0, True
     variance_floor_deviations, numbers, length = 2.0, 1, 0.25
-    calibration_clip: ClassVar[float | None] = CALIBRATION_CLIP
+    calibration_clip = CALIBRATION_CLIP
     largest_growth, growth_in_words = 1.0, ""
 
     def growth(self, moments: Moments) -> float:
@@ -199,7 +205,7 @@ class Several:
     longest_gradient, curvature = 2.0, 0.25
     longest_round_time, time_divisor, time_grows_with_width = 10.0, math.sqrt(2.0), True
     variance_floor_deviations = 0.5
-    calibration_clip: ClassVar[float | None] = CALIBRATION_CLIP_OF_CLASSES
+    calibration_clip = CALIBRATION_CLIP_OF_CLASSES
     growth_in_words = ", less where the released shares of many classes are near each other"
 
     def __post_init__(self) -> None:
@@ -252,7 +258,7 @@ class Amount:
     curvature = 0.5
     longest_round_time, time_divisor, time_grows_with_width = 5.0, 2.0, False
     variance_floor_deviations, numbers, length = 0.5, 2, 1.0
-    calibration_clip: ClassVar[float | None] = None
+    calibration_clip = None
     largest_growth, growth_in_words = 1.0, ""
 
     def growth(self, moments: Moments) -> float:

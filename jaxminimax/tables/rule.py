@@ -338,18 +338,19 @@ def _rounds(population: int, label: labels.Label, width: int, flow_time: float, 
         label.largest_growth * flow_time / ADDED * statistics.least_ridge(
             width, population, second_moments.query.noise_multiplier.w, label.curvature)))
     clip, ball, share_left = label.clip, HEAVY_BALL, 1.0
+    released: Repeat | None = None
     if preconditioned and preconditioned_rounds + width / 2 < rounds:
         rounds, ball, share_left = preconditioned_rounds, HALF_BALL, math.sqrt(1 - matrix_share)
         strength = share_left * population * mu / math.sqrt(width)
         clip = min(clip * max(strength / CLIP_GROWS_FROM, 1.0), label.longest_gradient)
-        step, time = 1.0, share_left * flow_time * label.clip / clip
+        step, time, released = 1.0, share_left * flow_time * label.clip / clip, second_moments
     else:
         time = min(flow_time, label.longest_round_time * rounds)
-        step, second_moments = min(0.1 * time / rounds, 2.0), None
+        step = min(0.1 * time / rounds, 2.0)
     hyper = sgda.Hyper(
         query=Query(clip=Saddle(clip, None), population=population), step=Saddle(step, 1.0),
         iterations=rounds, averaging=descent.TAIL, optimiser=Saddle(ball, optax.sgd))
-    return _Rounds(hyper, time, share_left * mu, second_moments)
+    return _Rounds(hyper, time, share_left * mu, released)
 
 
 def _group_rounds(sizes: tuple[int, ...], label: labels.Label, flow_time: float, mu: float,
