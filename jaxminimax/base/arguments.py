@@ -51,7 +51,7 @@ def settings(hyper: Any, of: Any) -> None:
                   else describe(hyper))
         raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {module}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(hyper):
-        if callable(leaf) and not hasattr(leaf, "dtype"):
+        if callable(leaf) and not isinstance(leaf, type) and not hasattr(leaf, "dtype"):
             where = f"hyper{jax.tree_util.keystr(path)}"
             raise TypeError(f"{where} must be a number or a schedule, got {describe(leaf)}: give "
                             "schedules.FromOptax(schedule=...) for one of optax.")

@@ -170,7 +170,8 @@ def seen_by(train):
         raise ZeroDivisionError
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("jaxminimax.tables.rule.defaults", "jaxminimax.tables.fair.fair_defaults",
+        for name in ("jaxminimax.tables.rule.defaults", "jaxminimax.tables.training.defaults",
+                     "jaxminimax.tables.fair.fair_defaults",
                      "jaxminimax.tables.check.counts_query"):
             patch.setattr(name, chosen)
         with pytest.raises(ZeroDivisionError):

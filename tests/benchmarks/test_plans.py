@@ -14,6 +14,7 @@ ENTRIES = {entry.name: entry for entry in plan_entries.entries()}
 
 def test_every_plan_has_ten_alternatives():
     planned = {name for name, module in ALGORITHMS.items() if hasattr(module, "plan")}
+    planned -= {"recursive_inner"}  # of an algorithm that is chosen; the others are its plans
     assert {name.split(",")[0] for name in ENTRIES if " over " not in name} == planned
     for name, entry in ENTRIES.items():
         assert len(entry.others) == (1 if " over " in name else 10)
