@@ -53,6 +53,11 @@ FITS = {
     "fair": (estimators.PrivateFairClassifier, "ill", {}, {"groups": TABLE.sex})}
 ENTRIES = (*SCHEMAS, *FITS)
 OWNED = {"owners", "ranges", "owners of fit"}
+QUICK = {"rows", "ranges", "owners", "auc", "ranges of fit", "owners of fit", "people of fit"}
+
+
+def rest_slow(names):
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
 def model_of(name, **how):
@@ -110,7 +115,7 @@ def test_a_ledger_of_another_number_of_people_is_refused(other, tmp_path, monkey
             through(name, ledger)
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", rest_slow(ENTRIES))
 def test_a_run_is_charged_for_all_that_it_released_and_closed(name, tmp_path):
     ledger = ledger_of(name, tmp_path)
     with mutants.without_releases():
@@ -137,7 +142,7 @@ def check_of(ledger, tmp_path):
     assert main.main(words) == 0
 
 
-@pytest.mark.parametrize("name", ["rows", "auc", "fair", "worst group", "check"])
+@pytest.mark.parametrize("name", rest_slow(["rows", "auc", "fair", "worst group", "check"]))
 def test_a_ledger_that_adds_deltas_charges_that_of_the_run(name, tmp_path, monkeypatch):
     """And no tenth of its own; a delta that is larger than all of it is refused."""
     ledger = ledger_of(name, tmp_path, filter="basic", delta=5e-4)
@@ -154,7 +159,7 @@ def test_a_ledger_that_adds_deltas_charges_that_of_the_run(name, tmp_path, monke
 # --- one key for one run ---
 
 
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", rest_slow(FITS))
 def test_a_second_fit_with_one_seed_and_one_ledger_is_refused(name, tmp_path, monkeypatch):
     """Its noise would be equal, and the difference of both releases a record's own move."""
     ledger = ledger_of(name, tmp_path, epsilon=30.0)
@@ -224,6 +229,7 @@ def test_train_and_fit_say_one_unit_and_one_ledger_takes_them(unit, tmp_path):
     assert len(ledger.statement().runs) == len(stated) * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["one row", "one record"])
 def test_rows_are_records(unit, tmp_path):
     ledger = ledger_of("rows", tmp_path, epsilon=20.0, unit=unit)

@@ -35,7 +35,6 @@ AIMS: dict[str, tuple[Any, str]] = {
     "keys of releases": (data_flow, "_check_folds"),
     "numbers of the first rounds": (data_flow, "_check_counted"),
     "moments": (data_flow, "_MOMENTS"),
-    "derived keys": (data_flow, "_words"),
     "results of the host": (data_flow, "_calls_host"),
     # the module that looks rules up
     "rules of derivatives": (sys.modules[ad.JVPTrace.__module__], "primitive_jvps"),
@@ -155,13 +154,6 @@ def _noise_again(key: Any, state: Any, data: Any) -> Any:
     for number in (jnp.uint32(2**31) + state.spent.astype(jnp.uint32), 1, 0):
         key = jax.random.fold_in(key, number)
     return jax.random.normal(key)
-
-
-def _split_and_folded(release: Any, key: Any, state: Any, data: Any) -> Any:
-    key = jax.random.fold_in(key, state.spent)
-    one, other = jax.random.split(key)[1], jax.random.fold_in(key, 1)
-    return jax.tree.map(jnp.subtract, release(own=one, number=0), release(
-        _near(state), own=other, number=0)), 0.0
 
 
 def _overlapping(release: Any, key: Any, state: Any, data: Any) -> Any:
@@ -340,9 +332,6 @@ BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], st
      _no_keys, _COUNTED, _ROUNDS),
     ("first iterations alone compared", "one noise twice: iterations", "moments", lambda _: 1,
      functools.partial(let_through, _leak(_overlapping)), _ROUNDS),
-    ("derived keys not compared", "one noise twice: equal keys", "derived keys",
-     lambda _: lambda key, at: [object()],
-     functools.partial(let_through, _leak(_split_and_folded)), _ROUNDS),
     ("results of the host as equal", "one noise twice: the host", "results of the host",
      lambda _: lambda e: False, functools.partial(let_through, _leak(_told)), _ROUNDS),
     ("rows that fit's round closes over", "what a program closes over", "a piece of a run",
