@@ -306,9 +306,11 @@ class _Flow:
         if isinstance(label, Key):
             if e.primitive.name in ("random_bits", "random_gamma"):
                 return None  # a draw
-            # but of a program inside, where a key may be folded unseen
-            if not programs.equations(list(e.params.values())) and all(
-                    jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key) for x in e.outvars):
+            # but of a program inside that is not the library's, where a key may be folded unseen
+            plain = e.primitive.name == "public_key" or not programs.equations(
+                list(e.params.values()))
+            if plain and all(jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key)
+                             for x in e.outvars):
                 return label
         return _read(label, e)
 

@@ -17,9 +17,9 @@ from jaxminimax.tables import (
     Number,
     Schema,
     defaults,
+    linear,
     statistics,
     train,
-    training,
     unfinished,
 )
 from jaxminimax.tables.records import scaled
@@ -166,7 +166,7 @@ def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_state
 
     monkeypatch.setattr(unfinished, "LONG", 0)
     with monkeypatch.context() as patched:
-        patched.setattr(training, "fit", stop)
+        patched.setattr(linear, "fit", stop)
         patched.setattr(sums, "compiled_release", recorded(sums.compiled_release))
         with pytest.raises(StoppedError):
             train(table, SCHEMA, **how)

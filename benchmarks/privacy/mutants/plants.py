@@ -25,7 +25,7 @@ from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.releases import (
     release_keys,
 )
-from jaxminimax.releases.watch import watched_pair
+from jaxminimax.releases.watch import watched, watched_pair
 
 # --- noise ---
 
@@ -179,10 +179,12 @@ def of_first_mark(ahead: Any) -> Any:
 
 
 def loss_of_round_0(release_loss: Any) -> Any:
-    def changed(key: Any, mechanism: Any, spent: Any, *args: Any) -> Any:
-        return release_loss(key, mechanism, 0 * spent, *args)
+    """Inside the release, whose number the program of the round shows as it was given."""
+    @functools.wraps(release_loss)
+    def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        return release_loss.__wrapped__(key, mechanism, 0 * spent, *args, **how)
 
-    return changed
+    return watched(changed)
 
 
 def by_all_records(laplace: Any) -> Any:
