@@ -21,6 +21,7 @@ from jaxminimax import Saddle
 from jaxminimax.algorithms import descent
 from jaxminimax.releases import opening
 from jaxminimax.releases.sums import noisy_operator
+from tests import golden
 
 N = 40
 GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -938,3 +939,24 @@ def test_an_observation_or_a_start_that_closes_over_the_rows_is_refused(door):
             else:
                 jax.jit(lambda key, data, name=name: called(key, data, data, name))(
                     jax.random.key(1), DATA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in golden.CASES if "random" not in name])
+def test_no_leaf_of_any_algorithms_state_may_hold_what_is_read(name):
+    """Every description and sampling of the library, groups and solutions included."""
+    algorithm, hyper, problem, start, data = golden.CASES[name]
+    fields = [field for field, leaves in zip(algorithm.State._fields, jax.eval_shape(
+        lambda: algorithm.init(start, hyper)), strict=True) if jax.tree.leaves(leaves)]
+    assert fields
+    for field in fields:
+        def update(key, state, data, hyper, problem, field=field):
+            new = algorithm.update(key, state, data, hyper, problem)
+            read = jnp.sum(jax.tree.leaves(data)[0]) > 0
+            return new._replace(**{field: jax.tree.map(
+                lambda x: x + read.astype(x.dtype), getattr(new, field))})
+
+        own = types.SimpleNamespace(**{**vars(algorithm), "__name__": "leak", "update": update})
+        with pytest.raises(ValueError, match=rf"past a release: state\.{field}"):
+            jax.eval_shape(lambda data, own=own: jmm.run(
+                jax.random.key(1), start, data, hyper, own, problem), data)
