@@ -942,7 +942,9 @@ def test_an_observation_or_a_start_that_closes_over_the_rows_is_refused(door):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in golden.CASES if "random" not in name])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in golden.QUICK else pytest.mark.nightly)
+    for name in golden.CASES if "random" not in name])
 def test_no_leaf_of_any_algorithms_state_may_hold_what_is_read(name):
     """Every description and sampling of the library, groups and solutions included."""
     algorithm, hyper, problem, start, data = golden.CASES[name]
