@@ -60,7 +60,7 @@ class Register:
     """
 
     def __init__(self, limits: Limits, path: str | os.PathLike[str] | None) -> None:
-        self.limits, self.issued = limits, set[int]()
+        self.limits, self.issued, self.unwatched = limits, set[int](), set[int]()
         self.points = dict[int, tuple[str, str]]()
         self._marks = dict[str, str]()  # by their names
         self.closed, self.begun, self._file = False, False, -1
@@ -137,6 +137,8 @@ class Register:
                     "or make another private_gradient, with a key of its own. With watched=True a "
                     "number may come again at its own point.")
             self.issued.add(number)
+            if not again:
+                self.unwatched.add(number)
 
     def admit(self, words: Any) -> np.bool_:
         """Decides whether a release is answered: at one point for a number.

@@ -7,7 +7,8 @@
         updates, state = tx.update(ticket, state, params)  # in the place of a gradient
 
 `update` makes release number t of the description at `params`. A ticket holds t, a key and the
-rows, so that they are arguments of whatever program the loop compiles, and no program holds them.
+rows, so that they are arguments of whatever program the loop compiles. A program that closes over a
+ticket, in place of getting it as an argument, holds them.
 The state holds t too, and is saved with the optimiser's. What keeps a number from two points:
 
 * **the trace**: what is no ticket of this transformation is refused, a ticket that a trace uses
@@ -44,7 +45,7 @@ from jaxminimax.drivers.point_register import Limits, Register, register
 from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat, composed
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import HostData
-from jaxminimax.releases import opening, point_keys, sums
+from jaxminimax.releases import opening, point_keys, record_isolation, release_keys, sums
 from jaxminimax.releases.watch import update
 
 _ADMITTED = ("Each number of a release was answered at one point only: the register of this process"
@@ -255,7 +256,7 @@ class _Made:
         self._check_once(ticket.number)
         # no derivative of a release: it would be of the sum without its noise
         before, z = jax.lax.stop_gradient((state, _point(params)))
-        self._check_program(z)
+        self._check_program(z, ticket.data)
         after = update(self.release, ticket.key, _Round(
             jnp.asarray(before.number), before.clip, z, jnp.asarray(ticket.number),
             jnp.asarray(ticket.words)), ticket.data, self.settings, self.problem, numbered=False)
@@ -270,9 +271,15 @@ class _Made:
                                  "releases under one number: take two tickets.")
             self._used.append(weakref.ref(number))
 
-    def _check_program(self, z: Saddle) -> None:
+    def _check_program(self, z: Saddle, rows: PyTree) -> None:
         """Refuses another program than that of the first trace; it would have the same keys."""
         operator = self.problem.operator
+        traced, _, _ = record_isolation.check(release_keys.operator_of(self.problem), z, rows,
+                                              drawn=self.problem.random)
+        if any(map(programs.calls_host, programs.equations(traced))):
+            raise ValueError("The operator calls the host, which may answer otherwise when a "
+                             "number comes again at its point, under one noise: compute it by "
+                             "jax.numpy, or beforehand as a part of the record.")
         # a new function, since JAX keeps what it traced of an old one
         problem = self.problem._replace(operator=OwnOperator(lambda *args: operator(*args)))
         try:
@@ -379,7 +386,9 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
         """Counts the releases that were made, or may have been."""
         jax.effects_barrier()
         own = self._made
-        numbers = own.register.points if own.watched else own.register.issued
+        # another transformation of this key may have handed out numbers that nobody watches
+        numbers = {*own.register.points, *(
+            own.register.unwatched if own.watched else own.register.issued)}
         return max([0 if state is None else _number(state), *(number + 1 for number in numbers)])
 
     def close(self, state: Any = None) -> None:

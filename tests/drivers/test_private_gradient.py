@@ -745,6 +745,31 @@ def test_a_statement_counts_and_says_what_it_rests_on():
     assert any("answered at one point only" in x for x in kept.enforced)
 
 
+def test_an_operator_that_asks_the_host_is_refused():
+    """It could answer otherwise when a number comes again, so that one noise serves two sums."""
+    def told(w, v, x):
+        shape = jax.ShapeDtypeStruct((), x.dtype)
+        return loss(w, v, x) * jax.pure_callback(
+            lambda y: np.float32(1), shape, x[0], vmap_method="sequential")
+
+    private = made(problem=jmm.Problem(operator=jmm.saddle_operator(told)))
+    state = private.init(Z)
+    with pytest.raises(ValueError, match="calls the host"):
+        updated(private)(next(private.tickets(state)), state, Z)
+
+
+def test_a_ledger_keeps_what_another_transformation_of_the_key_has_released(tmp_path):
+    ledger = jmm.accounting.Ledger(tmp_path / "l.json", epsilon=8.0, delta=1e-3, filter="renyi")
+    key, before = jmm.noise.secret_key(), ledger.remaining().share
+    watched = made(described(noise=20.0), key, watched=True, ledger=ledger, name="watched")
+    reserved = ledger.remaining().share
+    other = made(described(noise=20.0), key)
+    trained(other, optax.chain(other, optax.sgd(0.1)))
+    watched.close()
+    assert before > reserved
+    assert ledger.remaining().share == reserved
+
+
 def test_a_ledger_charges_before_rows_are_read(tmp_path, monkeypatch):
     ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=8.0, delta=1e-3)
     before = ledger.remaining().share
