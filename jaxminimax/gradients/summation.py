@@ -276,7 +276,8 @@ class Summation:
           g: what has the norms of the examples.
           mask: bool `[b]`, which of them count.
           share: what each counts for, `[b]`: cut to [0, 1], and 0 for NaN; None for 1. Before the
-            clip it may be any finite number, and what is none, or is below 0, is 0.
+            clip it may be any finite number, which counts as 2^88 at most, and what is none, or is
+            below 0, is 0.
         """
         norm = self.players(lambda _, x: norms(x), g)
         finite = functools.reduce(jnp.logical_and, map(jnp.isfinite, jax.tree.leaves(norm)))
@@ -292,7 +293,9 @@ class Summation:
         here = Saddle(mask, mask)
         if self.before_clip:
             # clip(a g, C) = a min(1, C / (a ||g||)) g: of an example that is a times as long
-            a = jnp.where((share > 0) & (share < jnp.inf), share, 0)
+            # beyond 2^88 a ratio that vanished would count, or a narrow leaf's weight overflow
+            a = jnp.where((share > 0) & (share < jnp.inf),
+                          jnp.minimum(share, _longest(jnp.dtype(jnp.float32))), 0)
             here = self.players(lambda _, r: mask & (r < _longest(r.dtype)), ratio)
             ratio = self.players(lambda _, r: r * a.astype(r.dtype), ratio)
         else:  # at most 1, so that no example is longer than its clip norm

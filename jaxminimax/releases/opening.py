@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
@@ -26,32 +25,12 @@ from jaxminimax.mechanism import Repeat, description, grid
 from jaxminimax.mechanism.sampling import check_population
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import record_isolation, release_keys
+from jaxminimax.releases.budget import within_budget
 
 Place = tuple[jax.Array, ...]  # an index for each leading axis
 
 
 # --- the end of the budget ---
-
-
-def within_budget(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
-    """Returns whether 0 <= spent < limit, for the number of releases made before this one.
-
-    Raises:
-      ValueError: for a number that is not one integer, has more than 32 bits, or is of a type that
-        does not reach the limit: rounded, cut short or begun anew, it would repeat keys.
-    """
-    checks.scalars(spent=spent)
-    if not jnp.issubdtype(jnp.result_type(spent), jnp.integer):
-        raise ValueError(f"spent must be an integer, got {jnp.result_type(spent)}.")
-    # a search among runs of several lengths traces the limit, and counts in int32
-    if isinstance(limit, int) and jnp.iinfo(jnp.result_type(spent)).max < limit:
-        raise ValueError(f"spent is of type {jnp.result_type(spent)}, which begins anew before "
-                         f"{limit} releases: give an int32.")
-    if not isinstance(spent, jax.Array) and abs(int(np.asarray(spent))) >= 2**31:
-        raise ValueError(f"spent must be an integer of 32 bits, got {spent}: it is the number of "
-                         "releases that were made before.")
-    spent = jnp.asarray(spent)
-    return (spent >= 0) & (spent < limit)
 
 
 def nan_if_refused(answered: jax.Array, released: PyTree) -> PyTree:

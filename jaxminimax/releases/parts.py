@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.mechanism import Repeat
+from jaxminimax.releases.budget import within_budget
 
 
 class _Part(NamedTuple):
@@ -70,7 +71,8 @@ def placed(mechanism: Any, spent: Any) -> tuple[Any, Any]:
       spent: as the algorithm counts it; none of the K of a part means none of all of them.
 
     Raises:
-      ValueError: within `on_part`, for another description than a `Repeat` on one part.
+      ValueError: within `on_part`, for another description than a `Repeat` on one part, and for
+        numbers as of `within_budget`.
     """
     part = _PART.get()
     if part is None:
@@ -78,7 +80,7 @@ def placed(mechanism: Any, spent: Any) -> tuple[Any, Any]:
     if not isinstance(mechanism, Repeat) or mechanism.parts != 1:
         raise ValueError(f"Only a Repeat of the whole data is released on a part of them, got a "
                          f"{type(mechanism).__name__}.")
-    spent = jnp.asarray(spent)
-    # none but 0, ..., K - 1; number -1 is refused
-    number = jnp.where(spent // mechanism.times == 0, part.number * mechanism.times + spent, -1)
+    # none but 0, ..., K - 1 of parts 0, ..., parts - 1; number -1 is refused
+    allowed = within_budget(spent, mechanism.times) & within_budget(part.number, part.parts)
+    number = jnp.where(allowed, part.number * mechanism.times + jnp.asarray(spent), -1)
     return dataclasses.replace(mechanism, parts=part.parts), number

@@ -675,8 +675,8 @@ def test_shares_are_cut_to_at_most_one_clip_norm(strategy):
 @pytest.mark.parametrize("strategy", ["vmap", "ghost", "microbatch"])
 def test_shares_before_the_clip_make_no_example_longer_than_its_clip_norm(strategy):
     """min(a, C / ||g||) g for finite a >= 0; what is no such number counts as 0."""
-    lengths = np.array([30.0, 0.1, 0.1, 30.0, 30.0, 1e-30, 1e18, 1.0, 30.0])
-    shares = np.array([9.0, 3.0, 99.0, 0.01, -1.0, 1e30, 1e-18, np.inf, np.nan])
+    lengths = np.array([30.0, 0.1, 0.1, 30.0, 30.0, 1e-26, 1e18, 1.0, 30.0])
+    shares = np.array([9.0, 3.0, 99.0, 0.01, -1.0, 1e26, 1e-18, np.inf, np.nan])
     sums = dataclasses.replace(clipped_sum(
         saddle_operator(lambda w, v, x: w @ x), Saddle(2.0, None), strategy=strategy,
         microbatch=2), shared=True, before_clip=True)
@@ -685,3 +685,16 @@ def test_shares_before_the_clip_make_no_example_longer_than_its_clip_norm(strate
         jnp.asarray(np.diag(lengths), jnp.float32), jnp.asarray(shares, jnp.float32))).w)
     np.testing.assert_allclose(total, [2.0, 0.3, 2.0, 0.3, 0.0, 1.0, 1.0, 0.0, 0.0], rtol=1e-4)
     assert (total <= 2).all()
+
+
+def test_no_share_before_the_clip_is_so_large_that_a_ratio_vanishes_or_a_weight_overflows():
+    """At the ends of float32, and for a narrow leaf next to a wide one."""
+    how = summation.Summation(None, Saddle(1e20, None), False, before_clip=True)
+    records = Saddle(jnp.asarray([[1e-18, 0.0]], jnp.float32), ())
+    weight, _ = how.weights(records, jnp.ones(1, bool), jnp.asarray([3e38], jnp.float32))
+    assert float(weight.w[0]) * 1e-18 <= 1e20
+    with jax.enable_x64(True):
+        wide = Saddle({"a": jnp.zeros((1, 2), jnp.float32), "b": jnp.zeros((1, 2))}, ())
+        weight, _ = dataclasses.replace(how, clip=Saddle(1.0, None)).weights(
+            wide, jnp.ones(1, bool), jnp.asarray([1e39]))
+        assert np.isfinite(np.asarray(weight.w, np.float32)).all()

@@ -9,7 +9,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Problem, Query, Repeat, Saddle
-from jaxminimax.releases.parts import on_part
+from jaxminimax.releases.parts import on_part, placed
 
 QUERY = Query(clip=Saddle(100.0, None), noise_multiplier=Saddle(0.5, None), population=6)
 ALONE = Repeat(query=QUERY, times=4)
@@ -36,6 +36,21 @@ def test_numbers_and_parts_beyond_the_last_one_release_nothing():
     for part, spent in ((0, 4), (0, -1), (1, 7), (3, 0)):
         with on_part(jnp.int32(part), 3):
             assert np.isnan(released(ALONE, spent))
+
+
+@pytest.mark.parametrize(("part", "spent"), [(2**30, 0), (-(2**30), 1)])
+def test_parts_whose_numbers_overflow_release_nothing(part, spent):
+    """By 32 bits they would be releases 0 and 1 of part 0."""
+    with on_part(jnp.int32(part), 3):
+        mechanism, number = placed(ALONE, jnp.int32(spent))
+    assert (mechanism.parts, int(number)) == (3, -1)
+
+
+@pytest.mark.parametrize(("spent", "message"), [
+    (np.int64(2**32), "integer of 32 bits"), (jnp.bool_(True), "must be an integer")])
+def test_numbers_that_begin_anew_are_refused_on_a_part(spent, message):
+    with on_part(jnp.int32(0), 3), pytest.raises(ValueError, match=message):
+        jmm.release(KEY, ALONE, spent, PROBLEM, Z, DATA)
 
 
 def test_another_description_is_refused_on_a_part():
