@@ -54,10 +54,10 @@ class GroupGradients(OneRelease):
     with noise of deviation C noise_multiplier on it. Given what was released before, all a_i are
     fixed, and the same for neighbouring data sets; each of these vectors is no longer than C for
     any a_i, so a replaced record moves their sum by 2 C at most: a Gaussian mechanism of parameter
-    2 / noise_multiplier again, whatever v is (a_i above 2^88 counts as that). s is public. Noise is that of balanced weights in
-    every round, and records of all groups have the same bound. This is the mean, over samples, of
-    a step that reads group i at a rate in proportion to a_i and clips at C / a_i (Cairney-Leeming,
-    Sanyal and Lampert, arXiv:2602.10820, of which the abstract was read).
+    2 / noise_multiplier again, whatever v is (a_i above 2^88 counts as that). s is public. Noise is
+    that of balanced weights in every round, and records of all groups have the same bound. This is
+    the mean, over samples, of a step that reads group i at a rate in proportion to a_i and clips at
+    C / a_i (Cairney-Leeming, Sanyal and Lampert, arXiv:2602.10820, of which the abstract was read).
 
     Attributes:
       clip: C, bound on the L2 norm of one record's gradient [gradient units].
