@@ -25,6 +25,7 @@ from jaxminimax.base.random_bits import fold_in, word_pairs
 from jaxminimax.mechanism import distinct
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
 from jaxminimax.mechanism.distinct import CROWDED, Room, least, rows_of_slots, tied
+from jaxminimax.mechanism.grid import BLOCK
 from jaxminimax.mechanism.sampling import Choice, InGroups, Sample, SampleKeys, Sampling, WorstCase
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
 
@@ -214,6 +215,10 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
     most = min(population, int(sizes[np.argmax(seldom)]))
     room = distinct.room(most, population, lambda slots: _short(
         rate, population, slots, distinct.lost(slots, population), slots), _AGAIN_AT_MOST)
+    # sums add the rows beyond the last whole block apart, which costs more than a few further slots
+    full_blocks = -(-room.slots // BLOCK) * BLOCK
+    if not room.shuffled and full_blocks <= 1.05 * room.slots and full_blocks < population:
+        room = Room(full_blocks, False)
     return room, room.slots
 
 
@@ -292,8 +297,9 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
     slots = room.slots
     _, rows, held, _ = jax.lax.while_loop(lambda carry: ~carry[3], attempt, (
         key, jnp.zeros(slots, jnp.int32), jnp.zeros(slots, bool), jnp.array(False)))
-    # no record is read but the sample's: what is not in it could change no number, but need not try
-    return jnp.where(held, rows, rows[jnp.argmax(held)]), held
+    # few records are read: an empty slot reads the row of slot 0. Whether that is in the sample or
+    # not, an empty slot has weight 0 in every sum, so it changes no number
+    return jnp.where(held, rows, rows[0]), held
 
 
 def _fits(size: jax.Array, new: jax.Array, most: int) -> jax.Array:

@@ -574,6 +574,23 @@ def test_slots_are_hardly_more_than_hold_all_but_a_thousandth_of_samples(rate, p
     assert fewer < max(1, rate * population) or law(fewer) > 1e-3
 
 
+@pytest.mark.parametrize(("batch", "blocks"), [(64, None), (256, None), (1024, 9), (4096, 35)])
+def test_slots_fill_whole_blocks_of_a_sum_where_few_more_do(batch, blocks, bug):
+    """Samples are the same but for those that more slots hold: the law is that of the slots."""
+    n = 60_000
+    q = query(batch / n, n)
+    slots, again = rows_read(q), q.sampling.drawn_less(n)
+    bug.setattr(poisson, "BLOCK", 1)
+    poisson._slots.cache_clear()
+    poisson._seldom.cache_clear()
+    fewest = rows_read(q)
+    assert fewest <= slots <= 1.05 * fewest
+    assert again <= q.sampling.drawn_less(n)
+    assert slots == (fewest if blocks is None else 128 * blocks)
+    poisson._slots.cache_clear()
+    poisson._seldom.cache_clear()
+
+
 @pytest.mark.parametrize(("rate", "population", "capacity"), [
     (0.9999999, 3, 2), (0.9999999, 1000, 999), (1 - 2**-53, 2, 1)])
 def test_a_capacity_that_hardly_any_sample_fits_is_refused(rate, population, capacity):

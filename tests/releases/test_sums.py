@@ -31,6 +31,7 @@ from jaxminimax.gradients import clipping, summation
 from jaxminimax.mechanism import batch_size, overflow_probability
 from jaxminimax.placement import HostData
 from jaxminimax.releases import noisy_sums
+from jaxminimax.releases.reading import sample_of_release
 from jaxminimax.releases.sums import release
 from jaxminimax.types import with_strategy
 
@@ -433,6 +434,32 @@ def test_a_sample_that_does_not_fit_is_nan():
     tail = overflow_probability(q)
     np.testing.assert_allclose(tail, stats.binom.sf(4, N, 0.5), rtol=1e-9)
     assert abs(nan.any(1).mean() - tail) < SIGMAS * math.sqrt(tail * (1 - tail) / count)
+
+
+FILLED = Query(clip=CLIP, noise_multiplier=NOISE, sampling=Poisson(rate=0.1), population=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["vmap", "ghost", "microbatch"])
+@pytest.mark.parametrize("noise", [NOISE, Saddle(0.0, 0.0)], ids=["noise", "none"])
+def test_the_record_that_empty_slots_read_changes_no_bit(strategy, noise):
+    """Whatever it is: it is that of the first slot, which is empty itself as often as others."""
+    described = Repeat(query=dataclasses.replace(FILLED, noise_multiplier=noise), times=1)
+    problem = Problem(with_strategy(ITSELF.operator, strategy))
+    data = Saddle(*jax.random.normal(jax.random.key(5), (2, 40, 3)))
+    draw = jax.jit(lambda key: sample_of_release(key, described, jnp.int32(0)))
+    go = jax.jit(lambda key, rows: release(key, described, jnp.int32(0), problem, origin(data),
+                                           rows))
+    compared = 0
+    for key in split(3, 12):
+        sample = draw(key)
+        if sample.valid[0] or not sample.valid.any():
+            continue
+        for value in (jnp.nan, jnp.inf, 1e30):
+            other = jax.tree.map(lambda a, at=sample.rows[0], x=value: a.at[at].set(x), data)
+            jax.tree.map(np.testing.assert_array_equal, go(key, data), go(key, other))
+            compared += 1
+    assert compared >= 9
 
 
 @pytest.mark.slow
