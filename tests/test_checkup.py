@@ -150,6 +150,7 @@ def started(key, z, data, hyper, algorithm, problem):
     return jmm.sgda.init(z, hyper)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 @pytest.mark.parametrize("function", [run, fit, sweep, tune])
 def test_what_is_wrong_is_named_before_anything_runs(function, name):

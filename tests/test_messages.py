@@ -141,6 +141,7 @@ def silent(caplog, capfd):
     assert not leaked, text[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_records_is_refused_without_a_cell(name, tmp_path, monkeypatch, caplog, capfd):
     monkeypatch.chdir(tmp_path)
@@ -260,6 +261,7 @@ def doors(table):
     yield lambda: files.held_out(12, [*column[:-1], None], 0.5, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "table"), list(frames()),
                          ids=lambda x: x if isinstance(x, str) else "")
 def test_a_table_with_records_for_names_is_told_without_a_cell(what, table, tmp_path, monkeypatch,

@@ -372,7 +372,7 @@ def test_a_statement_tells_what_was_spent():
     assert record["event"].startswith("GaussianDpEvent")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_stated_epsilon_holds_for_a_rule_that_stops_by_what_it_sees():
     """One record, +1 or -1, read in full in every round, and real runs' released states.
 

@@ -17,6 +17,7 @@ from jaxminimax.algorithms import ALGORITHMS, planning
 from jaxminimax.algorithms.planning import Plan
 from jaxminimax.mechanism import CorrelatedSums, TreeSums, sums_for
 from tests.algorithms.test_plan_rates import PLANS
+from tests.helpers.lanes import rest_nightly
 
 TARGET = dict(epsilon=1.0, delta=1e-6)
 NUMBERS = dict(dim=4, bound=2.0, diameter=3.0)
@@ -284,8 +285,8 @@ def measured(algorithm, made, n, mean, c=1.0, runs=20):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sgda", "extragradient", "proximal", "recursive",
-                                  "recursive_sgda", "ftrl"])
+@pytest.mark.parametrize("name", rest_nightly([
+    "extragradient", "recursive", "ftrl", "sgda", "proximal", "recursive_sgda"], 3))
 def test_a_guarantee_holds_where_public_terms_are_larger_than_records(name):
     """Mean gap < guarantee, and that below a quarter of the trivial bound where it can be.
 

@@ -15,6 +15,7 @@ from jaxminimax import Problem, Query, Repeat, Saddle, recursive_inner
 from jaxminimax.algorithms import recursive
 from jaxminimax.mechanism import Resolvent
 from tests.algorithms.test_recursive import GAME, ZERO, K, sample
+from tests.helpers.lanes import rest_nightly
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 M, DATA = 6, sample(jax.random.key(3), 20)  # three parts, and two rows more than they hold
@@ -40,7 +41,8 @@ def hyper_of(inner, rounds=3, numbers=None, **phase):
 INNER = {"sgda": hyper_of(jmm.sgda), "gda": hyper_of(jmm.gda),
          "extragradient": hyper_of(jmm.extragradient, numbers=STEPS),
          "optimistic": hyper_of(jmm.optimistic, numbers=STEPS), "proximal": hyper_of(jmm.proximal)}
-every_inner = pytest.mark.parametrize("name", INNER)
+every_inner = pytest.mark.parametrize("name", rest_nightly(
+    ["extragradient", "proximal", "sgda", "gda", "optimistic"], 2))
 
 
 def quiet(hyper):
@@ -180,7 +182,7 @@ FREE = Problem(operator=still)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sgda", "gda", "extragradient", "optimistic"])
+@pytest.mark.parametrize("name", rest_nightly(["extragradient", "sgda", "gda", "optimistic"], 2))
 def test_every_release_has_the_noise_that_is_charged_and_none_has_that_of_another(name):
     """A problem of zeros: what moves z is noise alone, of deviation 2 * 3 / 6 on each coordinate.
 
@@ -390,7 +392,7 @@ def test_the_error_and_the_step_are_those_of_its_formula(inner):
     assert known.error_and_step(smooth, 0.0, rounds, mu, start)[1] == pytest.approx(cap / smooth)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("inner", [jmm.extragradient, jmm.optimistic])
 def test_a_phase_is_as_near_its_solution_as_the_theorem_says(inner):
     """On a game that turns: the root of the mean square distance, over 60 draws of the noise."""
@@ -419,7 +421,7 @@ def test_a_phase_is_as_near_its_solution_as_the_theorem_says(inner):
     assert 0.1 * error < measured < error
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("inner", [jmm.extragradient, jmm.optimistic])
 def test_a_plan_keeps_its_guarantee(inner):
     """The mean strong gap on the population is below the bound, for phases of two counts."""

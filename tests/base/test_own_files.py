@@ -298,6 +298,7 @@ def test_what_ended_processes_left_is_removed(tmp_path):
         f"exp.2-{0:016}", "exp.2-20241123", "key", "lock", "moments", "promise.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), [
     ("key", ""), ("key", "[]"), ("key", "{}"), ("key", '["threefry2x32", 1]'), ("key", "\xff"),
     ("key", '["threefry2x32", 1, 4294967296]'), ("key", '["threefry2x32", 1.5, 2]'),
@@ -369,7 +370,7 @@ def stored(folder):
     return {x: (folder / x).read_bytes() for x in RESULTS if x.endswith(".json")}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_command_killed_anywhere_ends_with_the_same_numbers(tmp_path, monkeypatch, capsys):
     """The files are copied ahead of every call: what kill -9 would leave there.
 

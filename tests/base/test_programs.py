@@ -22,6 +22,7 @@ from jaxminimax.base import programs
 from jaxminimax.drivers import long_runs, saved_runs
 from jaxminimax.releases import noisy_sums
 from jaxminimax.tables import labels, statistics, unfinished
+from tests.helpers.lanes import rest_nightly
 
 
 def test_shapes_and_rounds_alone_decide():
@@ -167,6 +168,7 @@ def stored_in(folder):
     compilation_cache.reset_cache()
 
 
+@pytest.mark.slow
 def test_no_program_of_a_changed_library_is_found_by_the_unchanged_one(tmp_path):
     plain = means()
     with stored_in(tmp_path):
@@ -177,7 +179,8 @@ def test_no_program_of_a_changed_library_is_found_by_the_unchanged_one(tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [x for x in CHANGES if x != "a number of a label"])
+@pytest.mark.parametrize("name", rest_nightly(
+    [x for x in CHANGES if x != "a number of a label"], 2))
 def test_what_a_changed_library_began_the_unchanged_one_does_not_go_on_with(name, tmp_path):
     """It would state the noise that the earlier releases lack; a label changes no release."""
     def promise():

@@ -257,6 +257,7 @@ def checked(case, count):
     return refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "k"), CASES, ids=lambda x: getattr(x, "__name__", str(x)))
 def test_a_file_with_one_hostile_value_is_read_as_published_or_refused(kind, k, tmp_path):
     assert checked(kind(tmp_path, k), 60) >= 6

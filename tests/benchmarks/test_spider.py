@@ -265,7 +265,7 @@ def test_other_descriptions_and_points_are_refused():
             released(described)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_goes_through_every_driver():
     made = hyper(6, z=(1.0, 2.0))
     full = jmm.run(KEY, START, ROWS, made, spider, PROBLEM)[0]

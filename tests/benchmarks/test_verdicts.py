@@ -67,7 +67,7 @@ def test_cells_are_chosen_by_their_words():
         report.chosen(given("--cell", "adult"), names)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("stops", [1, 3, 4])
 def test_a_stopped_table_ends_with_the_file_that_it_would_have_had(stops, tmp_path, monkeypatch):
     calls = []

@@ -128,6 +128,7 @@ def test_a_certificate_costs_no_more_than_the_dearer_of_both():
     assert "Nothing else reads the records held out, before or after" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_training_that_may_have_read_the_same_rows_is_refused():
     of_all = dataclasses.replace(OTHERS, sizes=(100, 100, 100))
     several = jmm.Sequence(parts=(OTHERS, dataclasses.replace(OTHERS, sizes=(240,)), of_all))

@@ -215,6 +215,7 @@ def marks():
             for name, how in rounds.items()}
 
 
+@pytest.mark.slow
 def test_every_function_of_a_round_counts_and_every_bit_of_their_numbers():
     made = [one[fingerprint.ROUND] for one in marks().values()]
     assert len(set(made)) == len(made)

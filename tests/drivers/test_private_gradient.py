@@ -14,6 +14,7 @@ from jaxminimax import Saddle
 from jaxminimax.base.programs import constants
 from jaxminimax.drivers import point_register, private_gradient
 from jaxminimax.releases import data_flow, point_keys, sums
+from tests.helpers.lanes import rest_nightly
 
 N, DIM = 60, 3
 X = np.random.default_rng(0).normal(size=(N, DIM)).astype(np.float32)
@@ -248,6 +249,7 @@ def test_rows_that_differ_agree_in_a_half_as_often_as_proved():
         assert abs(count - 2**4) < 5 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["older state", "older ticket", "begun anew"])
 def test_a_state_goes_with_its_own_ticket_alone(which):
     private = made()
@@ -369,7 +371,7 @@ def test_one_trace_uses_a_ticket_once():
 @pytest.mark.slow
 @pytest.mark.parametrize("mapped", [(None, None, 0), (None, 0, None), (0, None, None)],
                          ids=["points", "states", "tickets"])
-@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("jitted", rest_nightly([True, False], 1))
 def test_a_vmap_is_refused(mapped, jitted):
     private = made()
     ticket = next(private.tickets(private.init(Z)))
@@ -655,8 +657,8 @@ def test_a_new_process_goes_on_from_the_state_to_the_bit(next_process, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", [
-    described(jmm.Disjoint(batch=10)), described(jmm.Disjoint(batch=10), bands=2)])
+@pytest.mark.parametrize("mechanism", rest_nightly([
+    described(jmm.Disjoint(batch=10), bands=2), described(jmm.Disjoint(batch=10))], 1))
 def test_fixed_samples_go_on_by_a_journal_alone(mechanism, next_process, tmp_path):
     key, path = jmm.noise.secret_key(), tmp_path / "journal"
     private = made(mechanism, key)
@@ -825,7 +827,7 @@ SWITCHES = {"disable_jit": lambda: jax.disable_jit(), "x32": lambda: jax.enable_
             "strict promotion": lambda: jax.numpy_dtype_promotion("strict")}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_a_switch_of_jax_leaves_the_releases_as_they_are(switch, next_process):
     key = jmm.noise.secret_key()

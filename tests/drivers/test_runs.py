@@ -332,7 +332,7 @@ def test_a_schedule_of_optax_is_a_step_and_its_function_alone_is_refused(tmp_pat
         run(schedule)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("switch", [jax.disable_jit, lambda: jax.enable_x64(False),
                                     lambda: jax.numpy_dtype_promotion("strict")],
                          ids=["disable_jit", "x32", "strict promotion"])

@@ -652,6 +652,7 @@ def test_sums_are_those_of_whole_gradients_whatever_no_derivative_comes_back_fro
     assert_close(a, b, 1e-12)
 
 
+@pytest.mark.slow
 def test_uses_behind_a_sort_and_a_live_attack_have_the_sums_of_whole_gradients():
     assert not operators.other_sums().fires
 

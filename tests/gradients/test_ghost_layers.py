@@ -50,7 +50,7 @@ def distance(loss, z, x):
 WIDE = random_models.covering(seed for seed in range(200) if seed % 3 < 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", rest_nightly([*WIDE, 2, 5, 8], 4))
 def test_random_models_are_clipped_as_by_whole_gradients(seed):
     """At magnitudes from 1e-30 to 1e30, every layer against whole gradients in float64.

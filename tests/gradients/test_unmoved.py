@@ -421,7 +421,7 @@ def test_problems_of_the_library_raise_no_alarm(name):
         assert alarms(*case) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_cookbook_raises_no_alarm(monkeypatch):
     """Each of its runs is looked at in place of made; what it reads afterwards are its starts."""
     seen = []

@@ -400,6 +400,7 @@ def test_few_numbers_are_settled_as_many_are():
     assert not np.any(few == _sampler.DOUBT)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # several programs to compile
 @pytest.mark.optimised
 def test_neither_the_compiler_nor_wide_types_change_a_bit():

@@ -192,6 +192,7 @@ def test_a_sample_that_does_not_fit_is_nan_wherever_its_rows_are():
     assert 0 < np.isnan(resident).all(1).sum() < count
 
 
+@pytest.mark.slow
 def test_a_window_has_the_rows_that_count_and_no_others(window):
     """What it reads is what was sent, and fits if nothing of it is another one."""
     stream, at = release_keys.stream(jmm.sgda.mechanism(hyper())), jnp.int32(5)

@@ -187,6 +187,7 @@ def test_more_numbers_than_allowed_are_nan_and_keys_differ():
     assert float(released(placed, z, data, 3.0)) != y[0]
 
 
+@pytest.mark.slow
 def test_a_linear_minimiser_outside_of_the_set_releases_nothing():
     z, data = Saddle(jnp.zeros(2), jnp.full(3, 1 / 3)), records(np.random.default_rng(0), (H,), 1.0)
     far = GAME._replace(support=lambda g: jax.tree.map(lambda x: 100 * x + 100, g))

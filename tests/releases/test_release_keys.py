@@ -147,6 +147,7 @@ def released(mechanism, problem, number=1, data=DATA):
     return jax.jit(lambda data: jmm.release(KEY, mechanism, number, problem, START, data))(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [
     jmm.Full(), jmm.Poisson(rate=0.4),
     jmm.Disjoint(batch=8),

@@ -49,6 +49,7 @@ def test_a_training_has_a_certificate_at_the_same_epsilon(made):
     assert json.loads(json.dumps(found.to_json()))["of"] == "worst_group"
 
 
+@pytest.mark.slow
 def test_it_certifies_the_errors_of_the_scorer(made):
     """Without noise the released numbers are the shares of wrong predictions of the rows apart."""
     rows = table()
@@ -84,7 +85,7 @@ def test_rows_apart_train_nothing():
     assert one.certificate.released != two.certificate.released
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_in_no_group_train_and_are_never_held_out():
     rows, short = table(), schema(group_values=("a",))
     found = training.train(rows, short, epsilon=EPSILON, delta=DELTA, certify=0.2)
@@ -119,7 +120,7 @@ def test_a_training_that_goes_on_has_the_same_rows_apart(tmp_path):
     assert train(rows).certificate.bound < 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_estimator_has_one_too(tmp_path):
     rows = table()
     ledger = jmm.accounting.Ledger(tmp_path / "books.json", epsilon=12.0, delta=1e-3,

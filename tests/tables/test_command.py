@@ -418,6 +418,7 @@ def trained(folder, frame, *words):
     return (folder / "m" / "model.json").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", [None, pytest.param("who", marks=pytest.mark.slow)])
 def test_a_model_is_the_same_to_the_bit_whatever_the_rows_held_out_are(tmp_path, monkeypatch,
                                                                        owner):
@@ -529,6 +530,7 @@ def swapped(column, one, other):
     return column
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "change"), [
     ("a", lambda x: x + np.eye(80)[5]), ("a", lambda x: swapped(x, 5, 6)),
     ("b", lambda x: x + 1e-3 * np.eye(80)[5]), ("y", lambda x: np.abs(x - np.eye(80)[5])),

@@ -221,7 +221,7 @@ def test_scores_are_those_of_scikit_learn():
                         rel_tol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @both
 def test_the_command_trains_and_predicts(schema, tmp_path, capsys):
     made(600).to_csv(tmp_path / "t.csv", index=False)

@@ -142,6 +142,7 @@ def check_of(ledger, tmp_path):
     assert main.main(words) == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", rest_slow(["rows", "auc", "fair", "worst group", "check"]))
 def test_a_ledger_that_adds_deltas_charges_that_of_the_run(name, tmp_path, monkeypatch):
     """And no tenth of its own; a delta that is larger than all of it is refused."""
