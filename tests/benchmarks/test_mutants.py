@@ -11,7 +11,7 @@ from benchmarks.privacy.mutants import grids
 # tests noise, clips and charges of every kind of release; every night all bugs are planted
 BUGS = {getattr(mutant.detector, "func", mutant.detector): mutant
         for mutant in reversed(mutants.MUTANTS)}
-# a seventh of the detectors with every change, and the one that rests on the last bits of a sum that
+# a seventh of the detectors with every change, and that which rests on the last bits of a sum that
 # is computed twice, with noise and without it; all of them every night
 every_detector = pytest.mark.parametrize("mutant", [
     pytest.param(mutant, id=mutant.name, marks=pytest.mark.nightly
