@@ -22,6 +22,7 @@ import contextlib
 import os
 import pathlib
 import threading
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,6 +66,7 @@ class Register:
         self._marks = dict[str, str]()  # by their names
         self.closed, self.begun, self._file = False, False, -1
         self._lock, self._held = threading.Lock(), contextlib.ExitStack()
+        self._process = os.getpid()
         if path is not None:
             with contextlib.ExitStack() as held:  # closed, unless all is well
                 self._open(pathlib.Path(path), held)
@@ -106,13 +108,29 @@ class Register:
         """Says if a process that goes on learns of these points."""
         return self._file >= 0
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Waits for other threads, and refuses a process that was forked off.
+
+        Such a process has a copy of what was noted, and nobody learns of what it adds.
+
+        Raises:
+          RuntimeError: in another process than the one that made it.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError("This private_gradient is that of the process that made it, and not "
+                               "of one that was forked off: make another one there, with a key of "
+                               "its own by secret_key().")
+        with self._lock:
+            yield
+
     def bind(self, name: str, mark: str, what: str) -> None:
         """Notes a mark, or refuses another one than before.
 
         Raises:
           ValueError: naming what is another one.
         """
-        with self._lock:
+        with self._alone():
             if name not in self._marks:
                 self._marks[name] = mark
                 self._write(f"{name} {mark}")
@@ -127,7 +145,7 @@ class Register:
         Raises:
           RuntimeError: for one that was handed out before, or after the end.
         """
-        with self._lock:
+        with self._alone():
             if self.closed:
                 raise RuntimeError("This private_gradient is closed: make another one, with a key "
                                    "of its own.")
@@ -153,7 +171,7 @@ class Register:
         if number == 2**32 - 1:
             return np.bool_(False)
         own = f"{high:08x}{low:08x}", self.limits.machine
-        with self._lock:
+        with self._alone():
             before = self.points.get(number)
             if before == own:
                 return np.bool_(True)  # the same release once more
@@ -175,7 +193,7 @@ class Register:
 
     def close(self) -> None:
         """Ends the run: no number is handed out or admitted any more."""
-        with self._lock:
+        with self._alone():
             self.closed = True
             self._held.close()
 
