@@ -8,7 +8,11 @@ larger rate, see `size_law`. (One float32 uniform would leave an error near 1e-7
 A sample that does not fit its slots is drawn again, until one fits. So slots need not be many more
 than the expected records: what is charged is the same (`size_law`), no release is lost, and every
 record is drawn with a probability between q (1 - s) and q, where s is the probability that the
-slots do not hold a sample with it. Unless a capacity is given, s is at most 1/1000.
+slots do not hold a sample with it. Unless a capacity is given, s is at most `again`.
+
+With p_0 the probability that the other records fill the slots, given that a sample fits, a record
+is drawn with probability r = q (1 - p_0), and a sample has n r records on average. Where `again` is
+above 1/1000 sums are divided by n r, so that the mean of a release is that of all records.
 """
 
 import functools
@@ -33,22 +37,27 @@ __all__ = ["Poisson"]
 
 _SIZE, _AGAIN = 0x73697A65, 0x6761696E  # what a sample's key is folded with
 _HARDLY = 0.9  # s, at most: or draws would take long, and hardly follow the rate
-_AGAIN_AT_MOST = 1e-3  # s, where no capacity is given: a matter of time, and of a step's length
+_MOST_ENUMERATED = 4096  # slots whose law is computed one by one, in 50 ms
+_SELDOM = 1e-3  # s, unless stated: so little that sums are divided by q n
 
 
 @types.pytree_dataclass
 class Poisson(Sampling):
     """Every record takes part independently with probability `rate`, anew in every release.
 
-    Both fields are static: the thresholds of the sampler are computed from `rate` with exact
-    integer arithmetic on the host, and `capacity` is a shape.
+    All fields are static: the thresholds of the sampler are computed from `rate` with exact integer
+    arithmetic on the host, `capacity` is a shape, and `again` decides one.
 
     Attributes:
       rate: q in (0, 1].
       capacity: most records that a release can hold, at least the expected number. Larger samples
         are drawn again, which costs no privacy (`size_law`), but records are drawn less often than
         at that rate: by a part s, which statements say. None: a little more than the expected
-        number, s is at most 1/1000.
+        number, so that s is at most `again`.
+      again: s, in (0, 1/2], where no capacity is given. More of it saves slots, which cost as much
+        time as records, in small samples of large models: for 16 expected records 31 slots are 22
+        at 0.1. The charge is that of `rate`, and records are drawn less often by a part `not_drawn`
+        of about s / 3; a rate that is as much larger makes up for it, at its charge.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
@@ -59,6 +68,7 @@ class Poisson(Sampling):
 
     rate: float = jax.tree.static()
     capacity: int | None = jax.tree.static(default=None)
+    again: float = jax.tree.static(default=_SELDOM)
 
     choices = {  # noqa: RUF012
         "poisson": Choice(lambda batch, records: Poisson(rate=batch / records), batch=float)}
@@ -73,8 +83,13 @@ class Poisson(Sampling):
         checks.scalars(rate=self.rate)
         checks.number("rate", self.rate, low=0.0, high=math.nextafter(1.0, 2.0))
         checks.number("rate * population", self.rate * population, low=1e-6)
+        checks.scalars(again=self.again)
+        checks.number("again", self.again, low=0.0, high=math.nextafter(0.5, 1.0))
         if self.capacity is not None:
             checks.count("capacity", self.capacity)
+            if self.again != _SELDOM:
+                raise ValueError(f"capacity={self.capacity} sets the slots, and again={self.again} "
+                                 "does too: give one of them.")
             if self.capacity < math.floor(self.rate * population):
                 raise ValueError(
                     f"capacity must be at least the expected {self.rate * population:.6g} records "
@@ -87,12 +102,13 @@ class Poisson(Sampling):
                     "None, or give room for a few standard deviations.")
 
     def batch_size(self, population: int) -> float:
-        """The expected size, q n."""
-        return self.rate * population
+        """The expected size: n r where `again` is above 1/1000, and otherwise about that, q n."""
+        drawn = 1 - self.not_drawn(population) if self.again > _SELDOM else 1.0
+        return self.rate * drawn * population
 
     def _room(self, population: int) -> tuple[Room, int]:
         """The slots, and the most records of a sample."""
-        return _slots(float(self.rate), int(population), self.capacity)
+        return _slots(float(self.rate), int(population), self.capacity, float(self.again))
 
     def rows_read(self, population: int) -> int:
         """Slots: the capacity, and spare ones for rows that are drawn twice."""
@@ -111,24 +127,34 @@ class Poisson(Sampling):
 
     def drawn_less(self, population: int) -> float:
         """The part s: every record is drawn with a probability between q (1 - s) and q."""
-        return _seldom(float(self.rate), int(population), self.capacity)
+        return _seldom(float(self.rate), int(population), self.capacity, float(self.again))
 
     def shortfall(self, population: int) -> float:
-        """P[the other records fill the slots, and the record is not drawn], given that all fit.
+        """The part p_0 by which the mean of a release falls short, 0 where it is divided by n r."""
+        return 0.0 if self.again > _SELDOM else self.not_drawn(population)
+
+    def not_drawn(self, population: int) -> float:
+        """p_0 = P[the others fill the slots, and the record is not drawn], given that all fit.
 
         It is (1 - q) E b(c) / E C(c), b the probabilities of the others' number, C the distribution
         function of a sample's size, c the slots with a row of their own: P[a record is drawn | all
-        fit] is q (1 - that). Slots without one are no more than a Poisson variable, and b falls
-        from its mode on, so this is a bound where there are any, and exact where there are none.
+        fit] is q (1 - that). Of more than 4,096 slots the law of c is bounded: slots without a row
+        of their own are no more than a Poisson variable, and b falls from its mode on.
         """
         rate, (room, most), law = float(self.rate), self._room(population), scipy.stats.binom
         if rate == 1:
             return 0.0
-        chance, fits = _own_slots(room, most, population)
-        # nothing of the tail beyond the listed slots is larger than b at its mode
-        mode = min(population - 1, math.floor(population * rate))
-        alone = law.pmf(np.maximum(fits, mode), population - 1, rate)
-        rest = max(1 - float(np.sum(chance)), 0.0) * law.pmf(mode, population - 1, rate)
+        if room.shuffled or room.slots <= _MOST_ENUMERATED:
+            chance = _new_slots(room, population)
+            fits, rest = np.minimum(most, np.arange(room.slots + 1)), 0.0
+            alone = law.pmf(fits, population - 1, rate)
+        else:
+            lost, chance = _lost(distinct.lost(room.slots, population), room.slots)
+            fits = np.minimum(most, room.slots - lost)
+            # nothing of the tail beyond the listed slots is larger than b at its mode
+            mode = min(population - 1, math.floor(population * rate))
+            alone = law.pmf(np.maximum(fits, mode), population - 1, rate)
+            rest = max(1 - float(np.sum(chance)), 0.0) * law.pmf(mode, population - 1, rate)
         return float((1 - rate) * (chance @ alone + rest)
                      / (chance @ law.cdf(fits, population, rate)))
 
@@ -150,9 +176,9 @@ class Poisson(Sampling):
 
     def summary(self, times: int, population: int) -> str:
         """States the expected size, the capacity, and how much less often records are drawn."""
-        less = self.drawn_less(population)
+        less, most = self.drawn_less(population), self._room(population)[1]
         return (f"Poisson samples at rate {self.rate:.6g} of {population} records (expected batch "
-                f"{self.rate * population:.6g}; samples beyond {self._room(population)[1]} are "
+                f"{self.batch_size(population):.6g}; samples beyond {most} are "
                 f"drawn again, for which the rate is lower by a part {less:.2g} at most)")
 
     def assumed(self) -> tuple[str, ...]:
@@ -164,7 +190,14 @@ class Poisson(Sampling):
 
         Rows beyond the group are dropped, which leaves a Poisson sample of the group: population
         and capacity are the largest group's for all.
+
+        Raises:
+          ValueError: for another `again` than the default, as a group's sums are divided by q n.
         """
+        if self.again != _SELDOM:
+            raise ValueError(f"again = {self.again} is not for samples of a group: leave it at "
+                             f"{_SELDOM}.")
+
         def one(keys: SampleKeys, sizes: tuple[int, ...], group: jax.Array) -> Sample:
             size = jnp.asarray(sizes, jnp.int32)[group]
             sample = self.draw(keys, jnp.int32(0), max(sizes))
@@ -184,12 +217,13 @@ class Poisson(Sampling):
         - 1), so b is q (1 - q) P[Bin(n - 2, q) < c] / P[Bin(n, q) <= c]. That quotient is above 1
         for c > (1 - q) (n - 1) only, which is beyond samples that may take a row twice.
         """
-        # n q (1 - q) C^2 / m^2 = (1 - q) C^2 / m, as m = q n
+        # n q (1 - q) C^2 / m^2 = (1 - q) (q n / m) C^2 / m
         rate, law = concrete(self.rate), scipy.stats.binom
         most = self._room(population)[1]
+        alone = (1 - rate) * (rate * population / self.batch_size(population))
         if most >= population or most <= (1 - rate) * (population - 1):
-            return 1 - rate
-        return float((1 - rate) * law.cdf(most - 1, population - 2, rate)
+            return alone
+        return float(alone * law.cdf(most - 1, population - 2, rate)
                      / law.cdf(most, population, rate))
 
     def worst_case(self, population: int) -> WorstCase:
@@ -201,7 +235,8 @@ class Poisson(Sampling):
 
 
 @functools.lru_cache(maxsize=256)
-def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, int]:
+def _slots(rate: float, population: int, capacity: int | None,
+           again: float) -> tuple[Room, int]:
     """The slots, and the most records of a sample."""
     if rate == 1:
         return Room(population, True), population
@@ -211,10 +246,10 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
     mean = rate * population
     sizes = np.arange(1, int(mean + 20 * math.sqrt(mean)) + 40)
     # P[Binomial(n - 1, q) >= size]: the others leave a record no room
-    seldom = scipy.special.bdtrc(sizes - 1, population - 1, rate) <= _AGAIN_AT_MOST
+    seldom = scipy.special.bdtrc(sizes - 1, population - 1, rate) <= again
     most = min(population, int(sizes[np.argmax(seldom)]))
     room = distinct.room(most, population, lambda slots: _short(
-        rate, population, slots, distinct.lost(slots, population), slots), _AGAIN_AT_MOST)
+        rate, population, slots, distinct.lost(slots, population), slots), again)
     # sums add the rows beyond the last whole block apart, which costs more than a few further slots
     full_blocks = -(-room.slots // BLOCK) * BLOCK
     if not room.shuffled and full_blocks <= 1.05 * room.slots and full_blocks < population:
@@ -223,10 +258,10 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
 
 
 @functools.lru_cache(maxsize=256)
-def _seldom(rate: float, population: int, capacity: int | None) -> float:
+def _seldom(rate: float, population: int, capacity: int | None, again: float) -> float:
     """The probability that a sample with a given record does not fit, at least any sample's."""
     # with the record among them: one more than the others must fit
-    room, most = _slots(rate, population, capacity)
+    room, most = _slots(rate, population, capacity, again)
     mean = 0.0 if room.shuffled else distinct.lost(room.slots, population)
     return _short(rate, population, most, mean, room.slots)
 
@@ -262,11 +297,17 @@ def _lost(mean: float, slots: int) -> tuple[np.ndarray, np.ndarray]:
                   else (lost == 0).astype(float))
 
 
-def _own_slots(room: Room, most: int, population: int) -> tuple[np.ndarray, np.ndarray]:
-    """The law of how many records fit, at least: probabilities and numbers."""
-    mean = 0.0 if room.shuffled else distinct.lost(room.slots, population)
-    lost, chance = _lost(mean, room.slots)
-    return chance, np.minimum(most, room.slots - lost)
+@functools.lru_cache(maxsize=64)
+def _new_slots(room: Room, population: int) -> np.ndarray:
+    """The law of the number of slots with a row of their own, `[slots + 1]`."""
+    if room.shuffled:
+        return np.eye(room.slots + 1)[room.slots]
+    law, numbers = np.eye(room.slots + 1)[0], np.arange(room.slots + 1)
+    # a slot has a row with probability 1 - (2^32 mod n) / 2^32, and it is new as often as of n
+    new = (1 - 2**32 % population / 2**32) * (1 - numbers / population)
+    for _ in range(room.slots):
+        law = law * (1 - new) + np.append(0.0, (law * new)[:-1])
+    return law
 
 
 def drawn_size(key: jax.Array, rate: float, population: int, most: int) -> jax.Array:

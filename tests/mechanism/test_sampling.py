@@ -1,5 +1,6 @@
 """Samples follow the described law: in distribution, in every digit, and where they are cut."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -289,7 +290,7 @@ def test_the_slots_of_the_others_tell_nothing_about_a_record(sampling_, whole, b
     """
     if not whole:  # slots, some with equal rows
         room = distinct.Room(40, False)
-        bug.setattr(poisson, "_slots", lambda rate, n, capacity: (room, n))
+        bug.setattr(poisson, "_slots", lambda rate, n, capacity, again: (room, n))
         bug.setattr(distinct, "room_for", lambda size, n: room)
     q = Query(clip=Saddle(1.0, 1.0), sampling=sampling_, population=6)
     sample = samples(q, 40_000)
@@ -370,7 +371,7 @@ def test_samples_that_fit_follow_the_product_law_given_their_size():
 @pytest.mark.slow
 def test_rows_that_are_drawn_several_times_count_once(bug):
     """Forty slots have rows of six."""
-    bug.setattr(poisson, "_slots", lambda rate, n, capacity: (distinct.Room(40, False), n))
+    bug.setattr(poisson, "_slots", lambda rate, n, capacity, again: (distinct.Room(40, False), n))
     assert subset_p(query(0.3, 6), 40_000) > 1e-3
 
 
@@ -589,6 +590,49 @@ def test_slots_fill_whole_blocks_of_a_sum_where_few_more_do(batch, blocks, bug):
     assert slots == (fewest if blocks is None else 128 * blocks)
     poisson._slots.cache_clear()
     poisson._seldom.cache_clear()
+
+
+AGAIN = dataclasses.replace(query(0.2, 40), sampling=Poisson(rate=0.2, again=0.3))
+
+
+@pytest.mark.parametrize(("again", "slots", "less"), [
+    (1e-3, 31, 0.0003), (0.05, 24, 0.0147), (0.1, 22, 0.0329), (0.3, 19, 0.0861)])
+def test_another_draw_more_often_saves_slots_at_the_same_charge(again, slots, less):
+    how, usual = (Poisson(rate=16 / 60_000, again=x) for x in (again, 1e-3))
+    assert how.rows_read(60_000) == slots
+    assert how.not_drawn(60_000) == pytest.approx(less, rel=5e-3, abs=1e-5)
+    assert 0.5 * again < how.drawn_less(60_000) <= again
+    (ours, _), (rates, _) = (x.charge(100, 1.0, 60_000).losses[0] for x in (how, usual))
+    assert ours.rate == pytest.approx(rates.rate, rel=1e-12) == pytest.approx(16 / 60_000)
+
+
+@pytest.mark.slow
+def test_records_of_samples_that_are_drawn_again_are_seldomer_and_the_mean_is_right():
+    count, n, how = 40_000, 40, AGAIN.sampling
+    inside = members(samples(AGAIN, count), n)
+    drawn = 0.2 * (1 - how.not_drawn(n))
+    assert sigmas(inside.sum(0), count, drawn).max() < SIGMAS
+    # a release of ones without noise: each is their mean in expectation, where that of q n is not
+    sizes = inside.sum(1)
+    deviation = sizes.std() / math.sqrt(count)
+    assert abs(sizes.mean() - how.batch_size(n)) < SIGMAS * deviation
+    assert abs(sizes.mean() - 0.2 * n) > 2 * SIGMAS * deviation
+    assert subset_p(dataclasses.replace(query(0.4, 6), sampling=Poisson(rate=0.4, again=0.5)),
+                    40_000) > 1e-3
+
+
+@pytest.mark.parametrize(("how", "message"), [
+    (dict(again=0.0), "again must lie in"), (dict(again=0.6), "again must lie in"),
+    (dict(again=math.nan), "again must lie in"),
+    (dict(again=0.1, capacity=20), "give one of them")])
+def test_another_draw_that_is_none_or_said_twice_is_refused(how, message):
+    with pytest.raises(ValueError, match=message):
+        Poisson(rate=0.2, **how).check(40)
+
+
+def test_samples_of_a_group_are_drawn_again_as_seldom_as_usual():
+    with pytest.raises(ValueError, match=r"again = 0\.1 is not for samples"):
+        Poisson(rate=0.2, again=0.1).in_groups()
 
 
 @pytest.mark.parametrize(("rate", "population", "capacity"), [

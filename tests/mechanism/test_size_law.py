@@ -274,7 +274,7 @@ def test_every_row_is_drawn_with_replacement_at_the_charged_rate_or_below():
 @pytest.mark.parametrize(("rate", "population"), [(0.3, 16), (256 / 60_000, 60_000)])
 def test_sizes_are_those_of_numbers_of_160_bits(rate, population):
     """The largest number below a threshold counts, the threshold itself does not."""
-    most = poisson._slots(rate, population, None)[1]
+    most = poisson._slots(rate, population, None, 1e-3)[1]
     first, table = size_law.limits(rate, population, most)
 
     @jax.jit
