@@ -208,7 +208,9 @@ def low_variance_gap(*, weak: float, bound: float, deviation: float) -> float:
     sampling and noise, its mean over these: f = w v with w = 1 or -1 by a coin, v = 0 has the usual
     weak gap 0, the strong gap 1, and no variance given the coin. Printed is L tau: both players
     have a slope of L. Stability gives tau <= (n / 2)^(1/2) gamma (Efron and Stein), which says
-    nothing at the stability D n^(-1/2) of the best weak gaps.
+    nothing at the stability D n^(-1/2) of the best weak gaps. It says something for `gda` where no
+    smoothness is known, in n^2 rounds: 1.20 and 0.40 at n = 10^3 and 10^4, for modulus 1/2, L = 1,
+    d = 10, epsilon = 1 and two unit balls, where any point has 2.83.
 
     Args:
       weak: mean over the coins of the weak gap given them; stability bounds that one.

@@ -251,6 +251,20 @@ def test_a_weak_gap_given_the_coins_becomes_a_strong_one_by_the_outputs_variance
     assert bounds.low_variance_gap(weak=0.4, bound=1.0, deviation=0.0) == 0.4
 
 
+@pytest.mark.parametrize(("n", "value"), [(1000, 1.20), (10_000, 0.402)])
+def test_the_outputs_variance_says_something_of_descent_ascent_in_n_squared_rounds(n, value):
+    """Full batches of a game of modulus 1/2 that is not known to be smooth; any point has 2.83."""
+    rounds = n**2
+    release = 2 * math.sqrt(rounds) / (n * 0.2367)  # the noise of epsilon 1 and delta 1e-6
+    moved = bounds.gda_stability(population=n, modulus=0.5, bound=1.0, rounds=rounds)
+    own = bounds.gda_empirical_gap(modulus=0.5, bound_w=0.5**0.5, bound_v=0.5**0.5, dim_w=5,
+                                   dim_v=5, radius_w=1.0, radius_v=1.0, deviation=release,
+                                   rounds=rounds)
+    weak = bounds.weak_gap(empirical=own, stability=moved, bound=1.0)
+    assert bounds.low_variance_gap(weak=weak, bound=1.0, deviation=math.sqrt(n / 2) * moved) == (
+        pytest.approx(value, rel=0.01))
+
+
 def test_norms_of_noise_and_reads_of_a_record_stay_below_their_likely_bounds():
     norms = np.linalg.norm(0.3 * RNG.normal(size=(2000, 2 * 30, 5)), axis=2).sum(1)
     likely = bounds.extragradient_noise(dim=5, deviation=0.3, rounds=30, failure=0.05)
