@@ -399,7 +399,7 @@ def composed(losses: Sequence[Callable[[PyTree, PyTree], jax.Array]], *, domain:
         ...     [lambda w, x: jnp.tanh(x) * w[0], lambda w, x: -w[0]],
         ...     domain=Saddle(jmm.problems.ball(1.0), jmm.problems.simplex()), loss_bound=1.0,
         ...     slope=1.0, curvature=0.0)
-        >>> round(pair.bound, 3), round(pair.smooth, 3), pair.diameter
+        >>> round(pair.bound, 3), round(pair.smooth, 3), round(pair.diameter, 3)
         (1.732, 1.414, 2.449)
     """
     count = len(losses)
