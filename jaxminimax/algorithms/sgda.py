@@ -270,7 +270,9 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
         c = max{8 kappa^2 sqrt((L + L^2/rho) / mu), 4 sqrt(2) kappa^2},  kappa = L / rho.
 
     The caps are conditions of the proof that the printed schedules break in the first rounds
-    (uncapped they overflow on a quadratic).
+    (uncapped they overflow on a quadratic). Its third one, step_w <= step_v / c, holds from round 2
+    c L / mu on; with it from the first round, by the cap 1 / (c L) on step_w, the bound is a
+    number, `bounds.pl_empirical_gap` of `benchmarks.published`, and w moves slowly.
 
     Args:
       pl: mu, the PL constant of the primal function.

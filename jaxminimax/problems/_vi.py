@@ -11,7 +11,7 @@ Sets have a projection, a linear minimiser and a diameter.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,10 +22,10 @@ from jax.custom_derivatives import SymbolicZero
 
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
-from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 
-__all__ = ["Bounded", "Set", "affine", "ball", "bounded_glm", "box", "product", "sanitise",
-           "simplex", "variational_inequality"]
+__all__ = ["Bounded", "Set", "affine", "ball", "bounded_glm", "box", "composed", "product",
+           "sanitise", "simplex", "variational_inequality"]
 
 # --- sets ---
 
@@ -357,3 +357,84 @@ def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope:
     domain = ball(radius)
     return Bounded(variational_inequality(operator, domain), slope * feature_bound,
                    curvature * feature_bound**2, domain.diameter)
+
+
+def composed(losses: Sequence[Callable[[PyTree, PyTree], jax.Array]], *, domain: Saddle,
+             loss_bound: float, slope: float, curvature: float,
+             conjugate: Callable[[jax.Array], jax.Array] | None = None,
+             furthest: Callable[[jax.Array], jax.Array] | None = None) -> Bounded:
+    """A convex function of mean losses as a saddle problem, such as their largest one.
+
+        min over w in W of Phi(E phi_1(w; x), ..., E phi_m(w; x))
+            = min over w in W, max over v in V, of E sum_j v_j phi_j(w; x) - Phi*(v),
+
+    for convex losses phi_j and Phi(p) = max over v in V of <v, p> - Phi*(v), which is convex, and
+    nondecreasing as V has no negative coordinates. Without Phi* and with V the simplex, Phi is the
+    largest mean. Phi* reads no data: its gradient is a public term, without clip, noise and charge.
+
+    With R_1 the largest sum of a v in V, |phi_j| <= B, and phi_j G-Lipschitz with an H-Lipschitz
+    gradient, a record's operator has M^2 = (R_1 G)^2 + m B^2 and L = (R_1 H + (R_1^2 H^2 + 4 m
+    G^2)^(1/2)) / 2. *Proof.* grad_w = J^T v has norm R_1 G at most, and moves by at most R_1 H
+    ||dw|| + m^(1/2) G ||dv||; the losses move by at most m^(1/2) G ||dw||. L is the norm of the
+    matrix of these three. QED.
+
+    Source: Boob and Guzman, arXiv:2104.02988, section 2.1. Departures: v stands for their A y + b,
+    and may not be negative, without which a sum of convex losses need not be convex.
+
+    Args:
+      losses: phi_1, ..., phi_m, functions `(w, record) -> []`, convex in w on W for records of any
+        content; the code does not check this, nor their constants. `sanitise` records inside.
+      domain: W and V, two `Set`s; V of arrays `[m]`.
+      loss_bound: B.
+      slope: G.
+      curvature: H; 0 for linear losses.
+      conjugate: Phi*, `v -> []`, convex; None for 0.
+      furthest: `p -> argmax_{v in V} <v, p> - Phi*(v)`, for gaps; None if unknown.
+
+    Raises:
+      ValueError: without losses, for a V with negative coordinates, or constants out of range.
+
+    Examples:
+        >>> pair = jmm.problems.composed(
+        ...     [lambda w, x: jnp.tanh(x) * w[0], lambda w, x: -w[0]],
+        ...     domain=Saddle(jmm.problems.ball(1.0), jmm.problems.simplex()), loss_bound=1.0,
+        ...     slope=1.0, curvature=0.0)
+        >>> round(pair.bound, 3), round(pair.smooth, 3), round(pair.diameter, 3)
+        (1.732, 1.414, 2.449)
+    """
+    count = len(losses)
+    if not count:
+        raise ValueError("losses must hold one function or more, got none.")
+    checks.positive(loss_bound=loss_bound, slope=slope)
+    checks.number("curvature", curvature, low=0.0, closed=True)
+    least = np.array([domain.v.support(e)[j] for j, e in enumerate(jnp.eye(count))])
+    if not np.all(least >= 0):
+        raise ValueError(f"domain.v must have no negative coordinates, got {least.min():g}: the "
+                         "weighted sum of convex losses would not be convex.")
+    total = float(jnp.sum(domain.v.support(-jnp.ones(count))))
+
+    def values(w: PyTree, record: PyTree) -> jax.Array:
+        return jnp.stack([phi(w, record) for phi in losses])
+
+    def loss(w: PyTree, v: jax.Array, record: PyTree) -> jax.Array:
+        return shaped("the weights of losses", v, (count,)) @ values(w, record)
+
+    def value(z: Saddle, data: PyTree) -> jax.Array:
+        return mean_of(loss)(z, data) - (0 if conjugate is None else conjugate(z.v))
+
+    def public(z: Saddle) -> Saddle:
+        assert conjugate is not None
+        return Saddle(jax.tree.map(jnp.zeros_like, z.w), jax.grad(conjugate)(z.v))
+
+    def best_v(w: PyTree, data: PyTree) -> jax.Array:
+        assert furthest is not None
+        return furthest(jnp.mean(jax.vmap(values, (None, 0))(w, data), 0))
+
+    both = product(domain.w, domain.v)
+    turned, across = total * curvature, 2 * math.sqrt(count) * slope
+    return Bounded(
+        Problem(operator=saddle_operator(loss), public=None if conjugate is None else public,
+                project=both.project, support=both.support, value=value,
+                best_response=Saddle(None, None if furthest is None else best_v)),
+        math.hypot(total * slope, math.sqrt(count) * loss_bound),
+        (turned + math.hypot(turned, across)) / 2, both.diameter)

@@ -7,12 +7,13 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxminimax as jmm
 from benchmarks.auc import runs as auc_runs
 from benchmarks.privacy import audit as benchmark
-from jaxminimax import algorithms
+from jaxminimax import Saddle, algorithms
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.mechanism import composed
@@ -151,6 +152,27 @@ def test_public_terms_alone_decide_where_a_run_goes(name):
     assert after < (0.9 if name == "recursive_inner" else 0.6) * before
     assert jax.tree.leaves(quiet_run(name, jmm.Problem(still))[1])[0] == pytest.approx(
         jax.tree.leaves(start)[0])
+
+
+@pytest.mark.slow
+@every_algorithm
+def test_the_conjugate_of_a_composed_problem_decides_where_weights_go(name):
+    """Losses say nothing, and Phi* is least beyond one end of V or the other."""
+    def end(least):
+        problem = jmm.problems.composed(
+            [lambda w, record: 0 * jnp.sum(w)] * 2, loss_bound=1.0, slope=1.0, curvature=0.0,
+            domain=Saddle(jmm.problems.ball(1.0),
+                          jmm.problems.box(np.zeros(2), np.full(2, 0.08))),
+            conjugate=lambda v: jnp.sum((v - least) ** 2) / 2)
+        return quiet_run(name, problem.problem._replace(value=never))[1].v
+
+    if name in OF_GROUPS:
+        with pytest.raises(TypeError, match="must be a GroupProblem"):
+            end(1.0)
+        return
+    high, low = end(1.0), end(-1.0)
+    assert float(jnp.min(high - low)) > 0.01
+    assert float(jnp.max(high)) <= 0.08 + 1e-6
 
 
 @pytest.mark.slow

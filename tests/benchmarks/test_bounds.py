@@ -1,12 +1,18 @@
 """Bounds hold where they can be computed otherwise, and are met where they are tight."""
 
+import dataclasses
 import math
+import pathlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxminimax as jmm
 from benchmarks.published import bounds
 from benchmarks.utility import stability
+from jaxminimax import Saddle
 
 RNG = np.random.default_rng(0)
 
@@ -245,6 +251,20 @@ def test_a_weak_gap_given_the_coins_becomes_a_strong_one_by_the_outputs_variance
     assert bounds.low_variance_gap(weak=0.4, bound=1.0, deviation=0.0) == 0.4
 
 
+@pytest.mark.parametrize(("n", "value"), [(1000, 1.20), (10_000, 0.402)])
+def test_the_outputs_variance_says_something_of_descent_ascent_in_n_squared_rounds(n, value):
+    """Full batches of a game of modulus 1/2 that is not known to be smooth; any point has 2.83."""
+    rounds = n**2
+    release = 2 * math.sqrt(rounds) / (n * 0.2367)  # the noise of epsilon 1 and delta 1e-6
+    moved = bounds.gda_stability(population=n, modulus=0.5, bound=1.0, rounds=rounds)
+    own = bounds.gda_empirical_gap(modulus=0.5, bound_w=0.5**0.5, bound_v=0.5**0.5, dim_w=5,
+                                   dim_v=5, radius_w=1.0, radius_v=1.0, deviation=release,
+                                   rounds=rounds)
+    weak = bounds.weak_gap(empirical=own, stability=moved, bound=1.0)
+    assert bounds.low_variance_gap(weak=weak, bound=1.0, deviation=math.sqrt(n / 2) * moved) == (
+        pytest.approx(value, rel=0.01))
+
+
 def test_norms_of_noise_and_reads_of_a_record_stay_below_their_likely_bounds():
     norms = np.linalg.norm(0.3 * RNG.normal(size=(2000, 2 * 30, 5)), axis=2).sum(1)
     likely = bounds.extragradient_noise(dim=5, deviation=0.3, rounds=30, failure=0.05)
@@ -269,3 +289,204 @@ def test_formulas_of_plans_are_handed_on():
 
     assert all(getattr(bounds, name) is getattr(own, name) for name in (
         "WeightedDescent", "average_gap", "bandit_regret", "descent_stability", "weak_gap"))
+
+
+# --- Polyak-Lojasiewicz in w, strongly concave in v ---
+
+PL_ROUNDS = 1200
+
+
+def pl_steps(pl, smooth, modulus, rounds=PL_ROUNDS):
+    """Theorem 3's steps, with the cap on those of w that keeps their ratio from the first round."""
+    t = np.arange(1.0, rounds + 1)
+    kappa, curved = smooth / modulus, smooth + smooth**2 / modulus
+    c = max(8 * kappa**2 * math.sqrt(curved / pl), 4 * math.sqrt(2) * kappa**2)
+    return (np.minimum(2 / (pl * t), 1 / (smooth * c)),
+            np.minimum(2 * c / (pl * t ** (2 / 3)), 1 / smooth))
+
+
+def pl_runs(steps, slope_w, slope_v, start, limit, noise, seeds=400):
+    """Descent-ascent over w in R and |v| <= limit; w_t of all runs, `[T + 1, seeds]`."""
+    rng = np.random.default_rng(1)
+    w, v = (np.full(seeds, x) for x in start)
+    seen = [w]
+    for s, r in zip(*steps, strict=True):
+        g = slope_w(w, v) + noise * rng.normal(size=seeds)
+        h = slope_v(w, v) + noise * rng.normal(size=seeds)
+        w, v = w - s * g, np.clip(v + r * h, -limit, limit)
+        seen.append(w)
+    return np.stack(seen)
+
+
+@pytest.mark.parametrize("limit", [0.2, 50.0])
+@pytest.mark.parametrize(("waves", "pl", "coupling"), [(0.0, 2.0, 1.0), (0.0, 2.0, 0.1),
+                                                       (3.0, 1 / 32, 0.3)])
+def test_runs_of_a_pl_game_keep_the_bound_on_the_primal_risk(waves, pl, coupling, limit):
+    """f = w^2 + waves sin(w)^2 + c w v - v^2 / 2, not convex with waves; its saddle point is 0.
+
+    At the smaller limit the best response lies on the boundary of V for most w.
+    """
+    def primal(w):
+        best = np.clip(coupling * w, -limit, limit)
+        return w**2 + waves * np.sin(w) ** 2 + coupling * w * best - best**2 / 2
+
+    smooth = float(np.linalg.norm([[2 + 2 * waves, coupling], [coupling, -1.0]], 2))
+    steps = pl_steps(pl, smooth, 1.0)
+    start = (1.5, limit)
+    runs = pl_runs(steps, lambda w, v: 2 * w + waves * np.sin(2 * w) + coupling * v,
+                   lambda w, v: coupling * w - v, start, limit, noise=0.3)
+    found = primal(runs).mean(1)
+    known = dict(smooth=smooth, pl=pl, modulus=1.0, variance_w=0.09, variance_v=0.09,
+                 start=float(primal(np.array(1.5))),
+                 diameter_v=abs(limit - np.clip(coupling * 1.5, -limit, limit)))
+    for rounds in (1, 3, 10, 100, PL_ROUNDS):
+        bound = bounds.pl_empirical_gap(*(x[:rounds] for x in steps), **known)
+        assert found[rounds] <= bound, rounds
+
+
+def test_the_distance_from_a_best_response_is_exact_while_w_rests():
+    """v' = (1 - r) v + r noise in closed form, read off what the last step of w adds to a."""
+    rounds, r, s = 12, 0.3, 0.1
+    steps = np.append(np.full(rounds, 1e-300), s)
+    found = bounds.pl_empirical_gap(steps, np.full(rounds + 1, r), smooth=1.0, pl=0.5, modulus=1.0,
+                                    variance_w=0.4, variance_v=0.7, start=0.0, diameter_v=2.0)
+    square = 4 * (1 - r) ** (2 * rounds) + 0.7 * r**2 * sum(
+        (1 - r) ** (2 * t) for t in range(rounds))
+    assert found == pytest.approx(s / 2 * square + 2 / 2 * s**2 * 0.4)  # H = 2
+    with pytest.raises(ValueError, match=r"step must be at most 0\.5 for smooth=2"):
+        bounds.pl_empirical_gap(np.array([0.6]), np.array([0.1]), smooth=1.0, pl=0.5, modulus=1.0,
+                                variance_w=0.4, variance_v=0.7, start=0.0, diameter_v=2.0)
+
+
+def test_random_pl_games_never_exceed_the_bound_even_without_noise():
+    """w^2 and a coupling of several coordinates, unequal curvatures and constant steps."""
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        d = 3
+        a = np.diag(rng.uniform(0.3, 1.0, d))
+        b, c = np.diag(rng.uniform(0.5, 1.0, d)), rng.normal(size=(d, d)) * rng.uniform(0, 0.5)
+        smooth = float(np.linalg.norm(np.block([[a, c], [c.T, -b]]), 2))
+        modulus, pl = float(np.diag(b).min()), float(np.diag(a).min())
+        hessian = a + c @ np.linalg.solve(b, c.T)
+        curved = smooth + smooth**2 / modulus
+        s = np.full(40, rng.uniform(0.02, 1.0) / curved)
+        r = np.full(40, rng.uniform(0.1, 1.0) / smooth)
+        w, v = rng.normal(size=d), rng.normal(size=d)
+        known = dict(smooth=smooth, pl=pl, modulus=modulus, variance_w=0.0, variance_v=0.0,
+                     start=w @ hessian @ w / 2,
+                     diameter_v=float(np.linalg.norm(v - np.linalg.solve(b, c.T @ w))))
+        for t in range(40):
+            w, v = w - s[t] * (a @ w + c @ v), v + r[t] * (c.T @ w - b @ v)
+            bound = bounds.pl_empirical_gap(s[:t + 1], r[:t + 1], **known)
+            assert w @ hessian @ w / 2 <= bound * (1 + 1e-9)
+
+
+def pl_number(population, *, capped):
+    """Theorem 5's number at its best T, full batches: mu = rho = 1/2, L = G = 1, d = 10, eps 1."""
+    known = dict(smooth=1.0, pl=0.5, modulus=0.5)
+    release = jmm.Query(clip=Saddle(1.0, 1.0), population=population)
+    plan = jmm.calibrate(jmm.sgda, jmm.sgda.Hyper(
+        query=release, step=Saddle(0.1, 0.1), iterations=1), 1.0, 1e-6)
+    one = float(plan.query.noise_multiplier.w) / population  # of one round; T rounds: times T^(1/2)
+
+    def number(rounds):
+        variance = 5 * rounds * one**2
+        steps = pl_steps(rounds=rounds, **known)
+        if not capped:
+            t = np.arange(1.0, rounds + 1)
+            steps = (np.minimum(4 / t, 1 / 3), steps[1])
+        gap = bounds.pl_empirical_gap(*steps, variance_w=variance, variance_v=variance, start=1.0,
+                                      diameter_v=1.0, **known)
+        return bounds.pl_excess_risk(population=population, optimisation=gap, bound_w=1.0,
+                                     bound_v=1.0, **known)
+
+    return min(map(number, (10, 30, 100, 300, 1000, 3000, 10_000, 30_000)))
+
+
+@pytest.mark.slow
+def test_the_numbers_of_theorem_5_are_those_of_the_page():
+    """Any point where gradients are at most 1 has an excess of G^2 / (2 mu) = 1 at most."""
+    found = [pl_number(n, capped=True) for n in (1000, 10_000, 100_000)]
+    text = (pathlib.Path(bounds.__file__).parents[2] / "docs" / "choosing.md").read_text("utf-8")
+    assert "Theorem 5 of Yang et al. (2022) is {:.1f}, {:.1f} and {:.2f} there".format(
+        *found) in " ".join(text.split())
+    assert found[1] > 1 > found[2]
+    assert pl_number(100_000, capped=False) > 1000  # the ratio of the steps is not kept
+
+
+# --- two populations that nobody tells apart ---
+
+
+def test_no_tilt_is_told_apart_and_bounds_fall_as_they_should():
+    known = dict(bound=2.0, diameter=3.0)
+
+    def best(n, **privacy):
+        return max(bounds.two_point_lower_bound(population=n, tilt=float(t), **known, **privacy)
+                   for t in np.geomspace(1e-4, 1, 60))
+
+    def slope(low, high, **privacy):
+        return math.log(best(high, **privacy) / best(low, **privacy)) / math.log(high / low)
+
+    assert slope(100, 1600, epsilon=None) == pytest.approx(-0.5, abs=0.02)
+    assert slope(400, 3200, epsilon=0.01) == pytest.approx(-1.0, abs=0.07)
+    for n in (50, 800):  # below the order, and the constant is no small one
+        order = bounds.lower_bound(population=n, dim=1, epsilon=0.02, **known)
+        assert 0.05 * order < best(n, epsilon=0.02) < order
+        assert best(n, epsilon=50.0) == pytest.approx(best(n, epsilon=None))
+        assert best(n, epsilon=0.02) > best(n, epsilon=None)
+        assert best(n, epsilon=0.02, delta=1e-6) <= best(n, epsilon=0.02)
+    one = bounds.two_point_lower_bound(population=1, tilt=1.0, epsilon=0.5, **known)
+    assert one == pytest.approx(3.0 * (1 - math.tanh(0.25)))  # randomised response attains this
+
+
+HARD = {"extragradient": {"smooth": 1e-3, "diameter": 2.0, "passes": "one"},
+        "sgda": {"diameter": 2.0, "passes": "one"},
+        "recursive": {"smooth": 1e-3, "diameter": 2.0},
+        "proximal": {"smooth": 1e-3, "diameter": 2.0, "passes": "one"},
+        "ftrl": {"diameter": 2.0}}
+
+
+def hardest(n, epsilon, delta):
+    """The tilt of the largest lower bound for M = 1 and D = 2, and that bound."""
+    return max(((float(t), bounds.two_point_lower_bound(
+        population=n, bound=1.0, diameter=2.0, tilt=float(t), epsilon=epsilon, delta=delta))
+        for t in np.geomspace(0.005, 1, 40)), key=lambda x: x[1])
+
+
+def hard_plan(name, **privacy):
+    return jmm.plan(getattr(jmm, name), population=200, dim=1, bound=1.0, **HARD[name], **privacy)
+
+
+def hard_gaps(name, hyper, tilt, runs=40, n=200):
+    """Strong gaps on the two populations, `[2 runs]`; all runs read samples of their own."""
+    hard = jmm.problems.affine(matrix=np.zeros((1, 1)), offset_bound=1.0,
+                               domain=jmm.problems.box(-np.ones(1), np.ones(1)))
+    run = jax.jit(lambda key, x: jmm.run(key, Saddle(jnp.zeros(1), ()), x, hyper,
+                                         getattr(jmm, name), hard.problem)[0].z.w[0])
+    rng, gaps = np.random.default_rng(7), []
+    for i in range(2 * runs):
+        sign = 1 if i % 2 else -1
+        x = np.where(rng.random((n, 1)) < (1 + sign * tilt) / 2, 1.0, -1.0)
+        gaps.append(tilt * (1 + sign * float(run(jax.random.key(i), jnp.asarray(x)))))
+    return np.mean(gaps), np.std(gaps) / math.sqrt(2 * runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.2, 2.0])
+@pytest.mark.parametrize("name", list(HARD))
+def test_on_hard_populations_plans_are_between_what_nobody_beats_and_what_they_promise(
+        name, epsilon):
+    privacy = dict(epsilon=epsilon, delta=1e-5)
+    plan = hard_plan(name, **privacy)
+    tilt, least = hardest(200, **privacy)
+    mean, error = hard_gaps(name, plan.hyper, tilt)
+    assert least - 3 * error < mean < plan.guarantee
+
+
+@pytest.mark.slow
+def test_without_its_noise_a_run_does_what_no_private_algorithm_can():
+    privacy = dict(epsilon=0.02, delta=1e-5)
+    quiet = jmm.mechanism.composed.with_noise_of_all(hard_plan("sgda", **privacy).hyper, 0.0)
+    tilt, least = hardest(200, **privacy)
+    mean, error = hard_gaps("sgda", dataclasses.replace(quiet, step=Saddle(5.0, 5.0)), tilt)
+    assert mean + 3 * error < least

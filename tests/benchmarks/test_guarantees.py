@@ -1,5 +1,8 @@
 """The comparison of guarantees: gaps by brute force, and a plan's runs below its number."""
 
+import json
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -39,3 +42,21 @@ def test_runs_of_a_plan_are_compared_with_its_guarantee():
     assert row["above"] == 0
     header, lines = guarantees.runs_table({"rows": [row]})
     assert len(header) == len(lines[0])
+
+
+def test_the_order_of_guarantees_is_what_the_documents_say():
+    """Special plans have the smallest numbers; of the others `recursive` at 1,000 records alone."""
+    file = pathlib.Path(guarantees.__file__).parent / "results" / "guarantees.json"
+    strong = {row["plan"]: dict(zip(row["n"], row["guarantee"], strict=True))
+              for row in json.loads(file.read_text("utf-8"))["by_n"]
+              if (row["gap"], row["on"]) == ("strong", "population")}
+    special = {"gda", "optimistic, proved, bilinear"}
+    for n in (1000, 10_000, 100_000):
+        order = sorted(strong, key=lambda plan: strong[plan][n])
+        assert set(order[:2]) == special
+        general = [plan for plan in order if plan not in special]
+        if n == 1000:
+            assert general[0] == "recursive"
+        else:
+            assert set(general[:2]) == {"proximal, one pass", "extragradient, one pass"}
+            assert general[2:4] == ["sgda, one pass", "recursive"]

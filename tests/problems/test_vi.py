@@ -51,6 +51,12 @@ BOUNDED = {
                                                      anchors=2, multiplier=0.5),
                           [(3,), ()], 7,
                           lambda z: Saddle({"theta": z[:3], "threshold": z[3:5]}, z[5:])),
+    "composed": (problems.composed(  # bounds for |w| <= 1, |x| <= 1 and |(1, y)| <= 1
+        [lambda w, r: jnp.sum((w - problems.sanitise(r[0], 1.0)) ** 2) / 2,
+         lambda w, r: jnp.sum(w * problems.sanitise(r[1], 1.0))],
+        domain=Saddle(problems.ball(1.0), problems.box(np.zeros(2), np.array([0.5, 2.0]))),
+        loss_bound=2.0, slope=2.0, curvature=1.0, conjugate=lambda v: jnp.sum(v**2)),
+                 [(3,), (3,)], 5, split),
     "robust regression": (demo_games.robust_regression(
         feature_bound=1.0, label_bound=2.0, radius=RADIUS, penalty=0.8), [(3,), ()], 6, split),
 }
@@ -267,6 +273,40 @@ def test_gap_and_residual_vanish_at_the_cournot_equilibrium_and_nowhere_else():
     assert float(metrics.vi_gap(bounded.problem, off, data)) > 0.001
 
 
+def squared_mean(limit=5.0):
+    """The minimum over w of (E |w - x|^2 / 2)^2 / 2: the saddle point is (mean, variance / 2)."""
+    return problems.composed(
+        [lambda w, x: jnp.sum((w - problems.sanitise(x, 1.0)) ** 2) / 2],
+        domain=Saddle(problems.ball(1.0), problems.box(np.zeros(1), np.array([limit]))),
+        loss_bound=2.0, slope=2.0, curvature=1.0, conjugate=lambda v: jnp.sum(v**2) / 2,
+        furthest=lambda p: jnp.clip(p, 0.0, limit))
+
+
+def test_a_composed_problem_is_the_function_of_mean_losses():
+    problem = squared_mean().problem
+    x = jnp.asarray(np.random.default_rng(5).uniform(-0.5, 0.5, (40, 3)))
+    for w in (jnp.zeros(3), jnp.array([0.3, -0.2, 0.5])):
+        best = Saddle(w, problem.best_response.v(w, x))
+        risk = jnp.mean(jnp.sum((w[None] - x) ** 2, 1)) / 2
+        assert float(problem.value(best, x)) == pytest.approx(float(risk**2 / 2))
+        other = problem.value(best._replace(v=best.v + 0.1), x)
+        assert float(other) == pytest.approx(float(risk**2 / 2 - 0.005))
+
+
+@pytest.mark.slow
+def test_runs_on_a_composed_problem_reach_its_closed_form():
+    """It rests on the public term: without Phi* v would go to its limit."""
+    bounded = squared_mean()
+    x = jnp.asarray(np.random.default_rng(5).uniform(-0.5, 0.5, (40, 3)))
+    query = jmm.Query(clip=Saddle(bounded.bound, bounded.bound), joint=True, population=40,
+                      noise_multiplier=Saddle(0.0, 0.0))
+    hyper = jmm.extragradient.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1500)
+    z = jmm.run(jax.random.key(0), Saddle(jnp.ones(3) / 2, jnp.ones(1)), x, hyper,
+                jmm.extragradient, bounded.problem)[0].z
+    star = Saddle(x.mean(0), jnp.mean(jnp.sum((x - x.mean(0)[None]) ** 2, 1))[None] / 2)
+    np.testing.assert_allclose(flat(z), flat(star), atol=0.02)
+
+
 @pytest.mark.slow
 def test_rock_paper_scissors_has_the_uniform_solution():
     bounded = problems.matrix_game(entry_bound=1.0, shape=(3, 3))
@@ -307,6 +347,10 @@ def test_a_record_of_another_shape_is_refused(name, record):
      "positive semidefinite"),
     (lambda: problems.affine(matrix=np.ones((2, 3)), offset_bound=1.0, domain=problems.ball(1.0)),
      "square"),
+    (lambda: problems.composed([lambda w, x: w], loss_bound=1.0, slope=1.0, curvature=0.0, domain=(
+        Saddle(problems.ball(1.0), problems.box(np.array([-0.1]), np.ones(1))))), "no negative"),
+    (lambda: problems.composed([], loss_bound=1.0, slope=1.0, curvature=0.0, domain=Saddle(
+        problems.ball(1.0), problems.simplex())), "losses must hold one"),
     (lambda: problems.ball(0.0), "radius must lie in"),
     (lambda: problems.box(np.ones(2), np.zeros(2)), "low must be below high"),
     (lambda: problems.cournot(cost=np.ones(2), slope=np.ones(3), capacity=np.ones(2), price=1.0,
