@@ -19,6 +19,7 @@ _CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
 _LEAST_SCALE = 1e-3  # a description takes no noise multiplier between 0 and 1e-4
 _NEAR = 2e-4  # how far below its target a calibrated epsilon may end, relative
 _MISSED = 2e-3  # how far at most, or calibration has failed
+_FAR = 0.01  # of a guess, in the logarithm of its value: it is mended
 _EXACT = 1e-12  # relative, on a scale whose value is quick
 Falling = Callable[[float], float]
 
@@ -285,7 +286,15 @@ def find(value: Falling, target: float, guess: Falling | None = None, *,
         factor = 1.0005
     if tolerance is None:
         tolerance = _EXACT if guess is None else _NEAR
-    low, high = _bracket(value, target, start, factor, name)
+    other, missed = start, value(start) / target
+    if guess is not None and _FAR < abs(math.log(max(missed, 1e-300))) < 5.0:
+        # a guess that is far off is off by about the same factor nearby
+        aim = guess(start) / missed
+        other = _secant(guess, *_bracket(guess, aim, start, 1.01, name), aim, 1e-3)
+    if value(max(start, other)) <= target < value(min(start, other)):
+        low, high = sorted((start, other))
+    else:
+        low, high = _bracket(value, target, other, factor, name)
     scale = _secant(value, low, high, target, tolerance)
     check_met(value(scale), target, name)
     return scale

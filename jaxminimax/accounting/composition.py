@@ -20,6 +20,9 @@ Direction = Sequence[tuple[pairs.Pair, int]]
 _TRUNCATED = 1e-4  # of delta, by all releases together
 _FEW_CELLS, _MOST_CELLS = 2**17, 2**19  # of one release on either side
 _ROUNDS = 4
+_LONG = 2**16  # cells of a deviation, from which on a transform is long
+_WIDER = (64.0, 16.0, 4.0, 1.0)
+_TIGHTER = 1 - 1e-4  # of epsilon or delta: a finer transform that gains less is the last one
 _NOTHING = 1e-250  # a delta that no transform is needed for
 
 
@@ -71,11 +74,24 @@ class _Guess:
         return roots.zero(lambda eps: self.near(0.0, eps)[0] - math.log(delta),
                           max(0.0, mean - 30 * spread), mean, rtol=1e-6)
 
-    def composed(self, t: float, eps: float, spread: float, log_delta: float) -> tilt.Composed:
-        """Composes by the transform, with cells as wide as accuracy allows or memory demands."""
+    def width(self, t: float, eps: float) -> float:
+        """Returns how wide the cells of a transform are, for accuracy and memory."""
+        spread = self.near(t)[2]
         few = max(20 * spread, max(self.tops)) / _FEW_CELLS  # so many cost nothing
         h = min(tilt.cell(eps, t, spread, self.times), few)
-        h = max(h, max(self.tops) / _MOST_CELLS)
+        return max(h, max(self.tops) / _MOST_CELLS)
+
+    def widths(self, t: float, eps: float) -> tuple[float, ...]:
+        """Returns which multiples of `width` to try, falling.
+
+        Errors of rounding grow with the length of a transform, and of a long one they may exceed
+        what finer cells gain. So wide ones come first, finer ones for as long as they are tighter.
+        """
+        return _WIDER if self.near(t)[2] > _LONG * self.width(t, eps) else (1.0,)
+
+    def composed(self, t: float, eps: float, log_delta: float, wider: float) -> tilt.Composed:
+        """Composes by the transform, with cells of a multiple of `width`, or as memory demands."""
+        h = wider * self.width(t, eps)
         for _ in range(40):
             parts = [tilt.uniform(pair, top, times, h) for (pair, times), top in
                      zip(self.releases, self.tops, strict=True)]
@@ -130,12 +146,17 @@ def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
 
 def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
     """Returns an upper bound on delta at eps of one direction, tilted by t."""
-    bound = tilt.chernoff(guess.parts, eps, t)
-    if guess.times > tilt.MOST_TIMES or bound <= _NOTHING:
-        return Answer(bound, "chernoff")
-    spread = guess.near(t)[2]
-    value = guess.composed(t, eps, spread, log_delta).delta(eps)
-    return min(Answer(bound, "chernoff"), Answer(value, "pld"))
+    best = Answer(tilt.chernoff(guess.parts, eps, t), "chernoff")
+    if guess.times > tilt.MOST_TIMES or best.value <= _NOTHING:
+        return best
+    before = math.inf
+    for wider in guess.widths(t, eps):
+        value = guess.composed(t, eps, log_delta, wider).delta(eps)
+        best = min(best, Answer(value, "pld"))
+        if value > _TIGHTER * before:
+            break
+        before = value
+    return best
 
 
 def _guessed_at(releases: Direction, eps: float) -> tuple[_Guess, float, float]:
@@ -178,19 +199,25 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
     most = _affordable(paid)
     if eps > most:  # beyond, most of delta goes elsewhere
         t, eps = tilt.tilt_to(guess.parts, most), most
-    for _ in range(_ROUNDS):
-        composed = guess.composed(t, eps, guess.near(t)[2], math.log(delta))
-        value = _root(composed, paid, eps)
-        if value is None:
-            return best
-        best = min(best, Answer(value, "pld"))
-        again = tilt.tilt_to(guess.parts, value)
-        spread = guess.near(again)[2]
-        slope = max(composed.slope(value), 1e-3 * t)
-        if (abs(value - eps) <= 4 * spread
-                and tilt.cell(value, slope, spread, guess.times) > 0.7 * composed.h):
-            break
-        t, eps = again, value
+    before, widths = math.inf, guess.widths(t, eps)
+    for wider in widths:
+        for _ in range(_ROUNDS):
+            composed = guess.composed(t, eps, math.log(delta), wider)
+            value = _root(composed, paid, eps)
+            if value is None:
+                break
+            best = min(best, Answer(value, "pld"))
+            again = tilt.tilt_to(guess.parts, value)
+            spread = guess.near(again)[2]
+            slope = max(composed.slope(value), 1e-3 * t)
+            fine = tilt.cell(value, slope, spread, guess.times) > 0.7 * composed.h
+            if abs(value - eps) <= 4 * spread and (fine or len(widths) > 1):
+                break
+            t, eps = again, value
+        if value is not None:
+            if value > _TIGHTER * before:
+                break
+            before = value
     return best
 
 
