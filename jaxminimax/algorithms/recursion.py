@@ -80,8 +80,8 @@ from jaxminimax.base.types import HyperT
 from jaxminimax.mechanism import Full, Poisson
 
 MODES = ("tight", "paper", "manual")
-# The bound of T = 2 tends to 2^(1/4) = 1.19 times that of T = 1, and its gap is about half. With 4 n
-# records the smallest bound falls by 2^(-1/2), so that the plan's falls.
+# The bound of T = 2 tends to 2^(1/4) = 1.19 times that of T = 1, and its gap is about half. With
+# 4 n records the smallest bound falls by 2^(-1/2), so that the plan's falls.
 NEAR = 1.2
 
 

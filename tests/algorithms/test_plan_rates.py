@@ -101,9 +101,9 @@ PLANS = [
     Planned("phased_erm", in_groups(5, 5), "near five", (2560, 20_480),
             lambda n, e: (5 / n) ** 0.5 + 5 * spread(e, 10) / n, (1.0,)),
 ]
-# The constants of `group_oco` hide the rate where a test can afford to look: at epsilon 10 the excess
-# risk falls from 0.040 at n = 4,000 to 0.030 at 32,000, a third of the theorem's slope. Over other
-# solvers recursive descent-ascent is recursive regularisation again.
+# The constants of `group_oco` hide the rate where a test can afford to look: at epsilon 10 the
+# excess risk falls from 0.040 at n = 4,000 to 0.030 at 32,000, a third of the theorem's slope. Over
+# other solvers recursive descent-ascent is recursive regularisation again.
 SLOWER = {"group_oco", "recursive_inner"}
 
 

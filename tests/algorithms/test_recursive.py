@@ -576,6 +576,7 @@ def test_a_default_plans_bound_is_near_the_smallest_over_rounds_and_falls_in_n(
         assert made(n, rounds="bound_optimal").guarantee <= 1.001 * min(bounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [recursive, recursive_sgda])
 def test_more_records_never_raise_the_smallest_bound(algorithm):
     smooth = {"smooth": 1.0} if algorithm is recursive else {}
