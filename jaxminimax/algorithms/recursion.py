@@ -123,6 +123,7 @@ class Public:
       radius: R, the largest distance of a point of the set from the start; None for B.
       solver_error: (m, mu_t, A_t) -> e_t of another solver of rounds on all of their records; None
         for descent-ascent.
+      parts: whether the target's neighbouring relation has a guarantee for T > 1.
     """
 
     dim: int
@@ -140,6 +141,7 @@ class Public:
     public_bound: float = 0.0
     radius: float | None = None
     solver_error: Callable[[int, float, float], float] | None = None
+    parts: bool = True
 
     def __post_init__(self) -> None:
         """Refuses numbers out of range."""
@@ -301,7 +303,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
         _, pull, mu, reach = public.terms(base(count), population // count, count)
         return 2 * pull <= mu * reach
 
-    possible = range(1, max(1, int(math.log2(population))) + 1)
+    possible = range(1, max(1, int(math.log2(population)) if public.parts else 1) + 1)
     if isinstance(rounds, str):
         checks.one_of("rounds", rounds, ("near_optimal", "bound_optimal", "largest"))
         match rounds:

@@ -164,7 +164,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
     """
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
                               target.multiplier(), slack, public_bound=public_bound,
-                              radius=radius)
+                              radius=radius, parts=target.parts)
     planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = Resolvent(bound=bound, prox=4 * planned.base, lipschitz=float(smooth + public_smooth),
                       doubling=True, diameter=diameter, slack=slack, population=planned.population,

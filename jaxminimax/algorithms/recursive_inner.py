@@ -168,7 +168,8 @@ def plan(target: planning.Target, *, inner: Any, population: int, dim: int, boun
                          "yourself, and calibrate it.")
     theorem, steep = KNOWN[inner], smooth + public_smooth
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
-                              target.multiplier(), public_bound=public_bound, radius=radius)
+                              target.multiplier(), public_bound=public_bound, radius=radius,
+                              parts=target.parts)
     noise = bound * public.multiplier * math.sqrt(dim)  # the norm of a release's noise, times m
     count = iterations or optimistic.rounds(steep, public.far, noise / population)
     checks.count("iterations", count, low=2)

@@ -145,7 +145,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
                               target.multiplier(), inner=inner, sampling=sampling,
                               decaying=decaying, composite=composite, public_bound=public_bound,
-                              radius=radius)
+                              radius=radius, parts=target.parts)
     planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = planning.joint_query(bound, planned.population, public.drawn(planned.population))
     hyper = target.noise(Hyper(

@@ -577,6 +577,13 @@ def test_a_default_plans_bound_is_near_the_smallest_over_rounds_and_falls_in_n(
         assert made(n, rounds="bound_optimal").guarantee <= 1.001 * min(bounds)
 
 
+def test_a_default_plan_has_one_part_where_the_relation_has_no_guarantee_for_parts():
+    assert planned(10**5).hyper.iterations > 1
+    assert planned(10**5, neighbours="add_or_remove_one").hyper.iterations == 1
+    with pytest.raises(ValueError, match="use neighbours='replace_one'"):
+        planned(10**5, neighbours="add_or_remove_one", rounds=2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [recursive, recursive_sgda])
 def test_more_records_never_raise_the_smallest_bound(algorithm):
