@@ -248,12 +248,14 @@ class Target(NamedTuple):
       multiplier: returns z_1, the noise multiplier of a full release that alone meets the target,
         for its neighbouring relation: a replaced record moves a sum by twice the clip norm, one
         that is added or removed by once that; 0 without privacy.
+      parts: whether its neighbouring relation has a guarantee for releases on disjoint parts.
     """
 
     epsilon: float | None
     delta: float
     noise: Callable[[Any], Any]
     multiplier: Callable[[], float]
+    parts: bool = True
 
 
 def check_numbers(**numbers: Any) -> None:

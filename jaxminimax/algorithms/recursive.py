@@ -128,7 +128,7 @@ plan_variants = (planning.Variant({}, 0.09),)
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0,
-         rounds: int | str = "bound_optimal", modulus: float = 0.0, slack: float = 0.01,
+         rounds: int | str = "near_optimal", modulus: float = 0.0, slack: float = 0.01,
          solver: Any = None, public_bound: float = 0.0, public_smooth: float = 0.0,
          radius: float | None = None) -> planning.Plan[Hyper]:
     """Plans rounds and lambda by the theorem, see `recursion`.
@@ -146,8 +146,9 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
       mode: "tight", the lambda of the theorem's smallest bound; "manual", kappa times that; or
         "paper".
       kappa: the factor of "manual".
-      rounds: "bound_optimal", the T of the theorem's smallest bound; "largest" T with
-        2^T lambda B <= L, as in the paper; or a number.
+      rounds: "near_optimal", the largest T whose bound is at most 1.2 times the smallest;
+        "bound_optimal", the T of the smallest; "largest" T with 2^T lambda B <= L,
+        as in the paper; or a number.
       modulus: mu_0, the modulus of strong monotonicity of every record's operator; see
         `mechanism.Resolvent`. The noise falls with it; rounds and bound are those without it.
       slack: rho, the slack of certificates, relative to half of the sensitivity.
@@ -163,7 +164,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
     """
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
                               target.multiplier(), slack, public_bound=public_bound,
-                              radius=radius)
+                              radius=radius, parts=target.parts)
     planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = Resolvent(bound=bound, prox=4 * planned.base, lipschitz=float(smooth + public_smooth),
                       doubling=True, diameter=diameter, slack=slack, population=planned.population,

@@ -127,7 +127,7 @@ plan_variants = ()  # each is of an inner algorithm that has to be chosen
 
 def plan(target: planning.Target, *, inner: Any, population: int, dim: int, bound: float,
          diameter: float, smooth: float, mode: str = "tight", kappa: float = 1.0,
-         rounds: int | str = "bound_optimal", iterations: int | None = None,
+         rounds: int | str = "near_optimal", iterations: int | None = None,
          slack: float = 0.01, solver: Any = None, public_bound: float = 0.0,
          public_smooth: float = 0.0, radius: float | None = None) -> planning.Plan[Hyper]:
     """Plans phases, lambda and steps by the theorem of `recursion`, with the error of `inner`.
@@ -143,8 +143,9 @@ def plan(target: planning.Target, *, inner: Any, population: int, dim: int, boun
       smooth: the Lipschitz constant of a record's operator.
       mode: "tight", the lambda of the theorem's smallest bound, or "manual", kappa times that.
       kappa: the factor of "manual".
-      rounds: "bound_optimal", the T of the theorem's smallest bound; "largest" T with
-        2^T lambda B <= L; or a number.
+      rounds: "near_optimal", the largest T whose bound is at most 1.2 times the smallest;
+        "bound_optimal", the T of the smallest; "largest" T with 2^T lambda B <= L;
+        or a number.
       iterations: K, the inner algorithm's rounds in a phase; None for `optimistic.rounds`.
       slack: as in `recursive.plan`, for `proximal`.
       solver: as in `recursive.plan`, for `proximal`.
@@ -167,7 +168,8 @@ def plan(target: planning.Target, *, inner: Any, population: int, dim: int, boun
                          "yourself, and calibrate it.")
     theorem, steep = KNOWN[inner], smooth + public_smooth
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
-                              target.multiplier(), public_bound=public_bound, radius=radius)
+                              target.multiplier(), public_bound=public_bound, radius=radius,
+                              parts=target.parts)
     noise = bound * public.multiplier * math.sqrt(dim)  # the norm of a release's noise, times m
     count = iterations or optimistic.rounds(steep, public.far, noise / population)
     checks.count("iterations", count, low=2)

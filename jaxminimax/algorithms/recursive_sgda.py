@@ -112,7 +112,7 @@ plan_variants = (planning.Variant({}, 0.084),)
 
 
 def plan(target: planning.Target, *, population: int, dim: int, bound: float, diameter: float,
-         mode: str = "tight", kappa: float = 1.0, rounds: int | str = "bound_optimal",
+         mode: str = "tight", kappa: float = 1.0, rounds: int | str = "near_optimal",
          inner: int | None = None, sampling: Sampling | None = None,
          composite: bool = False, decaying: bool | None = None, public_bound: float = 0.0,
          radius: float | None = None) -> planning.Plan[Hyper]:
@@ -127,8 +127,9 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
       mode: "tight", the lambda of the theorem's smallest bound; "manual", kappa times that; or
         "paper".
       kappa: the factor of "manual".
-      rounds: "bound_optimal", the T of the theorem's smallest bound; "largest" T with
-        2^T lambda B <= L, as in the paper; or a number.
+      rounds: "near_optimal", the largest T whose bound is at most 1.2 times the smallest;
+        "bound_optimal", the T of the smallest; "largest" T with 2^T lambda B <= L,
+        as in the paper; or a number.
       inner: K, the iterates of a round; None for the module's formula.
       sampling: the sampling of a round; None for Poisson samples of m sqrt(epsilon / (4 K))
         records.
@@ -144,7 +145,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, di
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
                               target.multiplier(), inner=inner, sampling=sampling,
                               decaying=decaying, composite=composite, public_bound=public_bound,
-                              radius=radius)
+                              radius=radius, parts=target.parts)
     planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = planning.joint_query(bound, planned.population, public.drawn(planned.population))
     hyper = target.noise(Hyper(

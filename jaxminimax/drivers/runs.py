@@ -71,8 +71,8 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
         # a replaced record moves a sum by twice the clip norm
         return gaussian_ratio(epsilon, delta) * (2 if neighbours == costs.REPLACE_ONE else 1)
 
-    target, names = Target(epsilon, delta, noise, multiplier), list(
-        inspect.signature(algorithm.plan).parameters)[1:]
+    target = Target(epsilon, delta, noise, multiplier, parts=neighbours == costs.REPLACE_ONE)
+    names = list(inspect.signature(algorithm.plan).parameters)[1:]
     if problem is not None and "problem" in names:
         numbers["problem"] = problem
     elif getattr(problem, "public", None) is not None and "public_bound" in names and not (

@@ -83,8 +83,9 @@ def _descent_cost(n: int) -> int:
     return hyper.iterations * jmm.mechanism.rows_read(hyper.query)
 
 
-_ONE = ("logarithms left out; T is the one of the smallest proven bound, 1 at all n that were run: "
-        "a regularised solution, whose bound falls like n^(-1/4), until more rounds pay.")
+_ONE = ("logarithms left out; T is the largest whose proven bound is within a fifth of the "
+        "smallest, 1 at small n: a regularised solution, whose bound falls like n^(-1/4), until "
+        "more rounds pay.")
 
 CASES = (
     Case("recursive", "default plan", "bilinear game on small balls", "strong", 1.0, -0.5,
