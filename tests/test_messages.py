@@ -318,12 +318,11 @@ PRINTED = {
     "__main__": (
         'args.command | error | noted'),
     "accounting": (
-        "'' if replacement else ' without replacement' | ', '.join(_STATED)"
-        " | ', '.join(self.limits) | amount | batch | before | delta!r | entry.name!r"
-        " | entry['spent'] | folder | kind | loss.kind!r | n | name | name!r | own!r | people"
-        ' | population | query!r | rule.remedy(amount, left) | self._books.path | self.kind!r'
-        ' | self.path | self.size | shares!r | stored[name]!r | t!r | value!r | what | wrong'
-        ' | z!r'),
+        "'' if replacement else ' without replacement' | ', '.join(_STATED) | amount"
+        " | batch | before | delta!r | entry.name!r | entry['spent'] | folder | kind"
+        " | loss.kind!r | n | name | name!r | own!r | people | population | query!r"
+        " | rule.remedy(amount, left) | self._books.path | self.path | self.size | shares!r"
+        " | stored[name]!r | t!r | value!r | what | wrong | z!r"),
     "algorithms": (
         "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"
         " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"

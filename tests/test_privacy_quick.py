@@ -311,7 +311,7 @@ def test_a_training_is_for_all_records_of_a_person_and_goes_on_with_its_key(tmp_
     assert resumed.statement.epsilon == pytest.approx(attained, rel=1e-9)
     (run,) = books.statement().runs
     assert run["charge"] == charged["charge"] == books._rule.charge(
-        resumed.described, "", 1e-4, "replace_one", people)
+        resumed.described, 1e-4, "replace_one", people)
     for other in (1, 2):
         with pytest.raises(ValueError, match="people = 3, and the ledger for"):
             go(ledger=ledger(tmp_path / f"of {other}", people=other))
@@ -414,7 +414,7 @@ def test_nothing_is_released_before_a_ledger_accepts_it(name, people, tmp_path, 
     with pytest.raises(ReleasedError):
         CALLS[name](books, tmp_path, people)
     (run,), (*_, described) = books.statement().runs, asked
-    assert run["charge"] == books._rule.charge(described, "", 1e-4, "replace_one", people)
+    assert run["charge"] == books._rule.charge(described, 1e-4, "replace_one", people)
     if name not in ("fit", "sweep"):  # which calibrate nothing
         assert 0.998 * 2 < jmm.epsilon(described, 1e-5, people=people) <= 2
 

@@ -76,7 +76,7 @@ def filters(one: jmm.Repeat) -> list[dict[str, Any]]:
                 made = ledger.calibrate(jmm.sgda, hyper, share=1 / runs, **own)
                 result.append({"filter": name, "runs": runs,
                                "ratio": float(made.query.noise_multiplier.w) / _noise(one)})
-        result.append({"filter": "plan", "runs": runs,
+        result.append({"filter": "none", "runs": runs,
                        "ratio": _noise(run(times=runs * _ROUNDS)) / _noise(one)})
     return result
 
@@ -131,8 +131,8 @@ _WORDS = {
     "renyi": ('`"renyi"` (default)', "runs chosen one after another: Rényi divergences at one "
               "order (Feldman and Zrnic, 2021)"),
     "basic": ('`"basic"`', "the same, by ε and δ of the runs (Rogers et al., 2016)"),
-    "plan": ("`plan={name: description}`", "runs that are all named when the ledger is opened; "
-             "releases may decide their order and ends: one composition of privacy losses")}
+    "none": ("no ledger", "runs that are all fixed beforehand, by `calibrate(..., alongside=)`: "
+             "one composition of privacy losses")}
 
 
 def ledgers(result: dict[str, Any]) -> str:

@@ -14,13 +14,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from jaxminimax.accounting import answers, statements, stating
-from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
+from jaxminimax.accounting.filters import Amounts, Basic, Filter, Renyi, best_order, total
 from jaxminimax.base import checks, identity, own_files, saved_json
-from jaxminimax.mechanism import NEIGHBOURS, Description, composed, costs
+from jaxminimax.mechanism import NEIGHBOURS, Description, costs
 
 WHAT, VERSION = "jaxminimax ledger", 1
 
@@ -96,7 +95,7 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-KINDS: dict[str, type[Filter]] = {kind.kind: kind for kind in (Renyi, Basic, Plan)}
+KINDS: dict[str, type[Filter]] = {kind.kind: kind for kind in (Renyi, Basic)}
 
 
 class RunMark(NamedTuple):
@@ -113,8 +112,8 @@ class RunMark(NamedTuple):
     resumable: bool
 
 
-def opened(settings: dict[str, Any], kind: str, order: float | None, typical: Description | None,
-            plan: Mapping[str, Description] | None) -> dict[str, Any]:
+def opened(settings: dict[str, Any], kind: str, order: float | None,
+           typical: Description | None) -> dict[str, Any]:
     """Returns the content of a new ledger."""
     epsilon, delta = settings["epsilon"], settings["delta"]
     if epsilon is None or delta is None:
@@ -127,9 +126,6 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
     checks.one_of("filter", kind, tuple(KINDS))
     people = 1 if settings["people"] is None else settings["people"]
     checks.count("people", people)
-    if (kind == "plan") != (plan is not None):
-        raise ValueError("filter='plan' needs plan={'name': description, ...}, and only this "
-                         "filter takes it.")
     if kind != "renyi" and (order is not None or typical is not None):
         raise ValueError("Only filter='renyi' takes order and typical: leave them out.")
     rule: Filter
@@ -138,10 +134,6 @@ def opened(settings: dict[str, Any], kind: str, order: float | None, typical: De
             order = best_order(epsilon, delta, neighbours, typical, people)
         checks.number("order", order, low=1.0)
         rule = Renyi.open(epsilon, delta, float(order))
-    elif plan is not None:
-        for one in plan.values():
-            composed.check(one)
-        rule = Plan.open(epsilon, delta, neighbours, dict(plan), people)
     else:
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
@@ -252,16 +244,14 @@ class Remaining(NamedTuple):
     """The budget that a ledger has left.
 
     Attributes:
-      share: part of what it was opened with; of a plan, of its runs.
+      share: part of what it was opened with.
       epsilon: with `delta`, of a further statement that certainly fits.
       delta: see `epsilon`.
-      planned: names of the runs of a plan that were not begun.
     """
 
     share: float
     epsilon: float
     delta: float
-    planned: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ data fixed, a run draws its releases with randomness of its own, and an observer
 by one, with other runs between, sees no more than one who is shown all of them at once.
 
 There is no such filter for privacy loss distributions: their composition understates the loss if
-noise is chosen on the way. `Plan` uses it, for runs that are all named at opening.
+noise is chosen on the way.
 
 Sources: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go
 composition", NeurIPS 2016. Of the filter by Renyi divergences: Feldman and Zrnic, "Individual
@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxminimax.accounting import answers, renyi, roots
 from jaxminimax.accounting.curve import charges, dearest, together
-from jaxminimax.mechanism import Description, Sequence
+from jaxminimax.mechanism import Description
 
 Amounts = dict[str, float]
 
@@ -64,7 +64,7 @@ class Filter(abc.ABC):
     details: dict[str, Any]
 
     @abc.abstractmethod
-    def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
+    def charge(self, mechanism: Description, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
         """Returns the charge of a run.
 
@@ -72,14 +72,9 @@ class Filter(abc.ABC):
           ValueError: for a run that this filter cannot charge.
         """
 
+    @abc.abstractmethod
     def foreign(self, epsilon: float, delta: float) -> Amounts:
-        """Returns the charge of releases that a statement calls (epsilon, delta)-private.
-
-        Raises:
-          ValueError: if this filter cannot charge them.
-        """
-        raise ValueError(f"A ledger with filter={self.kind!r} takes no other statements: open one "
-                         "with filter='basic'.")
+        """Returns the charge of releases that a statement calls (epsilon, delta)-private."""
 
     def remedy(self, amount: str, left: float) -> str:
         """Returns advice for a run that needs more of an amount than is left."""
@@ -92,9 +87,9 @@ class Filter(abc.ABC):
     def odometer(self, spent: Amounts) -> float:
         """Returns the epsilon of all charges so far; `summary` says what it means."""
 
+    @abc.abstractmethod
     def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
         """Returns the (epsilon, delta) of a further statement that certainly fits."""
-        return 0.0, 0.0
 
     @abc.abstractmethod
     def summary(self) -> tuple[str, str]:
@@ -121,7 +116,7 @@ class Basic(Filter):
         """Returns the filter of (epsilon, delta)."""
         return cls({"epsilon": epsilon, "delta": delta}, {})
 
-    def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
+    def charge(self, mechanism: Description, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
         """Returns the run's epsilon at a share of delta, by the whole accountant."""
         return {"epsilon": dearest(mechanism, delta, neighbours, people).epsilon, "delta": delta}
@@ -151,61 +146,6 @@ class Basic(Filter):
                 "deltas (Rogers et al. 2016).",
                 "the sum of the runs' epsilons, which holds for every stopping rule, with the same "
                 "delta")
-
-
-class Plan(Filter):
-    """Composition of the privacy losses of runs that are all named at opening.
-
-    Theorem. The order of the releases, and which of them are made, may be chosen by looking.
-
-    Proof. Let the releases that are left be dominated by pairs (P_i, Q_i), i in R, with losses L_i,
-    let y be the loss so far, V_0(y) = (1 - e^(epsilon - y))_+, and (G_i V)(y) = E_P[V(y + L_i)].
-    Those operators commute, as L_i are independent. By induction over R, the value V_R of the best
-    continuation is the product of G_i, i in R, on V_0: with release i first it is G_i V_(R - i),
-    whichever i, because V_(R - i) is convex in e^-y, so a mixture of functions that (P_i, Q_i)
-    dominates on. Not to go on is never better: V <= G_i V by Jensen's inequality, V being convex
-    and falling in e^-y, and E_P[e^-L] <= 1.
-    """
-
-    kind, main = "plan", "runs"
-
-    @classmethod
-    def open(cls, epsilon: float, delta: float, neighbours: str, plan: dict[str, Description],
-             people: int = 1) -> "Plan":
-        """Returns the plan, if all of it together is (epsilon, delta)-private.
-
-        Raises:
-          ValueError: if it costs more.
-        """
-        costs = dearest(Sequence(parts=tuple(plan.values())), delta, neighbours, people).epsilon
-        if not costs <= epsilon:
-            raise ValueError(f"The plan has epsilon = {costs:.6g} at delta = {delta:g}, and the "
-                             f"ledger has {epsilon:g}: add noise to its runs; calibrate(..., "
-                             "alongside=...) finds how much.")
-        costs_by_name = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
-        return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": costs_by_name})
-
-    def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
-               people: int = 1) -> Amounts:
-        """Returns the charge of one of the named runs."""
-        if name not in self.limits:
-            raise ValueError(f"{name!r} is not in the plan, which has {', '.join(self.limits)}: "
-                             "use one of these names, or open a ledger with filter='renyi'.")
-        if self.details["charges"][name] != repr(charges(mechanism, neighbours)):
-            raise ValueError(f"The plan has another description for {name!r}: reserve the one that "
-                             "the ledger was opened with.")
-        return {name: 1.0}
-
-    def odometer(self, spent: Amounts) -> float:
-        """Returns the epsilon of the plan, once any of its runs was begun."""
-        return self.details["epsilon"] if any(spent.values()) else 0.0
-
-    def summary(self) -> tuple[str, str]:
-        """Returns the theorem, and what its one number means."""
-        return ("Runs were all named when the ledger was opened, and are charged together by one "
-                f"composition of privacy losses: epsilon = {self.details['epsilon']:.4g}. Their "
-                "order and their ends may be chosen by looking at releases.",
-                "the epsilon of the whole plan")
 
 
 _RATIO = 1e-3  # part of epsilon that is kept for the law of the integer noise
@@ -261,7 +201,7 @@ class Renyi(Filter):
                     "law": 0.5 * aside * math.exp(-np.logaddexp(0.0, most)), "ratio": ratio},
                    {"order": order, "delta": main})
 
-    def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
+    def charge(self, mechanism: Description, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
         """Returns the divergence at the filter's order and the other amounts, at worst."""
         most, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
@@ -333,7 +273,7 @@ def best_order(epsilon: float, delta: float, neighbours: str,
             opened = Renyi.open(epsilon, delta, float(order))
         except ValueError:
             continue
-        cost = order if typical is None else opened.charge(typical, "", delta, neighbours,
+        cost = order if typical is None else opened.charge(typical, delta, neighbours,
                                                            people)[opened.main]
         share = cost / opened.limits[opened.main]
         if share < least:

@@ -39,9 +39,6 @@ class Ledger:
       sqrt(k), not k, and the ledger refunds releases that a stopped run did not make. A single run
       costs some per cent more noise than it would without a ledger.
     * "basic": epsilons and deltas of the runs. Any run; other statements at their full strength.
-    * "plan": the runs are all named at opening, `plan={"name": description, ...}`, and charged by
-      one composition of privacy losses, which is the least noise. Releases may decide their order
-      and their ends, and nothing else.
 
     Args:
       path: the file, which is made if it does not exist.
@@ -51,11 +48,10 @@ class Ledger:
       people: k, the number of records of one person that may differ; None for 1.
       unit: the unit of privacy; None for "one record", or "any 3 records" for three of them. Runs
         and statements of another unit are refused.
-      filter: "renyi", "basic" or "plan"; None for "plan" with a plan, and "renyi" without.
+      filter: "renyi" or "basic"; None for "renyi".
       order: the order of the Renyi divergences; None for the best one for `typical`.
       typical: a description like the runs to come, for `order`; None for Gaussian noise without
         sampling.
-      plan: descriptions by name.
 
     Raises:
       ValueError: for numbers out of range, settings other than those of the existing ledger, or a
@@ -74,14 +70,12 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str], *, epsilon: float | None = None,
                  delta: float | None = None, neighbours: str | None = None,
                  people: int | None = None, unit: str | None = None, filter: str | None = None,
-                 order: float | None = None, typical: Description | None = None,
-                 plan: Mapping[str, Description] | None = None) -> None:
+                 order: float | None = None, typical: Description | None = None) -> None:
         self._books = Books(path)
         settings: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours,
                                     "people": people, "unit": unit}
-        kind = filter or ("renyi" if plan is None else "plan")
         if not self._books.exists():
-            content = books.opened(settings, kind, order, typical, plan)
+            content = books.opened(settings, filter or "renyi", order, typical)
             with self._books.locked():
                 if not self._books.exists():
                     self._books.write(content)
@@ -90,12 +84,8 @@ class Ledger:
         self.epsilon, self.delta = content["epsilon"], content["delta"]
         self.neighbours, self.people = content["neighbours"], content["people"]
         self.unit, self.filter = content["unit"], self._rule.kind
-        settings["filter"] = filter if plan is None else kind
-        settings["order"] = order
+        settings |= {"filter": filter, "order": order}
         stored = {**content, "filter": self._rule.kind, "order": self._rule.details.get("order")}
-        if plan is not None and self._rule.kind == "plan":
-            settings["plan"] = {n: repr(charges(x, self.neighbours)) for n, x in plan.items()}
-            stored["plan"] = self._rule.details["charges"]
         for name, value in settings.items():
             if value is not None and value != stored[name]:
                 raise ValueError(f"The ledger at {self._books.path} has {name} = {stored[name]!r}, "
@@ -112,7 +102,7 @@ class Ledger:
         Args:
           described: a description; with `hyper`, the algorithm.
           hyper: the algorithm's `Hyper`, calibrated.
-          name: the name of the run; None for "run 1" and so on. A plan needs it.
+          name: the name of the run; None for "run 1" and so on.
           delta: with filter="basic", the part of the ledger's delta for this run; None for a tenth
             of it, or the rest.
           unit: the unit of privacy of the run, as in its statement; None for the ledger's, which is
@@ -133,7 +123,7 @@ class Ledger:
             with self._changed() as content:
                 if (begun := books.known_run(content, run, cost)) is not None:
                     return Entry(self, begun, mechanism)
-        charge = self._rule.charge(mechanism, name or "", self._delta(delta), self.neighbours,
+        charge = self._rule.charge(mechanism, self._delta(delta), self.neighbours,
                                    self.people)
         entry = {
             "words": mechanism.summary(), "charges": cost, "charge": charge,
@@ -212,14 +202,10 @@ class Ledger:
             of it, or the rest.
 
         Raises:
-          ValueError: if nothing is left, or for a plan; for losses whose noise is not set.
+          ValueError: if nothing is left; for losses whose noise is not set.
         """
         checks.number("share", share, low=0.0, high=1.0 + 1e-12)
-        left = self._left()
-        if isinstance(self._rule, filters.Plan):
-            raise ValueError("A plan's noise is fixed when the ledger is opened: use calibrate("
-                             "..., alongside=...) before that.")
-        aim = share * left[self._rule.main]
+        aim = share * self._left()[self._rule.main]
         if not aim > 0:
             raise ValueError("The budget of this ledger is spent: open another one.")
         if isinstance(self._rule, filters.Basic):
@@ -234,7 +220,7 @@ class Ledger:
             return dataclasses.replace(hyper, query=with_noise(hyper.query, factor))
 
         def cost(factor: float) -> float:
-            return self._rule.charge(algorithm.mechanism(scaled(factor)), "", self.delta,
+            return self._rule.charge(algorithm.mechanism(scaled(factor)), self.delta,
                                      self.neighbours, self.people)[self._rule.main]
 
         return scaled(calibration.find(cost, aim, tolerance=1e-4, name=self._rule.main))
@@ -243,13 +229,9 @@ class Ledger:
 
     def remaining(self) -> Remaining:
         """Returns the budget that is left."""
-        left = self._left()
-        limits = self._rule.limits
-        planned = tuple(left) if isinstance(self._rule, filters.Plan) else ()
-        planned = tuple(name for name in planned if left[name] > 0)
-        share = (len(planned) / len(limits) if isinstance(self._rule, filters.Plan)
-                 else left[self._rule.main] / limits[self._rule.main])
-        return Remaining(share, *self._rule.statement_that_fits(left), planned)
+        left, main = self._left(), self._rule.main
+        return Remaining(left[main] / self._rule.limits[main],
+                         *self._rule.statement_that_fits(left))
 
     @property
     def odometer(self) -> float:
@@ -369,7 +351,7 @@ class Ledger:
             if self._rule.gives_back and spent < releases(entry.mechanism):
                 part = entry.mechanism.truncated(spent)
                 charge = {name: 0.0 for name in self._rule.limits} if part is None else (
-                    self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
+                    self._rule.charge(part, self.delta, self.neighbours, self.people))
         with self._changed() as content:
             stored = books.named(content, entry.name)
             if stored["closed"] is not None:

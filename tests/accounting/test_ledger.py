@@ -29,7 +29,7 @@ from jaxminimax.accounting import pairs as dominating
 from jaxminimax.accounting.answers import up
 from jaxminimax.accounting.books import RunMark
 from jaxminimax.accounting.curve import charges, named_epsilon
-from jaxminimax.accounting.filters import Basic, Plan, Renyi, best_order, total
+from jaxminimax.accounting.filters import Basic, Renyi, best_order, total
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from tests.helpers.words import one_line
 
@@ -142,7 +142,7 @@ def filled(rule, offered):
     """The mechanisms that a filter lets in, of those offered."""
     taken, spent = [], []
     for mechanism in offered:
-        charge = rule.charge(mechanism, "", rule.limits.get("delta", 1.0) / 20, RO)
+        charge = rule.charge(mechanism, rule.limits.get("delta", 1.0) / 20, RO)
         then = total([*spent, charge], tuple(rule.limits))
         if all(then[name] <= limit for name, limit in rule.limits.items()):
             taken.append(mechanism)
@@ -170,7 +170,7 @@ def test_what_a_filter_lets_in_costs_no_more_by_exact_composition(make, epsilon,
 
 def test_a_filter_is_not_far_above_exact_composition():
     rule = Renyi.open(1.0, 1e-6, best_order(1.0, 1e-6, RO))
-    one = rule.charge(steps(10.0, 1), "", 1.0, RO)["divergence"]
+    one = rule.charge(steps(10.0, 1), 1.0, RO)["divergence"]
     exact = 1 / get_sigma_gaussian(1.0, 1e-6)
     assert 0.9 < math.sqrt(rule.limits["divergence"] / one) * (2 / 10) / exact < 1
 
@@ -178,7 +178,7 @@ def test_a_filter_is_not_far_above_exact_composition():
 def test_the_order_is_the_best_for_a_typical_run():
     typical = steps(1.0, 1000, jmm.Poisson(rate=0.01))
     orders = [best_order(4.0, 1e-6, RO, x) for x in (None, typical)]
-    share = [rule.charge(typical, "", 1.0, RO)["divergence"] / rule.limits["divergence"]
+    share = [rule.charge(typical, 1.0, RO)["divergence"] / rule.limits["divergence"]
              for rule in (Renyi.open(4.0, 1e-6, order) for order in orders)]
     assert share[1] < share[0]
 
@@ -417,27 +417,6 @@ def test_an_exception_leaves_a_reservation_charged(path):
         ledger.entry("a", jmm.sgda, settings(20, 50.0)).cancel()
 
 
-def test_a_plan_is_charged_by_one_composition(path):
-    plan = {"a": steps(9.0), "b": steps(2.0, 100, jmm.Poisson(rate=0.01))}
-    joint = jmm.epsilon(jmm.Sequence(parts=tuple(plan.values())), 1e-6)
-    with pytest.raises(ValueError, match="add noise"):
-        jmm.accounting.Ledger(path, epsilon=0.99 * joint, delta=1e-6, plan=plan)
-    ledger = jmm.accounting.Ledger(path, epsilon=joint, delta=1e-6, plan=plan)
-    assert ledger.remaining().planned == ("a", "b")
-    ledger.reserve(plan["b"], name="b")
-    assert ledger.odometer == joint
-    assert jmm.accounting.Ledger(path, plan=plan).remaining().planned == ("a",)
-    for name, described, words in (("b", plan["b"], "another name"), ("c", plan["a"], "not in the"),
-                                   (None, plan["a"], "not in the"), ("a", steps(8.9), "another")):
-        with pytest.raises(ValueError, match=words):
-            ledger.reserve(described, name=name)
-    with pytest.raises(ValueError, match="before that"):
-        ledger.calibrate(jmm.sgda, settings())
-    assert isinstance(ledger._rule, Plan)
-    with pytest.raises(ValueError, match="plan"):
-        jmm.accounting.Ledger(path, plan=plan | {"c": steps(9.0)})
-
-
 @pytest.mark.parametrize("kind", ["renyi", "basic"])
 def test_statements_from_elsewhere_are_charged_by_what_they_say(path, kind):
     hyper = jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-9)
@@ -450,7 +429,7 @@ def test_statements_from_elsewhere_are_charged_by_what_they_say(path, kind):
     else:
         assert spent["failure"] == 1e-9
         assert spent["divergence"] > jmm.accounting.Ledger(path)._rule.charge(
-            jmm.sgda.mechanism(hyper), "", 1e-6, RO)["divergence"] / 10
+            jmm.sgda.mechanism(hyper), 1e-6, RO)["divergence"] / 10
     assert "by its statement" in one_line(ledger.statement())
     other = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
     ledger.add(types.SimpleNamespace(**{name: getattr(stated, name) for name in other}))
@@ -505,14 +484,12 @@ def test_names_and_numbers_of_other_types_are_refused(path):
     assert len(jmm.accounting.Ledger(path).statement().runs) == 1
 
 
-@pytest.mark.parametrize("kind", ["renyi", "basic", "plan"])
+@pytest.mark.parametrize("kind", ["renyi", "basic"])
 def test_a_ledger_for_several_records_of_a_person(path, kind):
     run = steps(5.0, 30, jmm.Poisson(rate=0.01))
-    plan = {"a": run} if kind == "plan" else None
-    ledger = jmm.accounting.Ledger(path, epsilon=40.0, delta=1e-6, people=3, filter=kind, plan=plan)
+    ledger = jmm.accounting.Ledger(path, epsilon=40.0, delta=1e-6, people=3, filter=kind)
     ledger.reserve(run, name="a")
-    single = jmm.accounting.Ledger(path.with_name("one"), epsilon=40.0, delta=1e-6, filter=kind,
-                                   plan=plan)
+    single = jmm.accounting.Ledger(path.with_name("one"), epsilon=40.0, delta=1e-6, filter=kind)
     single.reserve(run, name="a")
     if kind == "renyi":
         charged = [x.statement().spent["divergence"] for x in (single, ledger)]
@@ -521,11 +498,10 @@ def test_a_ledger_for_several_records_of_a_person(path, kind):
         assert jmm.accounting.Ledger(path).odometer > 2 * single.odometer > 0
     assert ledger.odometer >= jmm.epsilon(run, 1e-6, people=3)
     assert "privacy for any 3 records" in ledger.statement().paragraph()
-    if kind != "plan":
-        hyper = ledger.calibrate(jmm.sgda, settings(5), share=0.5)
-        charged = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6, people=3)
-        assert charged > 1.3 * jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6)
-        ledger.reserve(jmm.sgda, hyper, name="half")
+    hyper = ledger.calibrate(jmm.sgda, settings(5), share=0.5)
+    charged = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6, people=3)
+    assert charged > 1.3 * jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6)
+    ledger.reserve(jmm.sgda, hyper, name="half")
     split = jmm.Parallel(parts=(run, run))
     if kind == "renyi":
         with pytest.raises(ValueError, match="filter='basic'"):
@@ -546,7 +522,7 @@ def test_other_settings_are_refused(path, given, words):
     ({}, "epsilon and delta"), ({"epsilon": 1.0}, "epsilon and delta"),
     ({"epsilon": -1.0, "delta": 1e-6}, "epsilon"), ({"epsilon": 1.0, "delta": 2.0}, "delta"),
     ({"epsilon": 1.0, "delta": 1e-6, "filter": "pld"}, "filter"),
-    ({"epsilon": 1.0, "delta": 1e-6, "filter": "plan"}, "plan"),
+    ({"epsilon": 1.0, "delta": 1e-6, "filter": "plan"}, "filter"),
     ({"epsilon": 1.0, "delta": 1e-6, "filter": "basic", "order": 3.0}, "order"),
     ({"epsilon": 1.0, "delta": 1e-6, "order": 0.5}, "order"),
     ({"epsilon": 1.0, "delta": 1e-6, "people": 0}, "people"),
@@ -605,7 +581,7 @@ def child(path, name, then):
 @pytest.mark.slow
 def test_processes_cannot_spend_the_same_budget_and_a_crash_keeps_its_charge(path):
     rule = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)._rule
-    one = rule.charge(steps(60.0, 10), "", 1.0, RO)["divergence"]
+    one = rule.charge(steps(60.0, 10), 1.0, RO)["divergence"]
     rest = steps(60.0, int(10 * (rule.limits["divergence"] / one - 2.5)))
     jmm.accounting.Ledger(path).reserve(rest, name="rest")  # room for two more
     both = [child(path, name, "race") for name in ("b", "c")]
@@ -622,7 +598,7 @@ def test_processes_cannot_spend_the_same_budget_and_a_crash_keeps_its_charge(pat
 
 def test_threads_cannot_spend_the_same_budget(path):
     ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
-    one = ledger._rule.charge(steps(60.0), "", 1.0, RO)["divergence"]
+    one = ledger._rule.charge(steps(60.0), 1.0, RO)["divergence"]
     room = math.floor(ledger._rule.limits["divergence"] / one)
     granted = []
 

@@ -76,7 +76,7 @@ def test_a_ledger_is_charged_before_the_release_or_refuses_it(here, capsys, monk
     printed(capsys, *words, "first")
     (run,) = ledger.statement().runs
     described = check.counts_query(200, 5, 0.5, 1e-5)
-    assert run["charge"] == ledger._rule.charge(described, "", 1e-3, "replace_one")
+    assert run["charge"] == ledger._rule.charge(described, 1e-3, "replace_one")
     monkeypatch.setattr(check, "release", None)
     assert "are left" in printed(capsys, "--epsilon", "3", *words[2:], "second", status=2).err
     assert len(ledger.statement().runs) == 1

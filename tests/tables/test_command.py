@@ -269,7 +269,7 @@ def test_the_noise_of_a_table_is_for_all_rows_of_a_person(tmp_path, capsys):
     assert 1.99 < jmm.epsilon(chosen.mechanism(), 1e-5, people=3) <= 2
     assert stated["epsilon"] == pytest.approx(jmm.epsilon(chosen.mechanism(), 1e-5, people=3))
     assert run["charge"] == jmm.accounting.Ledger(books)._rule.charge(
-        chosen.mechanism(), "", 1e-4, "replace_one", 3)
+        chosen.mechanism(), 1e-4, "replace_one", 3)
 
 
 @pytest.mark.slow
@@ -281,7 +281,7 @@ def test_a_training_is_charged_for_all_that_it_releases_and_once_with_its_folder
     assert np.array_equal(*(one.weights for one in scorers))
     (run,) = ledger.statement().runs
     assert run["closed"] is not None
-    assert run["charge"] == ledger._rule.charge(scorers[0].described, "", 1e-3, "replace_one")
+    assert run["charge"] == ledger._rule.charge(scorers[0].described, 1e-3, "replace_one")
     assert len(scorers[0].described.parts) >= 3, "ranges, moments and rounds"
     with pytest.raises(ValueError, match="is in the ledger already"):
         train(table, schema, **how)

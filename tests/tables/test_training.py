@@ -126,7 +126,7 @@ def test_a_run_is_charged_for_all_that_it_released_and_closed(name, tmp_path):
         scorer.statement.epsilon, rel=1e-6)
     assert 0.998 * EPSILON < scorer.statement.epsilon <= EPSILON
     (run,) = ledger.statement().runs
-    charge = ledger._rule.charge(scorer.described, "", 1e-3, "replace_one", people)
+    charge = ledger._rule.charge(scorer.described, 1e-3, "replace_one", people)
     if scorer.certificate is None:
         assert run["charge"] == charge
     else:  # of training and certificate, on disjoint rows: the dearer of both

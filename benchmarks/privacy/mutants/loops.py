@@ -233,7 +233,7 @@ def charged() -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(pathlib.Path(folder, "ledger.json"), epsilon=4.0, delta=1e-3)
         rule = ledger._rule
-        cost = rule.charge(described, "", ledger.delta, ledger.neighbours, 1)[rule.main]
+        cost = rule.charge(described, ledger.delta, ledger.neighbours, 1)[rule.main]
         _private(described, ledger=ledger)
         taken = 1 - ledger.remaining().share
     return Finding(cost / rule.limits[rule.main] / max(taken, 1e-9), 1 + 1e-6)
