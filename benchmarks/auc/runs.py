@@ -134,11 +134,11 @@ def key(seed: int, label: str, *budget: float) -> jax.Array:
 
 
 def groups(lanes: Sequence[Lane]) -> list[list[int]]:
-    """Lanes that one compiled program can run together, by number; iterations may differ."""
+    """Lanes that one compiled program can run together, by number."""
     result = collections.defaultdict(list)
     for i, one in enumerate(lanes):
-        s, alike = one.settings, dataclasses.replace(one.hyper, iterations=1)
-        result[jax.tree.structure(alike), one.problem, s.hidden, s.norm, s.scale].append(i)
+        s, alike = one.settings, jax.tree.structure(one.hyper)
+        result[alike, one.problem, s.hidden, s.norm, s.scale].append(i)
     return list(result.values())
 
 

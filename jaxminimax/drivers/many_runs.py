@@ -1,6 +1,6 @@
 """Maps runs over seeds and budgets, in one program; a sweep that was interrupted goes on."""
 
-import dataclasses
+import math
 import numbers
 import os
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from jaxminimax.accounting import Ledger
 from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
-from jaxminimax.mechanism import Full, Repeat, composed
+from jaxminimax.mechanism import Full, composed
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 
@@ -23,16 +23,14 @@ from jaxminimax.releases.watch import update
 def stack(hypers: Sequence[HyperT]) -> HyperT:
     """Stacks settings into one `Hyper` with a leading axis on every number, for `sweep`.
 
-    Static fields must be equal, except `iterations`: if they differ, the result has the tuple of
-    them, which only `sweep` reads. Each setting is calibrated for its own iterations, so order them
-    before stacking, and do not permute the numbers afterwards.
+    Static fields must be equal, iterations among them: they decide the program.
 
     Args:
       hypers: settings of one algorithm, calibrated.
 
     Raises:
-      ValueError: for no settings, or if other static fields (population, sampling, optimisers, ...)
-        differ: they would be different programs.
+      ValueError: for no settings, or if static fields (iterations, population, sampling,
+        optimisers, ...) differ: they would be different programs.
       TypeError: for objects that are no settings.
 
     Examples:
@@ -47,15 +45,12 @@ def stack(hypers: Sequence[HyperT]) -> HyperT:
         if not isinstance(x, numbers.Number | np.ndarray | jax.Array):
             raise TypeError(f"stack needs records of numbers, got {checks.describe(x)} in one of "
                             "them.")
-    lengths = tuple(getattr(h, "iterations", None) for h in hypers)
-    if len(set(lengths)) > 1 and all(dataclasses.is_dataclass(h) and any(
-            field.name == "iterations" for field in dataclasses.fields(h)) for h in hypers):
-        hypers = [dataclasses.replace(h, iterations=lengths) for h in hypers]
     structures = {jax.tree.structure(h) for h in hypers}
     if len(structures) != 1:
-        raise ValueError("stack needs records that differ in their numbers and iterations only, "
-                         f"got {len(structures)} different structures among {len(hypers)} records: "
-                         "population, sampling and optimisers must be equal.")
+        raise ValueError("stack needs records that differ in their numbers only, got "
+                         f"{len(structures)} different structures among {len(hypers)} records: "
+                         "iterations, population, sampling and optimisers must be equal. Sweep "
+                         "each number of iterations on its own.")
     return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), *hypers)
 
 
@@ -68,12 +63,8 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     """Runs every budget with every seed, in one compiled program.
 
     Noise is calibrated on the host, a budget at a time: `hypers = stack([calibrate(...), ...])`;
-    the settings may differ in any number, and in their iterations. A run that is shorter than
-    others keeps its last state once its own rounds are done, and makes no further release. State
-    each run by its own settings. Runs on the same data add up: `statement` is for one of them.
-
-    Runs of about equal length are computed together, so that little work is wasted. The program is
-    compiled once, like that of `run`.
+    the settings may differ in any number. State each run by its own settings. Runs on the same data
+    add up: `statement` is for one of them. The program is compiled once, like that of `run`.
 
     With `checkpoint`, the last states and observations are saved whenever `at_once` runs have
     ended, and a sweep that was interrupted goes on after the last that were saved. Runs that were
@@ -106,13 +97,11 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
       unit: the unit of privacy, the same as that of `ledger`; None as in `fit`.
 
     Returns:
-      A `Run` of last states and observations, with leading axes `[budgets, seeds]`; observations
-      of shorter runs repeat their last one up to the number of rounds of the longest.
+      A `Run` of last states and observations, with leading axes `[budgets, seeds]`.
 
     Raises:
-      ValueError: for the errors of `run`; for keys of another shape, or two equal ones; for
-        different iterations of an algorithm whose description is more than one repeated query;
-        for a folder of another sweep; if the ledger refuses the runs.
+      ValueError: for the errors of `run`; for keys of another shape, or two equal ones; for a
+        folder of another sweep; if the ledger refuses the runs.
       TypeError: for arguments of another kind.
 
     Examples:
@@ -137,7 +126,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
                          "budgets: use jax.random.split(key, (budgets, seeds)).")
     _check_different(keys)
     checks.exact_arithmetic()
-    hypers, lengths = lengths_of(hypers, len(keys), algorithm)
+    composed.check(algorithm.mechanism(hypers))
     traced = programs.is_traced(keys, z, data, hypers)
     if checkpoint is not None:
         saved_runs.check_folder(checkpoint, keys)
@@ -145,7 +134,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         alone = jax.default_backend() == "cpu" and _draws(algorithm.mechanism(hypers))
         at_once = 1 if alone else keys.size if checkpoint is None else keys.shape[1]
     checks.count("at_once", at_once)
-    how = problem, observe, lengths, at_once
+    how = problem, observe, at_once
     if (traced or jax.process_count() > 1) and (checkpoint is not None or ledger is not None):
         raise ValueError("A sweep inside jit or vmap, or of several processes, cannot save its "
                          "runs or charge a ledger: leave checkpoint and ledger out.")
@@ -156,11 +145,11 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), arrays(data), hypers,
                                         algorithm, *how, progress))
     promise = saved_runs.promise_of(keys, algorithm.mechanism(hypers), hypers, algorithm) | {
-        "iterations of the settings": list(lengths), "at_once": at_once}
+        "at_once": at_once}
     stated: dict[str, Any] = {"delta": 0.0} if ledger is None else {
         "delta": ledger.delta,
         "unit": unit or identity.unit_of(ledger.people, identity.rows_each(data))}
-    with saved_runs.Booking(ledger, keys, _all_runs(algorithm, hypers, lengths, keys.shape[1]),
+    with saved_runs.Booking(ledger, keys, _all_runs(algorithm, hypers, keys.shape),
                             promise, name, checkpoint is not None, **stated) as booking:
         if checkpoint is not None:
             marks = fingerprint.of_run(keys, arrays(z), arrays(data),
@@ -196,95 +185,75 @@ def _check_different(keys: jax.Array) -> None:
 
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
-             problem: AnyProblem, observe: Callable[[Any], PyTree], lengths: tuple[int, ...],
-             at_once: int, progress: bool, only: jax.Array | None = None) -> tuple[Any, PyTree]:
-    """Every run, in shares of equal width, the longest first; each share ends with its longest.
+             problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int, progress: bool,
+             only: jax.Array | None = None) -> tuple[Any, PyTree]:
+    """Every run, in shares of equal width.
 
     With `only`, the share of that number, as `_placed` takes it.
     """
-    seeds = keys.shape[1]
-    longest, differ = max(lengths), len(set(lengths)) > 1
-    order = _order(lengths, seeds, at_once)
+    seeds, rounds = keys.shape[1], hypers.iterations
+    order = _order(keys.size, at_once)
     width = order.shape[1]
-    rounds: np.ndarray = np.asarray(lengths, np.int32)[order // seeds]
-    mixed = bool(np.any(rounds.min(1) != rounds.max(1)))
     # a single run is not mapped over: its conditions stay conditions
     over: Any = jax.vmap if width > 1 else lambda f: f
     if width == 1:
-        order, rounds = order[:, 0], rounds[:, 0]
-    lead = order.ndim
+        order = order[:, 0]
     ticks = runs.Ticks(keys.size) if progress and runs.possible() else None
 
-    def share(these: tuple[jax.Array, Any, jax.Array]) -> tuple[Any, PyTree]:
-        keys, hypers, rounds = these
+    def share(these: tuple[jax.Array, Any]) -> tuple[Any, PyTree]:
+        keys, hypers = these
 
-        def advance(key: jax.Array, state: Any, hyper: Any, length: jax.Array) -> Any:
-            if differ:  # a run's own number decides its averages, and when its releases are spent
-                hyper = dataclasses.replace(hyper, iterations=length)
+        def advance(key: jax.Array, state: Any, hyper: Any) -> Any:
             return update(algorithm, key, state, data, hyper, problem)
 
         def step(t: jax.Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
             states, seen = carry
-            new = over(advance)(keys, states, hypers, rounds)
-            states = _where(t < rounds, new, states) if mixed else new
+            states = over(advance)(keys, states, hypers)
             return states, jax.tree.map(lambda all_, x: all_.at[t].set(x), seen,
                                         over(observe)(states))
 
         states = over(lambda hyper: algorithm.init(z, hyper))(hypers)
-        seen = jax.tree.map(lambda x: jnp.zeros((longest, *x.shape), x.dtype),
+        seen = jax.tree.map(lambda x: jnp.zeros((rounds, *x.shape), x.dtype),
                             jax.eval_shape(over(observe), states))
-        most = jnp.max(rounds) if differ else longest
-        states, seen = jax.lax.fori_loop(0, most, step, (states, seen))
-        if differ:
-            kept = jnp.minimum(jnp.arange(longest), most - 1)
-            seen = jax.tree.map(lambda x: x[kept], seen)
+        states, seen = jax.lax.fori_loop(0, rounds, step, (states, seen))
         if ticks is not None:  # reads the states' counter, so it waits for them
             jax.debug.callback(ticks, jnp.sum(states.spent > 0))
-        return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, lead - 1), seen)
+        return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, order.ndim - 1), seen)
 
-    settings = (keys.reshape(-1)[order], jax.tree.map(lambda x: x[order // seeds], hypers),
-                jnp.asarray(rounds))
+    settings = keys.reshape(-1)[order], jax.tree.map(lambda x: x[order // seeds], hypers)
     if only is not None:
         return share(jax.tree.map(lambda x: x[only], settings))
-    return _placed(jax.lax.map(share, settings), lengths, seeds, lead)
+    return _placed(jax.lax.map(share, settings), keys.shape, order.ndim)
 
 
-def _order(lengths: tuple[int, ...], seeds: int, at_once: int) -> np.ndarray:
-    """Numbers of runs, `[shares, width]`: run i has budget i // seeds; the longest are first."""
-    size = len(lengths) * seeds
+def _order(size: int, at_once: int) -> np.ndarray:
+    """Numbers of runs, `[shares, width]`: run i has budget i // seeds."""
     shares = -(-size // min(at_once, size))
     width = -(-size // shares)
     # the last place is filled up with copies, whose result is unused
-    return np.pad(_longest_first(lengths, seeds), (0, shares * width - size),
-                  mode="edge").reshape(shares, width)
+    return np.pad(np.arange(size), (0, shares * width - size), mode="edge").reshape(shares, width)
 
 
-def _longest_first(lengths: tuple[int, ...], seeds: int) -> np.ndarray:
-    return np.argsort(-np.repeat(lengths, seeds), kind="stable")
-
-
-def _placed(ended: Any, lengths: tuple[int, ...], seeds: int, lead: int) -> Any:
+def _placed(ended: Any, shape: tuple[int, ...], lead: int) -> Any:
     """Results of all shares, with `lead` leading axes, as `[budgets, seeds, ...]`."""
-    place = np.argsort(_longest_first(lengths, seeds)).reshape(len(lengths), seeds)
-    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[lead:]))[place], ended)
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[lead:]))[:math.prod(shape)].reshape(
+        *shape, *x.shape[lead:]), ended)
 
 
-def _all_runs(algorithm: Algorithm[Any, Any], hypers: Any, lengths: tuple[int, ...],
-              seeds: int) -> mechanism.Sequence:
+def _all_runs(algorithm: Algorithm[Any, Any], hypers: Any,
+              shape: tuple[int, ...]) -> mechanism.Sequence:
     """Describes all runs together."""
-    each = [dataclasses.replace(jax.tree.map(lambda x, i=i: x[i], hypers), iterations=length)
-            for i, length in enumerate(lengths)]
-    return mechanism.Sequence(parts=tuple(
-        algorithm.mechanism(one) for one in each for _ in range(seeds)))
+    described = (algorithm.mechanism(jax.tree.map(lambda x, i=i: x[i], hypers))
+                 for i in range(shape[0]))
+    return mechanism.Sequence(parts=tuple(one for one in described for _ in range(shape[1])))
 
 
 def _saved(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
-           problem: AnyProblem, observe: Callable[[Any], PyTree], lengths: tuple[int, ...],
-           at_once: int, *, progress: bool, folder: saved_runs.Folder,
-           booking: saved_runs.Booking) -> tuple[Any, PyTree]:
+           problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int, *, progress: bool,
+           folder: saved_runs.Folder, booking: saved_runs.Booking) -> tuple[Any, PyTree]:
     """Every run, a share at a time on the host; shares that were saved before are read back."""
-    how = problem, observe, lengths, at_once, False
-    shares, width = _order(lengths, keys.shape[1], at_once).shape
+    how = problem, observe, at_once, False
+    shares, width = _order(keys.size, at_once).shape
     before, ended = folder.steps(), []
     if before:
         like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), _compiled.eval_shape(
@@ -302,39 +271,8 @@ def _saved(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Alg
             if bar is not None:
                 bar.update(min(width, keys.size - bar.n))
     stacked = jax.tree.map(lambda *x: np.stack(x), *ended)
-    return jax.tree.map(jnp.asarray, _placed(stacked, lengths, keys.shape[1], 1 + (width > 1)))
+    return jax.tree.map(jnp.asarray, _placed(stacked, keys.shape, 1 + (width > 1)))
 
 
-_compiled = jax.jit(_in_turn, static_argnames=("algorithm", "problem", "observe", "lengths",
-                                               "at_once", "progress"))
-
-
-def lengths_of(hypers: Any, budgets: int,
-               algorithm: Algorithm[Any, Any]) -> tuple[Any, tuple[int, ...]]:
-    """Stacked records with the iterations of the longest, and the iterations of each.
-
-    Raises:
-      ValueError: for different iterations of an algorithm whose description is more than one
-        repeated query.
-    """
-    lengths = hypers.iterations
-    if not isinstance(lengths, tuple):
-        composed.check(algorithm.mechanism(hypers))
-        return hypers, (lengths,) * budgets
-    described = []
-    for length in sorted(set(lengths)):
-        described.append(algorithm.mechanism(dataclasses.replace(hypers, iterations=length)))
-        composed.check(described[-1])
-    alike = {jax.tree.structure(dataclasses.replace(m, times=1)) if isinstance(m, Repeat) else None
-             for m in described}
-    if len(lengths) != budgets or len(alike) != 1 or None in alike:
-        raise ValueError("Runs of different iterations need an algorithm that repeats one query: "
-                         f"got iterations {lengths} for {budgets} budgets of "
-                         f"{type(described[0]).__name__}. Sweep each number of them on its own.")
-    return dataclasses.replace(hypers, iterations=max(lengths)), lengths
-
-
-def _where(going: jax.Array, new: Any, old: Any) -> Any:
-    """The new state of runs that go on, the old one of the others."""
-    return jax.tree.map(
-        lambda a, b: jnp.where(going.reshape(going.shape + (1,) * (a.ndim - 1)), a, b), new, old)
+_compiled = jax.jit(_in_turn, static_argnames=("algorithm", "problem", "observe", "at_once",
+                                               "progress"))

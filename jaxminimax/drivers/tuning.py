@@ -5,6 +5,7 @@ a released score. It publishes the run with the best score and nothing else. The
 is in `mechanism.repetitions`.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -160,7 +161,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     arguments.records(held_out, "held_out")
     low, high = score_range
     winner, best, number = search(
-        key, arrays(z), arrays(data), arrays(rows), many_runs.stack(paid), scored, cumulative(runs),
+        key, arrays(z), arrays(data), arrays(rows), stacked(paid), scored, cumulative(runs),
         algorithm=Functions.of(algorithm), problem=problem, point=point, at_once=at_once,
         scored=score_problem(score, float(low), float(high)), hide_time=hide_time)
     number = int(number)
@@ -185,7 +186,41 @@ def _check(candidates: list[Any], algorithm: Algorithm[Any, Any]) -> None:
     for hyper in candidates:
         composed.check(algorithm.mechanism(hyper))
     alike = [composed.with_noise_of_all(h, 1.0) for h in candidates]
-    many_runs.lengths_of(many_runs.stack(alike), len(alike), algorithm)
+    lengths_of(stacked(alike), len(alike), algorithm)
+
+
+def stacked(candidates: list[Any]) -> Any:
+    """Stacks candidates into one `Hyper`; if iterations differ, it has the tuple of them."""
+    lengths = tuple(getattr(h, "iterations", None) for h in candidates)
+    if len(set(lengths)) > 1 and all(any(
+            field.name == "iterations" for field in dataclasses.fields(h)) for h in candidates):
+        candidates = [dataclasses.replace(h, iterations=lengths) for h in candidates]
+    return many_runs.stack(candidates)
+
+
+def lengths_of(hypers: Any, budgets: int,
+               algorithm: Algorithm[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+    """Stacked records with the iterations of the longest, and the iterations of each.
+
+    Raises:
+      ValueError: for different iterations of an algorithm whose description is more than one
+        repeated query.
+    """
+    lengths = hypers.iterations
+    if not isinstance(lengths, tuple):
+        composed.check(algorithm.mechanism(hypers))
+        return hypers, (lengths,) * budgets
+    described = []
+    for length in sorted(set(lengths)):
+        described.append(algorithm.mechanism(dataclasses.replace(hypers, iterations=length)))
+        composed.check(described[-1])
+    alike = {jax.tree.structure(dataclasses.replace(m, times=1)) if isinstance(m, Repeat) else None
+             for m in described}
+    if len(lengths) != budgets or len(alike) != 1 or None in alike:
+        raise ValueError("Runs of different iterations need an algorithm that repeats one query: "
+                         f"got iterations {lengths} for {budgets} budgets of "
+                         f"{type(described[0]).__name__}. Search each number of them on its own.")
+    return dataclasses.replace(hypers, iterations=max(lengths)), lengths
 
 
 def _check_flat(candidates: list[Any], algorithm: Algorithm[Any, Any], data: PyTree) -> None:
@@ -292,7 +327,7 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
       hide_time: as in `tune`.
     """
     candidates = jax.tree.leaves(hypers)[0].shape[0]
-    hypers, lengths = many_runs.lengths_of(hypers, candidates, algorithm)
+    hypers, lengths = lengths_of(hypers, candidates, algorithm)
     count = number_of_runs(release_keys.run_count_key(key), table)
     last = table[0].shape[0] + 1
 

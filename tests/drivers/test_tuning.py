@@ -238,6 +238,21 @@ def calibrated(candidates, apart, rows=1000, share=0.2, runs=RUNS(), epsilon=1.0
     return made, score, [accountant.one_run(jmm.sgda, h, score, apart) for h in made]
 
 
+def test_lengths_of_an_algorithm_that_does_two_things_are_refused():
+    class Twice:
+        """Says that it does two things."""
+
+        @staticmethod
+        def mechanism(hyper):
+            return jmm.Sequence(parts=(jmm.sgda.mechanism(hyper),) * 2)
+
+    made = [settings(20, times=t, noise=Saddle(1.0, None)) for t in (3, 5)]
+    with pytest.raises(ValueError, match="repeats one query"):
+        tuning._check(made, Twice)
+    tuning._check(made, jmm.sgda)
+    assert tuning.lengths_of(tuning.stacked(made), 2, jmm.sgda)[1] == (3, 5)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("apart", [False, True])
 def test_every_candidate_meets_the_target_and_wastes_little(apart):

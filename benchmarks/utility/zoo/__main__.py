@@ -126,13 +126,18 @@ def gaps(game: Game, method: str, chosen: Sequence[Lane], seeds: int, *, falling
         hypers.append(algorithm.Hyper(
             query=dataclasses.replace(game.copied(query), exact=exact), step=Saddle(step, step),
             iterations=rounds, averaging=weights(lane.average, rounds), geometry=game.geometry))
-    kinds = len({(lane.releases, lane.epsilon) for lane in chosen})  # one share of the sweep each
+    kinds = len({(lane.releases, lane.epsilon) for lane in chosen})  # one share of a sweep each
     keys = jax.random.split(jax.random.key(key), (len(hypers), seeds))
-    state = jmm.sweep(keys, game.start, game.data, jmm.stack(hypers), algorithm, game.problem,
-                      at_once=len(hypers) // kinds * seeds)[0]
     measure = jax.jit(jax.vmap(game.gap))
-    return np.stack([np.asarray(measure(jax.tree.map(lambda x, i=i: x[i], state.average)))
-                     for i in range(len(hypers))])
+    result = np.empty(keys.shape)
+    for rounds in {hyper.iterations for hyper in hypers}:
+        places = [i for i, hyper in enumerate(hypers) if hyper.iterations == rounds]
+        state = jmm.sweep(keys[np.asarray(places)], game.start, game.data,
+                          jmm.stack([hypers[i] for i in places]), algorithm, game.problem,
+                          at_once=len(hypers) // kinds * seeds)[0]
+        for place, i in enumerate(places):
+            result[i] = measure(jax.tree.map(lambda x, k=place: x[k], state.average))
+    return result
 
 
 def rows_of(game: Game, method: str, chosen: Sequence[Lane], seeds: int, *,
