@@ -320,7 +320,7 @@ PRINTED = {
     "accounting": (
         "'' if replacement else ' without replacement' | ', '.join(_STATED) | amount"
         " | batch | before | delta!r | entry.name!r | entry['spent'] | folder | kind"
-        " | loss.kind!r | n | name | name!r | own!r | people | population | query!r"
+        " | loss.kind!r | n | name | name!r | own!r | people | population"
         " | rule.remedy(amount, left) | self._books.path | self.path | self.size | shares!r"
         " | stored[name]!r | t!r | value!r | what | wrong | z!r"),
     "algorithms": (

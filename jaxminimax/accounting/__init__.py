@@ -5,8 +5,12 @@ description, `statement` for a run, `calibrate` and its kin find noise, and a `L
 """
 
 from jaxminimax.accounting.answers import delta, effective_noise_multiplier, epsilon
-from jaxminimax.accounting.calibration import calibrate, calibrate_noise, calibrate_shares
-from jaxminimax.accounting.choices import calibrate_iterations, calibrate_parts
+from jaxminimax.accounting.calibration import (
+    calibrate,
+    calibrate_iterations,
+    calibrate_noise,
+    calibrate_shares,
+)
 from jaxminimax.accounting.ledger import Ledger
 from jaxminimax.accounting.profiles import Profile, profile
 from jaxminimax.accounting.statements import LedgerStatement, Statement
@@ -14,6 +18,6 @@ from jaxminimax.accounting.stating import TuningStatement, statement
 from jaxminimax.accounting.tuning import tuned_delta, tuned_epsilon
 
 __all__ = ["Ledger", "LedgerStatement", "Profile", "Statement", "TuningStatement", "calibrate",
-           "calibrate_iterations", "calibrate_noise", "calibrate_parts",
-           "calibrate_shares", "delta", "effective_noise_multiplier", "epsilon",
-           "profile", "statement", "tuned_delta", "tuned_epsilon"]
+           "calibrate_iterations", "calibrate_noise", "calibrate_shares", "delta",
+           "effective_noise_multiplier", "epsilon", "profile", "statement", "tuned_delta",
+           "tuned_epsilon"]

@@ -1,4 +1,4 @@
-"""Finds the noise multipliers that meet a privacy target.
+"""Finds the noise multipliers that meet a privacy target, or the number of rounds.
 
 The privacy loss falls with the scale of the noise, and `find` finds the least scale.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from jaxminimax.accounting import roots
 from jaxminimax.accounting.answers import check_target, limits, refuse, warn_of
 from jaxminimax.accounting.curve import charges, dearest, extras, of_run, together
 from jaxminimax.base import checks
@@ -263,6 +264,67 @@ def _calibrated(mechanism: Description, epsilon: float, delta: float, neighbours
 
 
 # --- the least scale, by root finding that ends on the private side ---
+
+
+def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,
+                         delta: float, *, neighbours: str = "replace_one",
+                         alongside: tuple[Description, ...] = (), people: int = 1) -> HyperT:
+    """Returns `hyper` with the largest number of iterations that stays (epsilon, delta)-private.
+
+    Args:
+      algorithm: a module such as `sgda`.
+      hyper: its `Hyper`, whose noise multipliers are kept.
+      epsilon: the target, in (0, 1e6).
+      delta: the target, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data that the budget must also pay.
+      people: k, if any k records of one person may differ instead of one.
+
+    Raises:
+      ValueError: for numbers out of range, or settings without iterations to calibrate.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000,
+        ...                   noise_multiplier=Saddle(50.0, 50.0))
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
+        >>> hyper = jmm.accounting.calibrate_iterations(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
+        >>> jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1, hyper.iterations > 1
+        (True, True)
+    """
+    epsilon, delta, people = check_target(epsilon, delta, people)
+    mechanism, alongside = of_run(algorithm, hyper), extras(alongside)
+    if composed.parts_of_data(mechanism) > 1 or not any(
+            field.name == "iterations" for field in dataclasses.fields(hyper)):
+        raise ValueError("Rounds on disjoint parts of the data cost together what one of them "
+                         "costs, so there is no number of iterations to calibrate: use "
+                         "plan(algorithm, ...).")
+
+    def private(iterations: int, rough: bool = False) -> bool:
+        changed = dataclasses.replace(hyper, iterations=iterations)
+        everything = Sequence(parts=(*alongside, algorithm.mechanism(changed)))
+        cost = dearest(everything, delta, neighbours, people, rough=rough)
+        return cost.epsilon <= epsilon
+
+    if not private(1):
+        shortest = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
+        refuse(0.0, delta, limits(Sequence(parts=(*alongside, shortest)), delta, neighbours,
+                                  people))
+        raise ValueError(f"One iteration alone exceeds epsilon = {epsilon:g} at delta = {delta:g}: "
+                         "raise the noise multipliers.")
+    about = _largest(lambda n: private(n, True), 2, 2)
+    best = _largest(private, about, max(1, about // 1000))
+    warn_of(delta, mechanism)
+    return dataclasses.replace(hyper, iterations=best)
+
+
+def _largest(private: Callable[[int], bool], start: int, step: int) -> int:
+    """Finds the largest private number, near `start`; 1 if there is none."""
+    endless = 2**40
+    low, high = roots.bracket(private, start, step, lowest=1, highest=endless)
+    if low == endless:
+        raise ValueError("More than 10^12 iterations meet the target, so there is no largest "
+                         "number to return: lower the noise multipliers.")
+    return roots.bisect(private, low, high)[0]
 
 
 def find(value: Falling, target: float, guess: Falling | None = None, *,

@@ -69,7 +69,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -220,7 +220,7 @@ class CyclicPoisson(Sampling):
 
     With `Query(bands=b)`, b a divisor of p, the noise of the releases is correlated, and samples
     still amplify privacy. This helps where Poisson samples of all records need little noise, below
-    1.2 clip norms or so; `jmm.accounting.calibrate_parts` decides by public numbers.
+    1.2 clip norms or so: docs/choosing.md compares both by public numbers.
 
     Attributes:
       rate: q in (0, 1], of a part: for b expected records a release, b p / n.
@@ -329,16 +329,3 @@ class CyclicPoisson(Sampling):
         """A record of part 0 with probability q; the others contribute nothing."""
         case = self._of_part.worst_case(self._largest(population))
         return case._replace(every=self.parts)
-
-
-def in_turn(query: Any, parts: int) -> Any:
-    """Returns a query of Poisson samples as one of p parts in turn and p bands, of the same batch.
-
-    Returns None for a query of other samples, with bands, a capacity or clip norms that change.
-    """
-    sampling = getattr(query, "sampling", None)
-    if (not isinstance(sampling, poisson.Poisson) or sampling.capacity is not None
-            or getattr(query, "bands", None) != 1 or query.adaptive is not None):
-        return None
-    return dataclasses.replace(query, bands=parts, sampling=CyclicPoisson(
-        rate=min(1.0, sampling.rate * parts), parts=parts))

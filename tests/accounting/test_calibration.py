@@ -251,12 +251,6 @@ def of_shares(**how):
     return jmm.epsilon(jmm.Sequence(parts=parts), 1e-5, **how)
 
 
-def of_parts():
-    hyper = jmm.accounting.calibrate_parts(jmm.sgda, dataclasses.replace(RUN, query=SAMPLED),
-                                           **HOW)
-    return jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-5)
-
-
 def of_table(chosen, people=1):
     return jmm.epsilon(chosen.mechanism(), 1e-5, people=people)
 
@@ -305,7 +299,6 @@ WAYS = {
     "disjoint parts, k records": lambda: of_disjoint_parts(people=2),
     "shares": of_shares,
     "shares, k records": lambda: of_shares(people=3),
-    "parts": of_parts,
     "a table": settings,
     "a table, k records": lambda: settings(people=3),
     "a table in groups": lambda: settings(sizes=SIZES),

@@ -10,6 +10,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
+from jaxminimax.mechanism.correlated import Bands, InTurn
 from jaxminimax.mechanism.factorisation import norms
 from jaxminimax.releases import reading
 
@@ -185,3 +186,15 @@ def test_an_audit_measures_the_charged_signal_and_no_more(bands):
     assert not found.signal.violated
     assert found.signal.attained > 0.93 * found.signal.charged
     assert found.signal.read > 0.9 * 0.25
+
+
+@pytest.mark.parametrize(("parts", "noise"), [(1, 6.86), (32, 4.00)])
+def test_one_pass_of_small_batches_at_a_large_epsilon_has_less_noise_in_parts(parts, noise):
+    """On prefix sums, as much as the program of the reference numbers found."""
+    query = jmm.Query(clip=Saddle(1.0, 1.0), joint=True, population=20_000, parameters=20,
+                      bands=parts, sampling=jmm.mechanism.CyclicPoisson(rate=0.002 * parts,
+                                                                        parts=parts))
+    made = jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=500), 8.0, 1e-6)
+    assert 0.998 * 8 < jmm.epsilon(made, 1e-6) <= 8.0
+    prefix = InTurn(parts).mean_prefix(Bands(parts, 500, 20))
+    assert made.multiplier() * prefix == pytest.approx(noise, rel=0.005)
