@@ -188,8 +188,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     """
     checks.count("rounds", hyper.rounds)
     checks.count("inner", hyper.inner, low=2)
-    checks.number("base", hyper.base, low=0.0)
-    checks.number("diameter", hyper.diameter, low=0.0)
+    checks.positive(base=hyper.base, diameter=hyper.diameter)
     z = arguments.point(z)
     return State(z, descent.start_mean(z), z, z, jnp.int32(0))
 

@@ -24,8 +24,8 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 
-__all__ = ["Bounded", "Set", "affine", "ball", "bounded_glm", "box", "composed", "product",
-           "sanitise", "simplex", "variational_inequality"]
+__all__ = ["Bounded", "Set", "affine", "ball", "box", "composed", "product", "sanitise", "simplex",
+           "variational_inequality"]
 
 # --- sets ---
 
@@ -319,44 +319,6 @@ def affine(*, matrix: np.ndarray, offset_bound: float, domain: Set) -> Bounded:
 
     return Bounded(variational_inequality(operator, domain, furthest),
                    size * domain.reach + offset_bound, size, domain.diameter)
-
-
-def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope: float,
-                curvature: float, feature_bound: float, label_bound: float,
-                radius: float) -> Bounded:
-    """The operator F(w; (x, y)) = s(<x, w>, y) x of a generalised linear model, ||w|| <= R.
-
-    Data are pairs (x, y), x `[n, d]` projected to ||x|| <= B, y `[n]` clipped to [-Y, Y]. s is
-    clipped to [-G, G], which in one dimension keeps it nondecreasing: M = G B and L = H B^2. For
-    the gradient of a convex loss s is its derivative; `jnp.tanh(t - y)`, say, is robust regression
-    with a smooth absolute value.
-
-    Args:
-      response: s(t, y), nondecreasing in t for every y in [-Y, Y]; the code does not check this.
-      slope: G, the largest magnitude of s.
-      curvature: H, the largest derivative of s in t for these y; the code does not check this.
-      feature_bound: B, the largest norm of x.
-      label_bound: Y, the largest magnitude of y.
-      radius: R, the largest norm of w.
-
-    Examples:
-        >>> glm = jmm.problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=1.0, curvature=1.0,
-        ...                                feature_bound=2.0, label_bound=1.0, radius=3.0)
-        >>> glm.bound, glm.smooth, glm.diameter
-        (2.0, 4.0, 6.0)
-    """
-    checks.positive(slope=slope, curvature=curvature, feature_bound=feature_bound,
-                    label_bound=label_bound)
-
-    def operator(w: jax.Array, record: PyTree) -> jax.Array:
-        x, y = record
-        x = sanitise(shaped("x", x, w.shape).astype(w.dtype), feature_bound)
-        y = interval(shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
-        return interval(response(x @ w, y), -slope, slope) * x
-
-    domain = ball(radius)
-    return Bounded(variational_inequality(operator, domain), slope * feature_bound,
-                   curvature * feature_bound**2, domain.diameter)
 
 
 def composed(losses: Sequence[Callable[[PyTree, PyTree], jax.Array]], *, domain: Saddle,

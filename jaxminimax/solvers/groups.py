@@ -142,9 +142,8 @@ def accelerated_steps(distance: float, *, smooth: float, modulus: float, lipschi
         ...                                      diameter=2.0)
         10
     """
-    for name, value in dict(distance=distance, smooth=smooth, modulus=modulus,
-                            lipschitz=lipschitz, diameter=diameter).items():
-        checks.number(name, value, low=0.0)
+    checks.positive(distance=distance, smooth=smooth, modulus=modulus, lipschitz=lipschitz,
+                    diameter=diameter)
     start = math.log(lipschitz) + math.log(min(diameter, lipschitz / modulus))
     enough = 2 * math.log(modulus * distance) - math.log(8 * smooth)
     fall = -math.log1p(-math.sqrt(min(modulus / smooth, 0.999)))
@@ -265,9 +264,7 @@ def subgradient_steps(distance: float, *, modulus: float, lipschitz: float, diam
         >>> jmm.solvers.groups.subgradient_steps(0.1, modulus=1.0, lipschitz=1.0, diameter=2.0)
         3600
     """
-    for name, value in dict(distance=distance, modulus=modulus, lipschitz=lipschitz,
-                            diameter=diameter).items():
-        checks.number(name, value, low=0.0)
+    checks.positive(distance=distance, modulus=modulus, lipschitz=lipschitz, diameter=diameter)
     return math.ceil((2 * (lipschitz + modulus * diameter) / (modulus * distance)) ** 2)
 
 

@@ -86,8 +86,7 @@ class Regularised(NamedTuple):
 
 
 def _log_kappa(lipschitz: float, prox: float) -> float:
-    checks.number("prox", prox, low=0.0)
-    checks.number("lipschitz", lipschitz, low=0.0)
+    checks.positive(prox=prox, lipschitz=lipschitz)
     return math.log1p(prox / lipschitz)
 
 
@@ -131,8 +130,7 @@ def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float, dista
         23
     """
     log_kappa = _log_kappa(lipschitz, prox)
-    checks.number("accuracy", accuracy, low=0.0)
-    checks.number("distance", distance, low=0.0)
+    checks.positive(accuracy=accuracy, distance=distance)
     ratio = math.log(2.0) + 2 * (math.log(distance) - math.log(accuracy))
     return max(1, math.ceil(ratio / log_kappa))
 

@@ -358,9 +358,6 @@ LIBRARY = {
                        (FEATURES, FEATURES))],
     "bounded_bilinear": [(problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=BOTH), PAIR,
                           (S((3, 3), jnp.float32), FEATURES, FEATURES))],
-    "bounded_glm": [(problems.bounded_glm(
-        lambda t, y: jnp.tanh(t - y), slope=1.0, curvature=1.0, feature_bound=2.0, label_bound=1.0,
-        radius=3.0), Saddle(THETA, ()), LABELLED)],
     "cournot": [(problems.cournot(cost=0.2 * np.ones(2), slope=np.ones(2), capacity=np.ones(2),
                                   price=2.0, sensitivity=1.0), Saddle(jnp.zeros(2), ()),
                  (REAL, REAL))],

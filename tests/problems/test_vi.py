@@ -41,9 +41,6 @@ BOUNDED = {
     "matrix game": (problems.matrix_game(entry_bound=2.0, shape=(3, 4)), [(3, 4)], 7, split),
     "bilinear": (problems.bounded_bilinear(coupling=1.2, offset=0.7, radius=RADIUS),
                  [(3, 4), (3,), (4,)], 7, split),
-    "glm": (problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=0.9, curvature=1.0,
-                                 feature_bound=2.0, label_bound=3.0, radius=1.5),
-            [(3,), ()], 3, whole),
     "dro": (problems.dro(problems.group_glm("squared", feature_bound=1.0, radius=1.0), penalty=0.3,
                          cap=4.0),
             [(3,), ()], 4, lambda z: Saddle({"eta": z[0], "theta": z[1:]}, ())),
@@ -332,7 +329,7 @@ def test_the_weak_gap_averages_over_samples_before_it_takes_the_worst_point():
 
 @pytest.mark.parametrize(("name", "record"), [
     ("affine", jnp.ones(1)), ("affine", jnp.ones(())), ("cournot", (jnp.ones(()), jnp.ones(3))),
-    ("glm", (jnp.ones(3), jnp.ones(3))), ("matrix game", jnp.ones((5, 5))),
+    ("matrix game", jnp.ones((5, 5))),
     ("bilinear", (jnp.ones((3, 4)), jnp.ones(1), jnp.ones(4))),
     ("robust regression", (jnp.ones(3), jnp.ones(3)))])
 def test_a_record_of_another_shape_is_refused(name, record):
