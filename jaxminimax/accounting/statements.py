@@ -370,7 +370,7 @@ class LedgerStatement(Stated):
     def scope(self) -> str:
         """Returns the odometer, and how runs are added up."""
         if self.epsilon_if_stopped_by_looking >= self.epsilon:
-            return ("So much is reserved that no smaller epsilon is proven if nothing more follows: "
+            return ("So much is reserved that no smaller epsilon is proven if nothing more is: "
                     f"quote this one. {self.filter}")
         return (f"If nothing more is reserved, epsilon = {up(self.epsilon_if_stopped_by_looking)}, "
                 f"{self.odometer}. Quote one of the two, chosen beforehand. {self.filter}")

@@ -77,7 +77,7 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
             "purpose": data.get("purpose") or "not stated: --purpose says what the model is for",
             "run by": data.get("by") or "not stated: --by says who runs the training",
             "ledger": "none, so other releases of this table are not counted: --ledger counts them",
-            "SHA-256 of model.json": data.get("model_sha256") or "not stated: --out writes the model",
+            "SHA-256 of model.json": data.get("model_sha256") or "not stated: --out writes it",
             "software": ", ".join(f"{name} {x}" for name, x in data.get("versions", {}).items()),
             "features": ", ".join(names[:_SHOWN]) + (
                 f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
