@@ -185,17 +185,14 @@ _NUMBERS = {
     "radius": "R, the largest distance of a point of the set from the start",
     "modulus": "mu_0, the modulus of strong monotonicity of every record's operator",
     "loss_bound": "B, the public range of losses",
-    "tree": "whether sums always have the paper's tree of noise, even if correlated noise would be "
-            "less; a round then draws two numbers for each of its own instead of one for each band",
+    "tree": "sums have the paper's tree of noise, even if correlated noise would be less",
     "game": '"monotone", "bilinear" or "strongly_monotone"',
     "proved": "whether to keep to settings that the theorem covers",
     "kappa": 'the factor of "manual"', "slack": "the slack of certificates",
     "eta": "the step size", "phases": "T, the number of phases",
     "smooth_difference": "the Lipschitz constant of the difference of two records' operators",
-    "mode": '"tight", the lambda of the theorem\'s smallest bound; "manual", kappa times that; or '
-            '"paper"',
-    "rounds": '"bound_optimal", the T of the theorem\'s smallest bound; "largest" T with 2^T '
-              "lambda B <= L, as in the paper; or a number",
+    "mode": '"tight", of the theorem\'s smallest bound; "manual", kappa times that; or "paper"',
+    "rounds": '"bound_optimal"; "largest" T with 2^T lambda B <= L, as in the paper; or a number',
     "inner": "K, the iterates of a round", "batch": "the batch size of one pass",
     "composite": "whether constant steps handle the quadratic in the projection"}
 

@@ -298,7 +298,7 @@ class Statement(Stated):
         rows = {"sampling": " ".join(self.sampling),
                 "clip norm": "; ".join(x for x in map(players, self.clip) if x) or "none",
                 "noise multiplier": "; ".join(noise)}
-        if self.parts:  # a row for each, with all that is said of it
+        if self.parts:  # a row for each, with its own numbers
             rows = {part: f"{how} {f'Clip norm of a record: {players(norm)}. ' * bool(norm)}Noise "
                     f"multiplier: {over}." for part, how, norm, over in zip(
                         self.parts, self.sampling, self.clip, noise, strict=True)}
