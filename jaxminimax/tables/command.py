@@ -7,6 +7,7 @@ the same features, standardised by the training rows.
 import argparse
 import contextlib
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import pathlib
@@ -136,6 +137,7 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
             f"Process {jax.process_index()}: the scorer is that of the first one, bit for bit.")
     if folder is not None:
         scorer.save(folder / MODEL)
+        record["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
         own_files.write(folder / REPORT, json.dumps(record, indent=1))
         own_files.write(folder / PAGE, report.page(scorer, record))
         if mesh is None:

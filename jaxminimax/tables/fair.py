@@ -75,13 +75,19 @@ class FairDefaults:
         """Returns the settings of the moments."""
         return self.plain
 
+    def named(self) -> tuple[tuple[str, Description], ...]:
+        """Returns all releases, each after what it releases; the run is the last one."""
+        *ranges, (_, shares), means = self.plain.named()[:len(self.plain.alongside) + 1]
+        return (*ranges, ("shares of groups", shares), means,
+                ("gradients", sgda.mechanism(self.hyper)))
+
     def extra(self) -> tuple[Description, ...]:
         """Returns the releases before the run."""
-        return (*self.plain.alongside, self.plain.moments)
+        return tuple(part for _, part in self.named()[:-1])
 
     def mechanism(self) -> Description:
         """Describes all releases together."""
-        return Sequence(parts=(*self.extra(), sgda.mechanism(self.hyper)))
+        return Sequence(parts=tuple(part for _, part in self.named()))
 
     def notes(self) -> tuple[Note, ...]:
         """Returns notes to read before relying on it."""

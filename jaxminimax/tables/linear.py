@@ -14,6 +14,7 @@ from jaxminimax.accounting import statement
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
+from jaxminimax.mechanism import leaves
 from jaxminimax.releases import release_keys
 from jaxminimax.tables import labels, notes, records, rule, statistics
 from jaxminimax.tables.preparation import Prepared
@@ -84,8 +85,10 @@ class Run:
         public = () if prepared.groups is None else prepared.groups.assumed
         stated = statement(settings.algorithm, settings.hyper, state, delta=self.scaling.delta,
                            alongside=settings.extra(), unit=prepared.unit,
-                           people=prepared.people,
+                           people=prepared.people, answers=True,
                            assumed=(*prepared.assumed, *public, settings.explain()))
+        stated = dataclasses.replace(stated, parts=tuple(
+            name for name, part in settings.named() for _ in leaves(part)))
         mistakes = notes.after(self.schema, moments, statistics.deviation(self.scaling.moments),
                                features=self.scaling.standardise, of_rows=variances)
         notes.warn(mistakes)

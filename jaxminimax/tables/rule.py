@@ -144,14 +144,25 @@ class Defaults:
         """Returns the algorithm that `hyper` is for."""
         return sgda if self.method == "average" else balanced_groups
 
+    def named(self) -> tuple[tuple[str, Description], ...]:
+        """Returns all releases, each after what it releases; the run is the last one."""
+        means = ("means and mean squares" if self.standardise else
+                 f"the {self.label.released}"), self.moments
+        optional = (("second moments of rows", self.matrix), ("losses of groups", self.losses),
+                    ("slope of scores" if isinstance(self.label, labels.Several) else
+                     "slope and intercept of scores", self.line))
+        run = "gradients" + " and losses of groups" * (self.method == "minimax")
+        return (*(("ranges of columns", x) for x in self.alongside), means,
+                *((name, x) for name, x in optional if x is not None),
+                (run, self.algorithm.mechanism(self.hyper)))
+
     def extra(self) -> tuple[Description, ...]:
         """Returns the releases that are charged with the run."""
-        optional = (x for x in (self.matrix, self.losses, self.line) if x is not None)
-        return (*self.alongside, self.moments, *optional)
+        return tuple(part for _, part in self.named()[:-1])
 
     def mechanism(self) -> Description:
         """Describes all releases together."""
-        return Sequence(parts=(*self.extra(), self.algorithm.mechanism(self.hyper)))
+        return Sequence(parts=tuple(part for _, part in self.named()))
 
     def explain(self) -> str:
         """Explains every setting in words, from the features' scaling to the averaging."""
