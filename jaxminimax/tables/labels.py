@@ -69,13 +69,14 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import scipy
 
-from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables.columns import Category, Number
-from jaxminimax.tables.records import MEMORY, Store, in_blocks
+from jaxminimax.tables.records import GROUP_LOGISTIC, MEMORY, Store, in_blocks
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Moments
 
@@ -107,12 +108,23 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
     return Saddle((weight * jnp.clip(x @ z.w - y, -BEND, BEND)) @ x, None)
 
 
+def _huber(w: jax.Array, _: PyTree, record: _Rows) -> jax.Array:
+    """Returns a person's mean loss, sum_k weight_k H(x_k w - y_k)."""
+    x, y, weight = record
+    return weight @ optax.losses.huber_loss(x @ w, y, delta=BEND)
+
+
+_GROUP_HUBER = GROUP_LOGISTIC._replace(loss=lambda w, record: _huber(w, (), record),
+                                       operator=saddle_operator(_huber))
+
+
 class Label(Protocol):
     """A kind of label: all that it changes in training."""
 
     loss: str  # in words
     released: str  # in words, of its part of the moments
     problem: Problem  # of one person's rows
+    group_problem: GroupProblem | None  # of one person's rows in a public group; None for none
     clip: float  # norm that a gradient is cut to
     longest_gradient: float  # norm that no gradient exceeds
     curvature: float  # h of a preconditioner
@@ -156,6 +168,7 @@ class TwoValues:
     """A label that is 1 for one value and 0 for all others, `[n]`."""
 
     loss, released, problem = "Logistic loss", "share of positives", Problem(_two)
+    group_problem = GROUP_LOGISTIC
     clip, longest_gradient, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
     longest_round_time, time_divisor, time_grows_with_width = 20.0, 1.0, True
     variance_floor_deviations, numbers, length = 2.0, 1, 0.25
@@ -201,7 +214,7 @@ class Several:
     """
 
     count: int
-    released, problem = "share of every class", Problem(_several)
+    released, problem, group_problem = "share of every class", Problem(_several), None
     longest_gradient, curvature = 2.0, 0.25
     longest_round_time, time_divisor, time_grows_with_width = 10.0, math.sqrt(2.0), True
     variance_floor_deviations = 0.5
@@ -253,7 +266,7 @@ class Amount:
     low: float
     high: float
     loss = f"Huber loss, linear beyond {BEND:g} standard deviation of the label,"
-    released, problem = "mean of the label", Problem(_number)
+    released, problem, group_problem = "mean of the label", Problem(_number), _GROUP_HUBER
     clip = longest_gradient = math.sqrt(2.0) * BEND
     curvature = 0.5
     longest_round_time, time_divisor, time_grows_with_width = 5.0, 2.0, False
