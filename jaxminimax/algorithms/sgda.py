@@ -158,6 +158,12 @@ def init(z: Saddle, hyper: Hyper) -> State:
     return descent.init(z, hyper, memory)
 
 
+def _where(moves: list[Any], new: Saddle, old: Saddle) -> Saddle:
+    """Returns what is new of the players that move, and what is old of the others."""
+    return Saddle(*(jax.tree.map(lambda x, y, move=move: jnp.where(move, x, y), *pair)
+                    for move, *pair in zip(moves, new, old, strict=True)))
+
+
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """Makes one round: a release on `data`, leaves `[n, ...]`, and a step from the last state.
 
@@ -176,10 +182,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
             last = j == times - 1  # then a player that reads no data moves too
             moves = [own is not None or (last if clip is None else False)
                      for own, clip in zip(part.query.clip, hyper.query.clip, strict=True)]
-            return tuple(Saddle(*(
-                jax.tree.map(lambda x, y, move=move: jnp.where(move, x, y), *pair)
-                for move, *pair in zip(moves, new, old, strict=True))) for new, old in (
-                    (descent.moved(z, change, problem, hyper.geometry), z), (later, memory)))
+            new = descent.moved(z, change, problem, hyper.geometry)
+            return _where(moves, new, z), _where(moves, later, memory)
 
         at = jax.lax.fori_loop(0, times, step, at)
     mean = descent.include(state.mean, state.z, hyper.averaging, rounds + 1, hyper.iterations)

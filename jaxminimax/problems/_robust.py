@@ -195,8 +195,7 @@ def adversarial(loss: Loss | GroupProblem, attack: Callable[[PyTree, PyTree], Py
         >>> round(float(g.w[0]), 3)  # of the record moved to (-0.5, 0)
         0.311
     """
-    grouped = isinstance(loss, GroupProblem)
-    if grouped and loss.random:
+    if isinstance(loss, GroupProblem) and loss.random:
         raise ValueError("loss must not draw random numbers: attacks of losses that draw are not "
                          "defined, take random=False.")
     base = loss.loss if isinstance(loss, GroupProblem) else loss

@@ -124,7 +124,6 @@ class Label(Protocol):
     loss: str  # in words
     released: str  # in words, of its part of the moments
     problem: Problem  # of one person's rows
-    group_problem: GroupProblem | None  # of one person's rows in a public group; None for none
     clip: float  # norm that a gradient is cut to
     longest_gradient: float  # norm that no gradient exceeds
     curvature: float  # h of a preconditioner
@@ -136,6 +135,10 @@ class Label(Protocol):
     length: float  # that |psi|^2 has at most
     largest_growth: float  # of the time of preconditioned steps, at any released shares
     growth_in_words: str  # a half sentence on it
+
+    @property
+    def group_problem(self) -> GroupProblem | None:
+        """The problem of one person's rows in a public group; None for none."""
 
     @property
     def calibration_clip(self) -> float | None:
