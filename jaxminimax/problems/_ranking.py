@@ -120,7 +120,7 @@ def multilabel_auc(scorer: Scorer, *, prior: Sequence[float] | np.ndarray,
                    dual: str = "ascent") -> Problem:
     """The saddle problem of the mean AUC of k labels at once, some of which may be missing.
 
-    Data are pairs (x, y), y `[n, k]` of 0 and 1; any other number, such as -1 or NaN, is a missing
+    Data are pairs (x, y), y `[n, k]` in [0, 1]; any other number, such as -1 or NaN, is a missing
     label, which counts nowhere. Label j compares its positives with its negatives by score j. It
     is an `auc` with a, b and v of its own, `[k, 1]` numbers each, and f is the mean of the k terms.
     A record's gradient of all labels is one vector with one clip norm, so k labels cost what one
@@ -152,8 +152,10 @@ def multilabel_auc(scorer: Scorer, *, prior: Sequence[float] | np.ndarray,
 
     def weigh(y: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
         y = _vi.shaped("the vector of labels", y, (k,))
-        return ((y == 1) * jnp.asarray(1 / (k * here * p), dtype))[:, None], (
-            (y == 0) * jnp.asarray(1 / (k * here * (1 - p)), dtype))[:, None]
+        there = (y >= 0) & (y <= 1)
+        own = jnp.where(there, y, 0).astype(dtype)
+        return ((own * jnp.asarray(1 / (k * here * p), dtype))[:, None],
+                ((there - own) * jnp.asarray(1 / (k * here * (1 - p)), dtype))[:, None])
 
     return _compared(scorer, weigh, np.full((k, 1), 1 / k), radius, dual)
 

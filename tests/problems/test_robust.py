@@ -183,7 +183,7 @@ def test_a_private_run_of_an_attacked_loss_is_checked_charged_and_lowers_the_wor
     problem = problems.adversarial(margin_loss, problems.gradient_attack(
         margin_loss, radius=0.1, norm="l2"))
     hyper = jmm.calibrate(jmm.sgda, jmm.sgda.Hyper(
-        query=jmm.Query(clip=Saddle(1.1, None), population=N), step=Saddle(1.0, 0.0),
+        query=jmm.Query(clip=Saddle(1.1, None), population=N), step=Saddle(1.0, 1.0),
         iterations=30), epsilon=8.0, delta=1e-4)
     start = Saddle(jnp.full(3, 1e-3), ())
     assert not jmm.check(problem, start, rows, hyper, measure=False).warnings
