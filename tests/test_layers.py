@@ -55,7 +55,7 @@ TESTED_IN = {
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups",
-    "algorithms/test_descent": "algorithms/sgda algorithms/gda",
+    "algorithms/test_descent": "algorithms/gda",
     "algorithms/test_group_oco": "algorithms/ftrl releases/stream",
     "algorithms/test_proximal": "mechanism/resolvent",
     "algorithms/test_recursive": "algorithms/recursion algorithms/recursive_sgda",

@@ -328,7 +328,7 @@ PRINTED = {
         "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"
         " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"
         " | geometry!r | hyper.losses.sizes | hyper.query.groups!r | hyper.query.sampling!r"
-        " | hyper.query.sizes | hyper.rounds | math.isqrt(2 ** 30 - 1)"
+        " | hyper.query.sizes | hyper.rounds | k | math.isqrt(2 ** 30 - 1)"
         " | math.isqrt(2 ** 31 - 1) | name | player | population | query.sampling!r"
         " | radius!r | sorted(lengths)"),
     "audit": (
@@ -391,8 +391,8 @@ PRINTED = {
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
-        " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r"
-        " | name | reach!r | rows | shape | shares!r | wanted"),
+        " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labelled!r | labels.size"
+        " | lengths | low!r | name | prior!r | reach!r | rows | shape | shares!r | wanted"),
     "releases": (
         "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(value.label)"
         " | _text(where.under) | answers | axes | by | clip!r | data_argument!r | described"

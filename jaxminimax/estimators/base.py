@@ -241,9 +241,10 @@ class PrivateEstimator(BaseEstimator):
         """
         if groups is not None or getattr(self.schema, "groups", None) is not None:
             raise ValueError(f"{type(self).__name__} does not use groups: PrivateWorstGroup"
-                             "Classifier trains for the worst of public groups, and PrivateFair"
-                             "Classifier for fairness to private ones. Otherwise leave them out "
-                             "of fit, and of the schema: dataclasses.replace(schema, groups=None, "
+                             "Classifier and PrivateWorstGroupRegressor train for the worst of "
+                             "public groups, PrivateFairClassifier for fairness to private ones. "
+                             "Otherwise leave them out of fit, and of the schema: "
+                             "dataclasses.replace(schema, groups=None, "
                              "group_values=(), by_label=False).")
         return None
 

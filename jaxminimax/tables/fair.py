@@ -30,6 +30,7 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
 from jaxminimax.mechanism import Description, Query, Repeat, Sequence, budget_split
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
+from jaxminimax.problems._fair import KINDS
 from jaxminimax.tables import rule, statistics
 from jaxminimax.tables.linear import Run
 from jaxminimax.tables.notes import Note
@@ -53,7 +54,7 @@ class FairDefaults:
       hyper: of `sgda`, calibrated with both.
       groups: k.
       weight: of the penalty.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
 
     Examples:
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
@@ -117,7 +118,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
       epsilon: of everything that is released, replace-one.
       delta: in (0, 1).
       weight: of the penalty; 0.5 to 10 is the range of interest, for odds a third of that.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
       alongside: other mechanisms on the same records that are paid from epsilon.
       people: k, if any k records of one person may differ instead of one.
 
@@ -133,7 +134,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     checks.count("population", population, low=2)
     checks.count("groups", groups, low=2)
     checks.number("weight", weight, low=0.0)
-    checks.one_of("kind", kind, ("parity", "odds"))
+    checks.one_of("kind", kind, KINDS)
     labels = 2 if kind == "odds" else 1
     shares = statistics.shared_release(population, math.sqrt(1 - 1 / (labels * groups)), SHARE,
                                        epsilon, delta, alongside, people)

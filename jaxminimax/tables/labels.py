@@ -69,13 +69,14 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import scipy
 
-from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables.columns import Category, Number
-from jaxminimax.tables.records import MEMORY, Store, in_blocks
+from jaxminimax.tables.records import GROUP_LOGISTIC, MEMORY, Store, in_blocks
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Moments
 
@@ -107,6 +108,16 @@ def _number(z: Saddle, record: _Rows) -> Saddle:
     return Saddle((weight * jnp.clip(x @ z.w - y, -BEND, BEND)) @ x, None)
 
 
+def _huber(w: jax.Array, _: PyTree, record: _Rows) -> jax.Array:
+    """Returns a person's mean loss, sum_k weight_k H(x_k w - y_k)."""
+    x, y, weight = record
+    return weight @ optax.losses.huber_loss(x @ w, y, delta=BEND)
+
+
+_GROUP_HUBER = GROUP_LOGISTIC._replace(loss=lambda w, record: _huber(w, (), record),
+                                       operator=saddle_operator(_huber))
+
+
 class Label(Protocol):
     """A kind of label: all that it changes in training."""
 
@@ -124,6 +135,10 @@ class Label(Protocol):
     length: float  # that |psi|^2 has at most
     largest_growth: float  # of the time of preconditioned steps, at any released shares
     growth_in_words: str  # a half sentence on it
+
+    @property
+    def group_problem(self) -> GroupProblem | None:
+        """The problem of one person's rows in a public group; None for none."""
 
     @property
     def calibration_clip(self) -> float | None:
@@ -156,6 +171,7 @@ class TwoValues:
     """A label that is 1 for one value and 0 for all others, `[n]`."""
 
     loss, released, problem = "Logistic loss", "share of positives", Problem(_two)
+    group_problem = GROUP_LOGISTIC
     clip, longest_gradient, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
     longest_round_time, time_divisor, time_grows_with_width = 20.0, 1.0, True
     variance_floor_deviations, numbers, length = 2.0, 1, 0.25
@@ -201,7 +217,7 @@ class Several:
     """
 
     count: int
-    released, problem = "share of every class", Problem(_several)
+    released, problem, group_problem = "share of every class", Problem(_several), None
     longest_gradient, curvature = 2.0, 0.25
     longest_round_time, time_divisor, time_grows_with_width = 10.0, math.sqrt(2.0), True
     variance_floor_deviations = 0.5
@@ -253,7 +269,7 @@ class Amount:
     low: float
     high: float
     loss = f"Huber loss, linear beyond {BEND:g} standard deviation of the label,"
-    released, problem = "mean of the label", Problem(_number)
+    released, problem, group_problem = "mean of the label", Problem(_number), _GROUP_HUBER
     clip = longest_gradient = math.sqrt(2.0) * BEND
     curvature = 0.5
     longest_round_time, time_divisor, time_grows_with_width = 5.0, 2.0, False

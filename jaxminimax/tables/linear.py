@@ -145,7 +145,7 @@ def _rounds(run: Run, start: np.ndarray, hyper: Any, data: PyTree) -> Any:
         problem: Any = settings.label.problem
         read = run.place(data)  # where the host's memory is the device's, as it lies
     else:
-        start, problem = np.zeros_like(start), records.GROUP_LOGISTIC
+        start, problem = np.zeros_like(start), settings.label.group_problem
         read = run.prepared.groups.arranged(data)
     with programs.briefly(programs.is_brief(read, start, hyper.iterations)):
         return fit(run.keys.rounds, Saddle(jax.device_put(start), ()), read, hyper,

@@ -27,7 +27,8 @@ first, then weights move towards the groups of the largest noisy losses, if thes
 heard: steps that add up to S gather noise S B / (n_i mu_l) in the log weight of group i, mu_l^2
 what the losses cost together. Where 0.2 of noise leaves no S of 1, groups stay balanced. Groups
 without the label differ in how hard they are, which no weight changes, so the model is that of the
-average record, and the groups' mean losses under it are released.
+average record, and the groups' mean losses under it are released. Of a label that is a number any
+groups are trained so, as their means and slopes may differ: the loss is then Huber's.
 
 What the numbers rest on is measured, not proved; privacy rests on none of them.
 """
@@ -250,7 +251,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
       by_label: whether all records of a group have one label, which is then public.
       method: "average", of all records; "balanced", every group has the same weight; "minimax",
         balanced at first, then the largest loss of a group is made small. None: for groups that
-        contain the label "minimax", or "balanced" where losses would be noise; else "average".
+        contain the label, or a label that is a number, "minimax", or "balanced" where losses would
+        be noise; else "average".
       alongside: other mechanisms on the same records that are paid from epsilon.
       preconditioned: whether second moments of rows may be released, where that saves rounds.
       people: k, if any k records of one person may differ instead of one.
@@ -279,7 +281,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     weight_steps_total = min(WEIGHTS, WEIGHT_NOISE * min(sizes, default=0)
                              * math.sqrt(losses_mu_squared) / LOSS_BOUND)
     if method is None:
-        method = "average" if not (sizes and by_label) else (
+        method = "average" if not sizes or not (by_label or isinstance(label, labels.Amount)) else (
             "minimax" if weight_steps_total >= LEAST_WEIGHT_STEPS else "balanced")
     moments = release(statistics.psi_length(schema), SHARE)
     deviation = statistics.deviation(moments)

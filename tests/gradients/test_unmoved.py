@@ -348,6 +348,9 @@ def of_tail(divergence):
 
 
 LIBRARY = {
+    "adversarial": [(problems.adversarial(loss, problems.gradient_attack(
+        loss, radius=0.1, norm=norm, steps=3)), Saddle(THETA, ()), LABELLED)
+        for loss in (SQUARES, BASE) for norm in ("l2", "linf")],
     "affine": [(problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=0.5,
                                 domain=BALL), Saddle(jnp.zeros(2), ()), S((2,), jnp.float32))],
     "auc": [(problems.auc(LINEAR, prior=0.7, radius=BOTH, dual=dual), problems.auc_start(THETA),
@@ -356,6 +359,9 @@ LIBRARY = {
             problems.mlp_init(jax.random.key(0), dim=3, hidden=4)), LABELLED)],
     "bilinear_game": [(problems.bilinear_game(coupling=1.0, radius=BOTH), PAIR,
                        (FEATURES, FEATURES))],
+    "bounded_group_loss": [(problems.bounded_group_loss(
+        SQUARES, shares=SHARES, level=1.0, weight=2.0, radius=1.0), Saddle(THETA, jnp.zeros(2)),
+        (COUNT, LABELLED))],
     "bounded_bilinear": [(problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=BOTH), PAIR,
                           (S((3, 3), jnp.float32), FEATURES, FEATURES))],
     "bounded_glm": [(problems.bounded_glm(
@@ -366,8 +372,9 @@ LIBRARY = {
                  (REAL, REAL))],
     "dro": [(problems.dro(BASE, penalty=0.5, cap=cap), problems.reweighted_start(THETA, "cvar"),
              LABELLED) for cap in (10.0, np.inf)],
-    "fermi": [(problems.fermi(LINEAR, shares=SHARES, weight=1.0),
-               problems.fermi_start(THETA, shares=SHARES), MARKED)],
+    "fermi": [(problems.fermi(LINEAR, shares=SHARES, weight=1.0, kind=kind),
+               problems.fermi_start(THETA, shares=SHARES, kind=kind), MARKED)
+              for kind in ("parity", "error_rate")],
     "group_glm": [(problems.group_glm(name, feature_bound=2.0, radius=1.0), Saddle(THETA, ()),
                    LABELLED) for name in sorted(problems.GLM_LOSSES)],
     "group_means": [(problems.group_means(radius=1.0, record_bound=1.0), Saddle(THETA, ()),
@@ -378,6 +385,10 @@ LIBRARY = {
                                                 radius=BOTH),
                         problems.multiclass_auc_start(jnp.zeros((3, 3)), classes=3, form=form),
                         (FEATURES, COUNT)) for form in ("hand_till", "macro")],
+    "multilabel_auc": [(problems.multilabel_auc(LINEAR, prior=[0.1, 0.3], labelled=[1.0, 0.5],
+                                                radius=BOTH),
+                        problems.multiclass_auc_start(jnp.zeros((3, 2)), classes=2, form="macro"),
+                        (FEATURES, S((2,), jnp.float32)))],
     "parity": [(problems.parity(LINEAR, shares=SHARES, weight=1.0),
                 problems.parity_start(THETA, shares=SHARES), MARKED)],
     "partial_auc": [(problems.partial_auc(LINEAR, prior=0.1, max_fpr=0.2, min_tpr=low, penalty=0.1,
@@ -408,7 +419,7 @@ def alarms(problem, z, record):
 
 
 def test_every_problem_of_the_library_is_looked_at():
-    made = {"per_person"} | {
+    made = {"adversarial", "per_person"} | {
         name for name, make in vars(problems).items() if inspect.isfunction(make) and (
             inspect.signature(make).return_annotation in (jmm.Problem, jmm.GroupProblem, Bounded))}
     assert made == set(LIBRARY)
