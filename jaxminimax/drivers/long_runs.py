@@ -69,7 +69,7 @@ class Metrics:
         """Epsilon of a run that ends here, also by a rule that looked; computed when it is read."""
         stated = self.statement()
         looking = stated.epsilon_if_stopped_by_looking
-        return stated.epsilon if looking is None else looking
+        return stated.epsilon if looking is None else min(stated.epsilon, looking)
 
     def to_json(self) -> dict[str, float]:
         """Returns the numbers as a dictionary, for loggers."""
@@ -284,7 +284,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                             ended = callback(seen, *[Metrics(
                                 done, total, int(seen.spent), time.monotonic() - begun,
                                 functools.partial(stated, seen))] * reports)
-                        if isinstance(ended, bool | np.bool_) and ended:
+                        if (ended is True or getattr(ended, "dtype", None) == np.bool_) and ended:
                             booking.end(state)
                             break
     return runs.Run.stated(state, stated(state))
