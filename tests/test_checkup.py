@@ -50,6 +50,13 @@ class Tensor:
         return "3.14159"
 
 
+class DataLoader:
+    """Stands in for that of torch."""
+
+    def __iter__(self):
+        return iter(((X, Y),))
+
+
 def of_library(name, kind):
     return type(kind, (Tensor,), {"__module__": f"{name}.core"})()
 
@@ -111,7 +118,7 @@ MISTAKES = {
     "a module of linen": (dict(z=Saddle(linen.Dense(1), ())), "z.w must be an array.*model.init"),
     "a counter among the parameters": (dict(z=Saddle({"n": jnp.int32(0)}, ())),
                                        r"z.w\['n'\] has dtype int32.*close over"),
-    "a loader": (dict(data=(x for x in (X, Y))), "data must be an array.*HostData"),
+    "a loader": (dict(data=DataLoader()), "data must be an array.*HostData"),
     "lists": (dict(data=(X.tolist(), Y.tolist())),
               r"data\[0\] must be an array.*list of float.*padded"),
     "text": (dict(data=(X, np.array(["a"] * N))), r"data\[1\] has dtype <U1"),
@@ -171,6 +178,12 @@ def test_what_is_wrong_is_named_before_anything_runs(function, name):
         function(**arguments(changed))
     assert "3.14159" not in str(caught.value)  # no number of the data
     assert str(X[0, 0]) not in str(caught.value)
+
+
+@pytest.mark.parametrize("function", [run, fit, sweep])
+def test_an_iterator_is_refused_with_the_way_out(function):
+    with pytest.raises(TypeError, match="data must be an array.*got generator.*HostData"):
+        function(**arguments(dict(data=(x for x in (X, Y)))))
 
 
 @pytest.mark.parametrize("name", [x for x, (changed, _) in MISTAKES.items() if "key" not in changed

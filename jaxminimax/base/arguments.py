@@ -147,6 +147,8 @@ def records(data: PyTree, name: str = "data") -> None:
     Raises:
       TypeError: for lists, frames, tensors of other libraries, arrays of text or objects.
     """
+    if hasattr(data, "__next__"):  # before JAX looks for leaves in it
+        _refuse_leaf(name, data)
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         if isinstance(leaf, jax.Array):
             continue

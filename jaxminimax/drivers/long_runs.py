@@ -43,14 +43,13 @@ _BYTES = 2**26  # of the rows that are sent together, by default
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """What a callback of `fit` may log of a run so far: nothing in it was computed from records.
+    """Numbers of a run so far that a callback of `fit` may log: none was computed from records.
 
     Attributes:
       round: rounds made.
       rounds: rounds of the whole run.
       releases: releases made.
-      seconds: since this process began its first round; they tell how fast the machine is, and of
-        the records no more than the clock of whoever waits for the run.
+      seconds: since this process began its first round, as anyone sees who waits for the run.
       statement: of a run that ends here.
 
     Examples:
@@ -78,7 +77,7 @@ class Metrics:
 
 
 def _wants_metrics(callback: Any) -> bool:
-    """Whether a callback cannot be called with the state alone; refuses what is no callback."""
+    """Returns whether a callback needs more than the state; refuses what is no callback."""
     try:
         checks.takes("callback", callback, "state")
     except TypeError:
