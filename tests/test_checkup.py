@@ -182,7 +182,7 @@ def test_what_is_wrong_is_named_before_anything_runs(function, name):
 
 @pytest.mark.parametrize("function", [run, fit, sweep])
 def test_an_iterator_is_refused_with_the_way_out(function):
-    with pytest.raises(TypeError, match="data must be an array.*got generator.*HostData"):
+    with pytest.raises(TypeError, match=r"data must be an array.*got generator.*HostData"):
         function(**arguments(dict(data=(x for x in (X, Y)))))
 
 
