@@ -43,13 +43,14 @@ _BYTES = 2**26  # of the rows that are sent together, by default
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """Numbers of a run so far that a callback of `fit` may log: none was computed from records.
+    """Numbers of a run so far, for a callback of `fit`: none was computed from records.
 
     Attributes:
       round: rounds made.
       rounds: rounds of the whole run.
       releases: releases made.
-      seconds: since this process began its first round, as anyone sees who waits for the run.
+      seconds: since this process began its first round. For you alone: statements assume that the
+        time of a release is not published.
       statement: of a run that ends here.
 
     Examples:
@@ -71,9 +72,8 @@ class Metrics:
         return stated.epsilon if looking is None else min(stated.epsilon, looking)
 
     def to_json(self) -> dict[str, float]:
-        """Returns the numbers as a dictionary, for loggers."""
-        return {name: getattr(self, name)
-                for name in ("round", "rounds", "releases", "seconds", "epsilon")}
+        """Returns the numbers that may be published as a dictionary, for loggers: no seconds."""
+        return {name: getattr(self, name) for name in ("round", "rounds", "releases", "epsilon")}
 
 
 def _wants_metrics(callback: Any) -> bool:
