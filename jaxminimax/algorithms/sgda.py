@@ -143,8 +143,9 @@ def _preconditioned(matrix: jax.Array | None, g: PyTree) -> PyTree:
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, Saddle]:
     """Returns -step_t g_t, or each player's optimiser applied to g_t and its memory."""
     g = Saddle(*map(_preconditioned, hyper.preconditioner, g))
-    moves = [tx.update(*x)
-             for tx, *x in zip(_optimisers(hyper, t), g, state.memory, state.z, strict=True)]
+    moves = [checks.without_value(f"optimiser.{name}", tx.update, *x)
+             for name, tx, *x in zip(Saddle._fields, _optimisers(hyper, t), g, state.memory,
+                                     state.z, strict=True)]
     change, memory = (Saddle(*x) for x in zip(*moves, strict=True))
     return change, memory
 

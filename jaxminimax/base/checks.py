@@ -5,6 +5,7 @@ import math
 import numbers
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,22 @@ def takes(name: str, function: Any, *arguments: str) -> None:
     except TypeError as error:
         raise TypeError(f"{name} is called with {wanted}, and {describe(function)} takes "
                         f"{signature}: {error}.") from None
+
+
+def without_value(name: str, update: Callable[..., Any], *args: Any) -> Any:
+    """Returns what an optimiser's `update` makes of a release, its memory and the point.
+
+    Raises:
+      TypeError: for an optimiser that asks for more, such as the value of the loss.
+    """
+    try:
+        return update(*args)
+    except TypeError as error:
+        if "keyword-only" not in str(error):
+            raise
+        raise TypeError(f"{name} asks for more than the gradient ({error}), but the loss of the "
+                        "records is not released: take an optimiser that needs the gradient "
+                        "alone, and a schedule in the place of reduce_on_plateau.") from error
 
 
 def one_number(value: Any, name: str) -> Any:

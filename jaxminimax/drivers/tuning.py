@@ -22,7 +22,7 @@ from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.drivers.runs import Functions
 from jaxminimax.mechanism import Full, Query, Repeat, composed, repetitions
-from jaxminimax.placement.sharding import Sharded, arrays
+from jaxminimax.placement.sharding import Sharded, arrays, as_rows
 from jaxminimax.releases import release_keys
 from jaxminimax.releases.sums import release
 
@@ -160,9 +160,9 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     arguments.records(held_out, "held_out")
     low, high = score_range
     winner, best, number = search(
-        key, arrays(z), arrays(data), arrays(rows), many_runs.stack(paid), scored, cumulative(runs),
-        algorithm=Functions.of(algorithm), problem=problem, point=point, at_once=at_once,
-        scored=score_problem(score, float(low), float(high)), hide_time=hide_time)
+        key, arrays(z), as_rows(data), arrays(rows), many_runs.stack(paid), scored,
+        cumulative(runs), algorithm=Functions.of(algorithm), problem=problem, point=point,
+        at_once=at_once, scored=score_problem(score, float(low), float(high)), hide_time=hide_time)
     number = int(number)
     return Tuned(winner, best + (low + high) / 2, number, paid[number], promised)
 

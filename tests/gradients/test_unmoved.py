@@ -296,6 +296,44 @@ def test_leaves_that_an_optimiser_never_moves_are_named(change, named):
         assert texts[0].startswith("The optimiser never moves z.w['body'] (9 of 12 numbers)")
 
 
+def test_an_optimiser_that_asks_for_the_value_is_refused_with_the_way_out():
+    plateau = Saddle(lambda step: optax.chain(optax.sgd(step), optax.contrib.reduce_on_plateau()),
+                     optax.sgd)
+    with pytest.raises(TypeError, match=r"optimiser\.w asks for more.*'value'.*schedule"):
+        checked(lambda w, v, r: jnp.sum(w * r[0]), jnp.ones(WIDE), optimiser=plateau)
+    with pytest.raises(TypeError, match="of its own"):  # of another kind, as it was
+        checked(lambda w, v, r: jnp.sum(w * r[0]), jnp.ones(WIDE),
+                optimiser=plateau._replace(w=mistaken))
+
+
+def mistaken(step):
+    def update(g, state, z=None):
+        raise TypeError("of its own")
+
+    return optax.GradientTransformation(lambda z: (), update)
+
+
+MASK = jax.random.key(3)
+
+
+@pytest.mark.parametrize(("key", "named"), [
+    (lambda own: MASK, True), (lambda own: jax.random.key(3), True),
+    (lambda own: jax.random.split(MASK)[0], True), (lambda own: own, False)])
+def test_a_key_that_does_not_change_is_named(key, named):
+    layer = nn.Dropout(0.5, deterministic=False)
+
+    def loss(w, v, r, own):
+        return jnp.sum(layer.apply({}, w * r[0], rngs={"dropout": key(own)}))
+
+    problem = jmm.Problem(jmm.saddle_operator(loss), random=True)
+    z = Saddle(jnp.ones(WIDE), ())
+    query = jmm.Query(clip=CLIP, noise_multiplier=Saddle(1.0, None), population=N)
+    made = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.0), iterations=2)
+    data = np.ones((N, WIDE), np.float32), np.ones(N, np.int32)
+    found = jmm.check(problem, z, data, made, measure=False).warnings
+    assert any("Problem(random=True)" in text for text in found) is named
+
+
 def test_frozen_leaves_are_a_warning_of_check():
     frozen = optax.multi_transform({"train": optax.sgd(0.1), "freeze": FROZEN},
                                    {"body": "freeze", "head": "train"})
