@@ -119,11 +119,11 @@ def _categorical(word: str) -> tuple[str, Column]:
 def needed(args: argparse.Namespace, frame: Any) -> str:
     """Explains which options a table needs that declares nothing."""
     named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
-    left = [name for name in frame.columns if name not in named]
+    undeclared = [name for name in frame.columns if name not in named]
     hidden = record_as_header(frame.columns, named)
-    doubts = {name: why for name in left
+    doubts = {name: why for name in undeclared
               if not hidden and (why := notes.whose(name) or notes.doubt(name))}
-    kept = [name for name in left if name not in doubts]
+    kept = [name for name in undeclared if name not in doubts]
     lines = ["needs --schema FILE, or as options, what is public about the table:"]
     if args.label is None or args.positive is None:
         lines.append("  --label NAME --positive VALUE: which column is predicted, and the value "

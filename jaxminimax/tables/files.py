@@ -72,7 +72,7 @@ class Frames:
 
     Attributes:
       columns: names of all columns.
-      most: rows, at most: exact for a Parquet file, the lines of a CSV file.
+      row_count: rows, at most: exact for a Parquet file, the lines of a CSV file.
 
     Args:
       path: of the file.
@@ -91,10 +91,10 @@ class Frames:
             if _is_parquet(path):
                 import pyarrow.parquet
 
-                described = pyarrow.parquet.ParquetFile(path)
-                self.columns, self.most = described.schema_arrow.names, described.metadata.num_rows
+                file = pyarrow.parquet.ParquetFile(path)
+                self.columns, self.row_count = file.schema_arrow.names, file.metadata.num_rows
             else:
-                self.columns, self.most = header(path)[0], _lines(path)
+                self.columns, self.row_count = header(path)[0], _lines(path)
         self._wanted = list(wanted) if set(wanted) <= set(self.columns) else None
 
         self._stretch: tuple[int, int] | None = None
@@ -114,7 +114,7 @@ class Frames:
             raise ValueError(f"{self._path}: processes read their rows of a Parquet file, which "
                              "has them in groups: pandas.read_csv(...).to_parquet(...) makes one.")
         part = copy.copy(self)
-        part._stretch, part.most = (first, first + count), count
+        part._stretch, part.row_count = (first, first + count), count
         return part
 
     def digest(self) -> bytes:

@@ -253,8 +253,8 @@ class Schema:
         unknown = [name for name in names if name not in self.columns]
         if unknown:
             raise ValueError(f"columns {unknown} are not declared; there are {list(self.columns)}.")
-        left = {name: c for name, c in self.columns.items() if name not in names}
-        return dataclasses.replace(self, columns=left)
+        others = {name: c for name, c in self.columns.items() if name not in names}
+        return dataclasses.replace(self, columns=others)
 
     def without_charged(self) -> "Schema | None":
         """Returns the schema without columns whose ranges are to be released; None if all are."""
