@@ -10,7 +10,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,35 @@ def listed(names: Sequence[Any], table: Sequence[Any], declared: Collection[Any]
         map(str, names))
 
 
+def range_of(name: str, ends: Any) -> "Number":
+    """Makes a range of an argument (low, high).
+
+    Raises:
+      ValueError: naming the argument.
+    """
+    checks.kinds({name: (tuple | list | np.ndarray, "(low, high), two numbers")}, {name: ends})
+    if len(ends) != 2:
+        raise ValueError(f"{name} must be (low, high), two numbers, got {len(ends)} of them.")
+    try:
+        return Number(*ends)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def check_column(name: str, cells: Any) -> None:
+    """Refuses what is not one column, with a cell for each row.
+
+    Raises:
+      ValueError: naming the argument, and how to make one column of two.
+    """
+    rows = isinstance(cells, list | tuple) and any(isinstance(x, list | tuple) for x in cells)
+    if (rows or isinstance(cells, str | bytes | Mapping) or hasattr(cells, "columns")
+            or not hasattr(cells, "__len__") or getattr(cells, "ndim", 1) != 1):
+        raise ValueError(f"{name} must be one column, with a cell for each row, got "
+                         f"{checks.describe(cells)}. One of two is X.a.astype(str) + ', ' + "
+                         "X.b.astype(str).")
+
+
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
 # |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
 # `[n]` cells as `[n, width]` numbers in [-1, 1]; `declared`, what was declared, as a record; and
@@ -147,6 +176,7 @@ class Number:
     missing: bool = False
 
     def __post_init__(self) -> None:
+        checks.kinds({"log": checks.TRUTH, "missing": checks.TRUTH}, vars(self))
         for name in ("low", "high"):
             value = getattr(self, name)
             if isinstance(value, np.number):  # the width of narrow ones could overflow
@@ -231,6 +261,9 @@ class Charged:
 
     missing: bool = False
 
+    def __post_init__(self) -> None:
+        checks.kinds({"missing": checks.TRUTH}, vars(self))
+
     def within(self, low: float, high: float) -> Number:
         """Returns the column with a released range."""
         return Number(low, high, missing=self.missing)
@@ -287,7 +320,11 @@ class Category:
     values: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        words = tuple(word(v) for v in self.values)
+        one = isinstance(self.values, Mapping) or hasattr(self.values, "columns")
+        if one or not isinstance(self.values, Iterable):
+            raise ValueError("categories must be several values, such as ('a', 'b'), got "
+                             f"{checks.describe(self.values)}.")
+        words = tuple(map(word, self.values))
         if not words:
             raise ValueError("categories must have a value at least, got none.")
         if len(set(words)) < len(words):

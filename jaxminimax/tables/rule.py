@@ -253,6 +253,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         >>> chosen.hyper.query.sampling, jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
         (Full(), True)
     """
+    checks.kinds({"schema": (Schema, "a Schema"), "sizes": (tuple | list, "sizes of groups"),
+                  "by_label": checks.TRUTH, "preconditioned": checks.TRUTH}, locals())
     checks.count("population", population, low=2)
     for k, size in enumerate(sizes):
         checks.count(f"sizes[{k}]", size)

@@ -1,7 +1,9 @@
 """The public schema of a table: its columns with their ranges or values, label, owner, groups."""
 
 import dataclasses
-from collections.abc import Mapping
+import numbers
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +11,16 @@ import numpy as np
 from jaxminimax.base import checks, identity, row_names, saved_json
 from jaxminimax.tables import columns as kinds
 from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
+
+_NAME = "a column's name"
+_KINDS: dict[str, tuple[Any, str]] = {
+    "columns": (Mapping, "a mapping of names to columns, such as {'age': Number(18, 90)}"),
+    "label": (str | int | tuple, _NAME), "owner": (str | int | tuple | None, f"{_NAME} or None"),
+    "groups": (str | int | tuple | None, f"{_NAME} or None"),
+    "group_values": (tuple | list, "the groups, such as ('f', 'm')"),
+    "positive": (str | numbers.Number | np.bool_ | None, "one value, or None"),
+    "by_label": checks.TRUTH, "path": (str | os.PathLike, "a path"),
+    "rows": (Iterable, "a frame, or records with a name each")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +94,7 @@ class Schema:
     target: Category | Number | None = None
 
     def __post_init__(self) -> None:
+        checks.kinds(_KINDS, vars(self))
         if not self.columns:
             raise ValueError("schema must declare a column at least: [columns.NAME] with range = "
                              "[low, high] or categories = [...].")
@@ -98,9 +111,9 @@ class Schema:
             raise ValueError(f"most = {self.most} rows are those of an owner: say [owner] name.")
         if (self.groups is None) != (not self.group_values):
             raise ValueError("groups must have a name and values: [groups] name, values = [...].")
-        if not isinstance(self.by_label, bool) or (self.by_label and self.groups is None):
-            raise ValueError(f"by_label must be true or false, of groups, got {self.by_label}: "
-                             "[groups] name, values = [...], by_label = true.")
+        if self.by_label and self.groups is None:
+            raise ValueError("by_label must be of groups: [groups] name, values = [...], "
+                             "by_label = true.")
         self._check_target()
         if self.positive is not None:
             object.__setattr__(self, "positive", word(self.positive))
@@ -160,6 +173,7 @@ class Schema:
         """
         import tomllib
 
+        checks.kinds(_KINDS, {"path": path})
         try:
             with open(path, "rb") as file, saved_json.explained(
                     path, "schema in TOML", "The published schema of schemas says what it holds."):
@@ -203,8 +217,10 @@ class Schema:
         Raises:
           ValueError: for a row that declares neither a range nor values.
         """
+        checks.kinds(_KINDS, {"rows": rows, "label": label, "owner": owner})
         records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
-        if not any("name" in one and {"low", "values"} & set(one) for one in records):
+        if not any("name" in one and {"low", "values"} & set(one)
+                   for one in records if isinstance(one, Mapping)):
             raise ValueError("rows must have name, and low and high or values: is this a codebook?")
         columns: dict[str, Column] = {}
         for one in records:
@@ -367,6 +383,8 @@ def columns_of(frame: Any) -> list[Any]:
     Raises:
       ValueError: for what is no table.
     """
+    if hasattr(frame, "collect_schema") and not hasattr(frame, "__len__"):
+        raise ValueError("the table is a lazy frame, which has no rows yet: give .collect() of it.")
     columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
     if columns is frame and not isinstance(frame, Mapping):
         raise ValueError("a table must be a data frame or a dictionary of columns, got a "

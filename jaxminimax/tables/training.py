@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger
-from jaxminimax.base import programs
+from jaxminimax.base import checks, programs
 from jaxminimax.placement import agreement
 from jaxminimax.releases import release_keys
 from jaxminimax.tables import certified, linear, preparation, processes, records, statistics
@@ -164,6 +164,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)
     """
+    checks.kinds(preparation.ARGUMENTS, locals())
     preparation.check_people(people, schema.owner is not None)
     share = None
     if mesh is None or (shards is None and len(agreement.processes(mesh)) == 1):
