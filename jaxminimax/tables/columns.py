@@ -10,6 +10,7 @@ import dataclasses
 import math
 import numbers
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -142,6 +143,48 @@ def check_column(name: str, cells: Any) -> None:
         raise ValueError(f"{name} must be one column, with a cell for each row, got "
                          f"{checks.describe(cells)}. One of two is X.a.astype(str) + ', ' + "
                          "X.b.astype(str).")
+
+
+# by what it is read as: cells that are no numbers, and how to write them as numbers
+_WRITTEN = {
+    "with a currency": r".*[$\u20ac\u00a3\u00a5].*",
+    "dates or times": r"\d{1,4}[-/.:]\d{1,2}[-/.:T ].*|\d{1,2}:\d\d",
+    "with thousands separators": r"[+-]?\d{1,3}([ ,.'\u2019\u202f\xa0]\d{3})+([.,]\d*)?",
+    "with a decimal comma": r"[+-]?\d*,\d+",
+    "with a unit or a percent sign": r"[+-]?\d[\d.,]* ?[^\d\s.,].*",
+    "lists or records": r"[\[{(].*"}
+_NO_NUMBERS = {  # types of columns, by what they begin with
+    r"(date|time|duration|period|interval)": "of dates or times: give years or days",
+    r"(large_|fixed_size_)?(list|struct|array|map)": "nested: give each of its numbers a column",
+    r"(large_|fixed_size_)?(binary|bytes|complex)": "no numbers: give numbers"}
+
+
+def check_type(name: Any, kind: Any) -> None:
+    """Refuses a column of a type that holds no numbers, before a cell of it is read.
+
+    Raises:
+      ValueError: naming the column, its type, and what to give.
+    """
+    for beginning, what in _NO_NUMBERS.items():
+        if re.match(beginning, str(kind).lower()):
+            raise ValueError(f"column {name!r} is declared as a number, and its type {kind} is "
+                             f"{what}, or leave it out.")
+
+
+def as_written(kind: "Column", cells: Any) -> dict[str, int]:
+    """Counts cells without noise, by how they differ from what was declared; no release."""
+    counts = {what: int(flags.sum()) for what, flags in kind.odd(cells).items()}
+    listed = np.asarray(cells).astype(object).tolist()
+    if isinstance(kind, Category):
+        plain, exactly = {x.casefold() for x in kind.values}, set(kind.values)
+        counts["in another case"] = sum(
+            word(x) not in exactly and word(x).casefold() in plain for x in listed)
+    else:
+        texts = [word(x) for x, y in zip(listed, as_numbers(cells), strict=True)
+                 if math.isnan(y)]
+        counts |= Counter(next((what for what, like in _WRITTEN.items() if re.fullmatch(like, x)),
+                               "other text") for x in texts if x not in NO_LABEL)
+    return {what: count for what, count in counts.items() if count}
 
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.identity import persons
+from jaxminimax.tables.columns import check_type
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = ",;\t|"
@@ -92,6 +93,7 @@ class Frames:
                 import pyarrow.parquet
 
                 file = pyarrow.parquet.ParquetFile(path)
+                _check_types(file, numeric)
                 self.columns, self.row_count = file.schema_arrow.names, file.metadata.num_rows
             else:
                 self.columns, self.row_count = header(path)[0], _lines(path)
@@ -170,6 +172,7 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
 
         # a missing integer would make floats of the others, and those from 2^53 on other values
         if rows is None:
+            _check_types(pyarrow.parquet.ParquetFile(path), numeric)
             yield pyarrow.parquet.read_table(path).to_pandas(integer_object_nulls=True)
         else:
             # or what was read would stay in memory
@@ -185,6 +188,13 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
                 if len(part):
                     yield pyarrow.Table.from_batches([part]).to_pandas(
                         ignore_metadata=True, integer_object_nulls=True)
+
+
+def _check_types(file: Any, numeric: Collection[str]) -> None:
+    """Refuses columns of a Parquet file that are declared as numbers and are none by their type."""
+    for field in file.schema_arrow:
+        if field.name in numeric:
+            check_type(field.name, field.type)
 
 
 def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> Iterator[Any]:

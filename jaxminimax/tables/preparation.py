@@ -40,7 +40,7 @@ ARGUMENTS: dict[str, tuple[Any, str]] = {
     "folder": (str | os.PathLike | None, "a path, or None"),
     "mesh": (jax.sharding.Mesh | None, "a jax.sharding.Mesh with an axis 'data', or None"),
     **dict.fromkeys(("unit", "name"), checks.TEXT),
-    **dict.fromkeys(("progress", "allow_large_delta", "by_label", "preconditioned"), checks.TRUTH),
+    **dict.fromkeys(("progress", "allow_large_delta", "by_label", "stop_on_notes"), checks.TRUTH),
     **dict.fromkeys(("certify", "held_out"), (numbers.Real | None, "a share in (0, 1), or None")),
     "shards": (numbers.Integral | None, "a number of parts, or None")}
 

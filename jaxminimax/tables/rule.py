@@ -195,8 +195,8 @@ class Defaults:
           described: all that is released; None: `mechanism()`.
         """
         notes = [] if self.strength >= WEAK_BELOW else [Note(
-            None, f"the data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
-            f"{WEAK_BELOW:.0f}, so expect little of the score",
+            None, "for so many columns, a mean of rows of length 1 has noise of length "
+            f"{2 / self.strength:.2g}, as n mu / sqrt(d) = {self.strength:.0f}",
             "ask for a larger epsilon, or leave columns out")]
         others = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)

@@ -3,6 +3,7 @@
 import dataclasses
 import numbers
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -360,8 +361,10 @@ class Schema:
         """
         columns = columns_of(frame)
         if name not in columns:
-            raise ValueError(f"the table has no column {name!r}; it has "
-                             f"{kinds.listed(columns, columns, self.names)}.")
+            alike = [x for x in columns if _plain(x) == _plain(name)]
+            raise ValueError(f"the table has no column {name!r}; it has " + (
+                f"{alike[0]!r}, which is written differently: use one of both." if alike else
+                f"{kinds.listed(columns, columns, self.names)}."))
         if columns.count(name) > 1:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
@@ -372,6 +375,8 @@ class Schema:
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
+        if name in self.numeric:
+            kinds.check_type(name, getattr(column, "dtype", getattr(column, "type", "")))
         listed = isinstance(column, list | tuple | np.ma.MaskedArray) or identity.in_dictionary(
             column)
         return identity.exact(column) if listed else column
@@ -391,6 +396,10 @@ def columns_of(frame: Any) -> list[Any]:
                          f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
                          "of records, or of an array and columns=[...].")
     return list(columns)
+
+
+def _plain(name: Any) -> str:
+    return re.sub(r"[\W_]", "", str(name).casefold())
 
 
 def _target(label: Mapping[str, Any]) -> Category | Number | None:
