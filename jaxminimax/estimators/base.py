@@ -226,6 +226,8 @@ class PrivateEstimator(BaseEstimator):
         """Returns the columns with the ranges of `bounds`."""
         bounds = self.bounds
         if isinstance(bounds, Mapping):
+            if set(bounds) == set(range(len(names))):  # columns of arrays have numbers
+                bounds = {name: bounds[k] for k, name in enumerate(names)}
             if set(bounds) != set(names):
                 raise ValueError("bounds by column must have each column of X, got "
                                  f"{len(set(bounds) & set(names))} of {len(names)}.")

@@ -173,7 +173,8 @@ def test_without_a_look_no_cell_is_read(tmp_path, capsys):
 # --- a training that ends after its moments ---
 
 
-@pytest.mark.parametrize("way", ["train", pytest.param("command", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["train", "command"])
 def test_an_empty_column_ends_a_training_after_a_tenth(way, tmp_path, capsys):
     rows = pd.concat([table()] * 20, ignore_index=True)
     rows["height"] = "1,75 m"
