@@ -175,7 +175,7 @@ def add(commands: Any) -> None:
     flag("--ledger", metavar="FILE", help="ledger that is charged for the release beforehand")
     flag("--name", help="of the release in the ledger (default: run 1 and so on)")
     flag("--look", action="store_true",
-         help="count without noise how cells are written, for whoever may see the table: not for "
+         help="count without noise how cells are written, for those who may see the table: not for "
               "publication, and no part of any epsilon")
     flag("--json", action="store_true", help="print JSON only")
 
@@ -210,8 +210,8 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         record[_UNPUBLISHED] = {name: as_written(kind, schema.cells(frame, name))
                                 for name, kind in schema.columns.items()}
         lines += [f"{_UNPUBLISHED}, as counted without noise:", *(
-            f"  {name}: {', '.join(f'{n} {what}' for what, n in found.items()) or 'as declared'}."
-            for name, found in record[_UNPUBLISHED].items())]
+            f"  {name}: {', '.join(f'{n} {what}' for what, n in counts.items()) or 'as declared'}."
+            for name, counts in record[_UNPUBLISHED].items())]
     if args.epsilon is None:
         return record, "\n".join((*lines, _NOTHING[args.look]))
     notes.check_delta(args.delta, population, False)

@@ -265,8 +265,8 @@ def large_deltas() -> Finding:
 
 def unstated_names() -> Finding:
     """Trainings of owners whose statement does not say that their names are public."""
-    said = any("names of the persons" in words for words in prepared_of(OWNED).assumed)
-    return Finding(float(not said), 0.0)
+    stated = any("names of the persons" in words for words in prepared_of(OWNED).assumed)
+    return Finding(float(not stated), 0.0)
 
 
 def delta_that_is_charged() -> Finding:
