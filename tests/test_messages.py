@@ -409,11 +409,12 @@ PRINTED = {
         " | _GIVE_UP | _MANY | __name__!r | _more(kind.values) | _price(args, len(read()))"
         " | agreement.AXIS!r | alike[0]!r | args.name | by | columns.count(name) | count"
         " | count - 1 | devices | each | empty!r | end | error | folder"
-        " | jax.process_count() | kind | kind.width | length | lengths | list(self.columns)"
-        " | mesh.axis_names | method!r | name | name!r | number | number * rows + long + 1"
-        " | path | people | population | role!r | rows | schema.positive!r | self._folder"
-        " | self._path | self.high!r | self.low!r | self.most | self.schema.label"
-        " | self.target.width | shown | text | unknown | verb | what | word"),
+        " | jax.process_count() | kind.width | length | lengths | list(self.columns)"
+        " | match[0] | mesh.axis_names | method!r | name | name!r | number"
+        " | number * rows + long + 1 | path | people | population | role!r | rows"
+        " | schema.positive!r | self._folder | self._path | self.high!r | self.low!r"
+        " | self.most | self.schema.label | self.target.width | shown | text | unknown"
+        " | verb | what | word"),
 }
 
 

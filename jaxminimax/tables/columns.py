@@ -166,8 +166,9 @@ def check_type(name: Any, kind: Any) -> None:
       ValueError: naming the column, its type, and what to give.
     """
     for beginning, what in _NO_NUMBERS.items():
-        if re.match(beginning, str(kind).lower()):
-            raise ValueError(f"column {name!r} is declared as a number, and its type {kind} is "
+        # the whole type of a list may have the values of its cells
+        if (match := re.match(beginning, str(kind).lower())) is not None:
+            raise ValueError(f"column {name!r} is declared as a number, and its type {match[0]} is "
                              f"{what}, or leave it out.")
 
 

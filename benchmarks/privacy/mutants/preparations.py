@@ -138,7 +138,7 @@ def prepared_of(schema: Schema, groups: Any = None, **how: Any) -> preparation.P
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return preparation.prepare(
-            table, schema, training.defaults, names=(), rows_per_owner=schema.most,
+            table, schema, vars(training)["defaults"], names=(), rows_per_owner=schema.most,
             groups=table.public_groups(schema) if groups is None else groups, **_HOW | how)
 
 
@@ -292,10 +292,12 @@ def rows_on_both_sides() -> Finding:
 
 def second_trainings_of_a_table() -> Finding:
     """Further trainings of one prepared table, whose rows were changed, that are accepted."""
-    one, begun = prepared_of(ROWS), []
+    one = prepared_of(ROWS)
+    begun: list[Any] = []
+    trained: Any = begun.append
     for _ in range(2):
         with contextlib.suppress(ValueError):
-            training.carry_out(one, KEY, begun.append)
+            training.carry_out(one, KEY, trained)
     return Finding(float(len(begun) - 1), 0.0)
 
 
