@@ -339,7 +339,7 @@ PRINTED = {
         " | about.st_uid | dtype | each | error | first | fix | folder | generator | inside"
         " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, wanted)"
         " | jnp.result_type(x) | low | module | name | of | os.fspath(what) | path"
-        " | signature | span | stats.st_uid | text | wanted | what | where"),
+        " | signature | span | stats.st_uid | text | wanted | what | where | words"),
     "checkup": (
         'described | lengths | n'),
     "commands": (
@@ -410,13 +410,14 @@ PRINTED = {
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
         " | ', '.join(schema.charged) | ', '.join(schema.columns) | ', '.join(twice)"
         " | _GIVE_UP | _MANY | __name__!r | _more(kind.values) | _price(args, len(read()))"
-        " | agreement.AXIS!r | args.name | by | columns.count(name) | count | count - 1"
-        " | devices | each | empty!r | end | error | folder | jax.process_count()"
-        " | kind.width | length | lengths | list(self.columns) | mesh.axis_names | method!r"
-        " | name | name!r | number | number * rows + long + 1 | path | people | population"
-        " | role!r | rows | schema.positive!r | self._folder | self._path | self.by_label"
-        " | self.high!r | self.low!r | self.most | self.schema.label | self.target.width"
-        " | shown | text | unknown | verb | what | word"),
+        " | agreement.AXIS!r | alike[0]!r | args.name | by | columns.count(name) | count"
+        " | count - 1 | devices | each | empty!r | end | error | folder"
+        " | jax.process_count() | kind.width | length | lengths | list(self.columns)"
+        " | match[0] | mesh.axis_names | method!r | name | name!r | number"
+        " | number * rows + long + 1 | path | people | population | role!r | rows"
+        " | schema.positive!r | self._folder | self._path | self.high!r | self.low!r"
+        " | self.most | self.schema.label | self.target.width | shown | text | unknown"
+        " | verb | what | word"),
 }
 
 

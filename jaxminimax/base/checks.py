@@ -5,7 +5,7 @@ import math
 import numbers
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,25 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuses `value` unless it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {describe(value)}.")
+
+
+TRUTH: tuple[Any, str] = (bool | np.bool_, "True or False")
+TEXT: tuple[Any, str] = (str | None, "text or None")
+
+
+def kinds(wanted: Mapping[str, tuple[Any, str]], given: Mapping[str, Any]) -> None:
+    """Refuses arguments of another kind than theirs.
+
+    Args:
+      wanted: for each argument its kinds, as `isinstance` takes them, and what to give in words.
+      given: arguments by name; those that are not in `wanted` pass.
+
+    Raises:
+      ValueError: naming the argument, its kind, and what to give.
+    """
+    for name, (kind, words) in wanted.items():
+        if name in given and not isinstance(given[name], kind):
+            raise ValueError(f"{name} must be {words}, got {describe(given[name])}.")
 
 
 def scalars(**values: Any) -> None:

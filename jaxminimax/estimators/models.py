@@ -27,8 +27,8 @@ class PrivateAUCClassifier(PrivateScorer):
         positives. The heavier class keeps its influence, the other one loses some, so a record
         moves a release by no more than without weights. Probabilities are those under the weights.
       schema: `Schema`, or columns by name; public. None if X are numbers.
-      bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
-        released, and charged.
+      bounds: (low, high) of all columns, or an array of each end, or {name: (low, high)} by column;
+        public. None without a schema: ranges are released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       people: k, if any k rows may be of one person and owners are not known; a ledger must have the
         same number.
@@ -208,8 +208,7 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):
 
     def _label(self) -> dict[str, Any]:
         if self.label_range is not None:
-            low, high = self.label_range
-            return {"target": columns.Number(low, high)}
+            return {"target": columns.range_of("label_range", self.label_range)}
         if isinstance(self.schema, Schema) and isinstance(self.schema.target, columns.Number):
             return {"target": self.schema.target}
         raise ValueError("the label's range must be public: label_range=(low, high), from a "

@@ -132,6 +132,8 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
         True
     """
     checks.count("population", population, low=2)
+    checks.kinds({"schema": (Schema, "a Schema")}, {"schema": schema})
+    checks.scalars(weight=weight)
     checks.count("groups", groups, low=2)
     checks.number("weight", weight, low=0.0)
     checks.one_of("kind", kind, KINDS)

@@ -34,6 +34,7 @@ class Run:
       scaled_out: where scaled features go, `[n, rows, d + 1]`; `rows.x` lie there, too.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       driver: for `fit`.
+      stop_on_notes: whether notes on the released moments end it.
     """
 
     prepared: Prepared
@@ -43,6 +44,7 @@ class Run:
     scaled_out: np.ndarray
     once: Callable[[str, Callable[[], PyTree]], PyTree]
     driver: Mapping[str, Any]
+    stop_on_notes: bool = False
 
     @property
     def scaling(self) -> rule.Defaults:
@@ -60,10 +62,21 @@ class Run:
         return jax.device_put(rows) if share is None else share.place(rows)
 
     def moments(self) -> Moments:
-        """Releases the moments of features and labels."""
-        return Moments.from_json(self.once("moments", lambda: statistics.release_moments(
+        """Releases the moments of features and labels.
+
+        Raises:
+          StoppedOnNotesError: with `stop_on_notes`, where they make a note.
+        """
+        moments = Moments.from_json(self.once("moments", lambda: statistics.release_moments(
             self.keys.moments, self.scaling.moments, self.scaled_out, self.rows.y,
             self.rows.weight, self.schema, self.scaling.standardise, self.place).to_json()))
+        if self.stop_on_notes and (noted := self._noted(moments)):
+            raise notes.StoppedOnNotesError(" ".join(map(str, noted)))
+        return moments
+
+    def _noted(self, moments: Moments, of_rows: Any = None) -> tuple[notes.Note, ...]:
+        return notes.after(self.schema, moments, statistics.deviation(self.scaling.moments),
+                           features=self.scaling.standardise, of_rows=of_rows)
 
     def scaled(self, moments: Moments) -> np.ndarray:
         """Scales features in place, `[n, rows, d + 1]`."""
@@ -89,8 +102,7 @@ class Run:
                            assumed=(*prepared.assumed, *public, settings.explain()))
         stated = dataclasses.replace(stated, parts=tuple(
             name for name, part in settings.named() for _ in leaves(part)))
-        mistakes = notes.after(self.schema, moments, statistics.deviation(self.scaling.moments),
-                               features=self.scaling.standardise, of_rows=variances)
+        mistakes = self._noted(moments, variances)
         notes.warn(mistakes)
         return Scorer(self.schema, weights, moments, self.floor, stated.to_json(),
                       settings.mechanism(), group_losses, (*prepared.notes, *mistakes))

@@ -145,7 +145,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
     frames = frame if isinstance(frame, files.Frames) else [frame]
     declared, held = schema.without_charged(), _places(schema, charged=False)
     read: dict[str, list[np.ndarray]] = {"groups": [], "charged": [], "owners": []}
-    row_count, width = getattr(frame, "most", 0), schema.width + 1
+    row_count, width = getattr(frame, "row_count", 0), schema.width + 1
     x, y, first, store = np.empty(0), np.empty(0), 0, Store()
     with runs.bar(row_count, 0, progress and row_count > 0, "row") as bar:
         for piece in frames:
@@ -247,23 +247,23 @@ class Records(NamedTuple):
     weight: np.ndarray
 
 
-def by_person(rows: int, owners: Any, most: int) -> np.ndarray:
-    """Returns the first rows of each person by number, `[n, most]`, -1 where there is none.
+def by_person(rows: int, owners: Any, rows_per_owner: int) -> np.ndarray:
+    """Returns the numbers of each person's first rows, `[n, rows_per_owner]`, -1 for none.
 
     Args:
       rows: how many there are.
       owners: whose each one is, `[rows]`.
-      most: rows of a person that are read.
+      rows_per_owner: rows of a person that are read.
 
     Raises:
       ValueError: for owners of another number, and as `problems.by_person`.
     """
     if len(owners) != rows:
         raise ValueError(f"owners must be one for each of {rows} rows, got {len(owners)}.")
-    return rows_of_people(owners, most)
+    return rows_of_people(owners, rows_per_owner)
 
 
-def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int = 1,
+def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, rows_per_owner: int = 1,
             *, out: np.ndarray | None = None, store: Store = MEMORY) -> Records:
     """Arranges rows as records of persons.
 
@@ -271,18 +271,19 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
       x: `[rows, d]`.
       y: `[rows]` or `[rows, K]`; rows that are not `labelled` count with weight 0.
       owners: whose each row is; None: every row is a person's only one.
-      most: rows of a person that are read.
-      out: where features of persons with owners go, `[n, most, d]`; None: new memory.
+      rows_per_owner: rows of a person that are read.
+      out: where features of persons with owners go, `[n, rows_per_owner, d]`; None: new memory.
       store: of labels and weights.
     """
     if owners is None:
         weight = in_blocks(labelled, store.zeros(len(y)), y)
         return Records(x[:, None], in_blocks(np.nan_to_num, store.zeros(*y.shape), y)[:, None],
                        weight[:, None])
-    index = by_person(len(x), owners, most)
+    index = by_person(len(x), owners, rows_per_owner)
     n = len(index)
-    result = Records(np.empty((n, most, x.shape[1]), x.dtype) if out is None else out,
-                     store.zeros(n, most, *y.shape[1:]), store.zeros(n, most))
+    shape = n, rows_per_owner
+    result = Records(np.empty((*shape, x.shape[1]), x.dtype) if out is None else out,
+                     store.zeros(*shape, *y.shape[1:]), store.zeros(*shape))
     for part in blocks(n):
         rows, present = index[part], index[part] >= 0
         # where there is no row, no other person's may stand, not even with weight 0

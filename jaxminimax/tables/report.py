@@ -311,13 +311,12 @@ def _picture(what: str, axes: tuple[_Axis, _Axis],
 def trade_off(curve: Profile) -> str:
     """Draws the largest rate of true positives at every rate of false ones."""
     rates = np.geomspace(1e-4, 1.0, 81).tolist()
-    most = curve.true_positives(0.01)
     return _picture("trade-off curve of membership inference",
                     (_Axis("false positives of an attack", True, _percent),
                      _Axis("true positives", True, _percent)),
                     {"any attack, at most": [(x, curve.true_positives(x)) for x in rates],
                      "guessing": list(zip(rates, rates, strict=True))},
-                    [(0.01, most, 0.0, "")])
+                    [(0.01, curve.true_positives(0.01), 0.0, "")])
 
 
 def deltas(curve: Profile, epsilon: float, delta: float) -> str:

@@ -207,8 +207,8 @@ class Defaults:
           described: all that is released; None: `mechanism()`.
         """
         notes = [] if self.strength >= WEAK_BELOW else [Note(
-            None, f"the data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
-            f"{WEAK_BELOW:.0f}, so expect little of the score",
+            None, "for so many columns, a mean of rows of length 1 has noise of length "
+            f"{2 / self.strength:.2g}, as n mu / sqrt(d) = {self.strength:.0f}",
             "ask for a larger epsilon, or leave columns out")]
         others = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)
@@ -266,6 +266,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         >>> chosen.hyper.query.sampling, jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
         (Full(), True)
     """
+    checks.kinds({"schema": (Schema, "a Schema"), "sizes": (tuple | list, "sizes of groups"),
+                  "by_label": checks.TRUTH, "preconditioned": checks.TRUTH}, locals())
     checks.count("population", population, low=2)
     for k, size in enumerate(sizes):
         checks.count(f"sizes[{k}]", size)
