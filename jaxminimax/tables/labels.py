@@ -84,6 +84,7 @@ from jaxminimax.tables.records import MEMORY, Store, in_blocks
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Moments
 
+BEND = 1.0  # of Huber's loss, in units of h deviations of the label
 _RARE = 0.02  # share of a value from which training starts, at least: of two values
 _RAREST = 0.002  # and of several, which are rarer
 CALIBRATION_CLIP, CALIBRATION_CLIP_OF_CLASSES = math.sqrt(2.0), 2.0
@@ -109,7 +110,7 @@ def _several(z: Saddle, record: _Rows) -> Saddle:
 def _number(z: Saddle, record: _Rows) -> Saddle:
     """Returns sum_k weight_k min(max(x_k w - y_k, -1), 1) x_k."""
     x, y, weight = record
-    return Saddle((weight * jnp.clip(x @ z.w - y, -1.0, 1.0)) @ x, None)
+    return Saddle((weight * jnp.clip(x @ z.w - y, -BEND, BEND)) @ x, None)
 
 
 class Label(Protocol):
@@ -130,11 +131,11 @@ class Label(Protocol):
 
     @property
     def loss(self) -> str:
-        """In words."""
+        """The loss, in words."""
 
     @property
     def largest_growth(self) -> float:
-        """Of the time of preconditioned steps, at any released shares."""
+        """Bounds the growth of the time of preconditioned steps, at any released shares."""
 
     @property
     def growth_in_words(self) -> str:
@@ -282,7 +283,7 @@ class Amount:
     high: float
     knee: float = 1.0
     released, problem = "mean of the label", Problem(_number)
-    clip = longest_gradient = math.sqrt(2.0)
+    clip = longest_gradient = math.sqrt(2.0) * BEND
     curvature = 0.5
     longest_round_time, time_divisor, time_grows_with_width = 5.0, 2.0, False
     variance_floor_deviations, numbers, length, squared_distance = 0.5, 2, 1.0, 4.0

@@ -407,4 +407,5 @@ def test_a_distance_is_for_replaced_records_of_the_whole_data_and_has_a_reason()
     with pytest.raises(ValueError, match="distance must be"):
         jmm.epsilon(Repeat(query=dataclasses.replace(near().query, distance=3.0), times=1), 1e-6)
     (assumed,) = near().assumed()
-    assert "at most 3 apart" in near().summary() and "one orthant" in assumed
+    assert "at most 3 apart" in near().summary()
+    assert "one orthant" in assumed

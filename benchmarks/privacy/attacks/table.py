@@ -208,7 +208,8 @@ def _charged(described: Any) -> tuple[str, float]:
     if hasattr(query, "sizes"):
         return "gradient of all groups", 2 * query.clip / (len(query.sizes) * min(query.sizes))
     if query.distance is not None:
-        return f"{PROVEN}{query.distance.w:.3g}, as {query.because}", query.distance.w / query.population
+        distance = query.distance.w
+        return f"{PROVEN}{distance:.3g}, as {query.because}", distance / query.population
     return f"mean with clip norm {query.clip.w:.3g}", 2 * query.clip.w / query.population
 
 
