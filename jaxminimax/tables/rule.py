@@ -26,7 +26,8 @@ The loss and its clip norm C are those of the kind of label, see `labels`.
 Three constants that are right for small budgets let go. With mu0 = mu sqrt(1 - 0.1 - 0.015 - 0.05)
 (the last one not of numbers), nu = n mu0 / d and z = sqrt(nu / 75), a label that is a number has
 
-    rows cut at clip(z, 1, 3),   the knee clip(1.2 z, 1, 4),   clip(nu / 20, 1/2, 1) of the time.
+    rows cut at clip(z, 1, 3),   the knee clip(1.2 z, 1, 4),   and of the time the part
+    clip(nu / 20, 1/2, 1), for d above 25 clip(S / 100, 1/2, 1) with S = nu sqrt(d).
 
 A row cut at L is divided by L sqrt(d), so a direction has a curvature of about 1 / (d L^2). One
 that has converged has, after averaging, scores that are off by 2 sigma^2 d L^2 in variance, sigma =
@@ -304,13 +305,13 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     nu = population * 2 / whole_noise / width * math.sqrt(
         1 - SHARE - MATRIX - CALIBRATED * bool(calibration))
     scales = _scales(release, schema, nu * math.sqrt(width))
-    label, cut, hurry = _let_go(label, nu, method == "average" and scales.standardise,
-                                preconditioned)
+    label, cut, time_part = _let_go(label, nu, width, method == "average" and scales.standardise,
+                                    preconditioned)
     gradients_share = ((1 - scales.share) * (1 - LOSSES if method == "minimax" else 1)
                        - CHECKED * bool(group_losses))
     mu = 2 / whole_noise * math.sqrt(gradients_share)
     effective_population = population if method == "average" else len(sizes) * min(sizes)
-    flow_time = hurry * GATHERED * effective_population * mu / (2 * label.clip * label.time_divisor)
+    flow_time = time_part * GATHERED * effective_population * mu / (2 * label.clip * label.time_divisor)
     if method == "average":
         rounds = _rounds(population, label, width, flow_time, mu, MATRIX / gradients_share,
                          release(1.0, MATRIX, apart=statistics.SECOND_APART),
@@ -355,7 +356,7 @@ def _scales(release: Callable[..., Repeat], schema: Schema, strength: float) -> 
     return _Scales(first, True, statistics.deviation(first), share)
 
 
-def _let_go(label: labels.Label, nu: float, scaled: bool,
+def _let_go(label: labels.Label, nu: float, width: int, scaled: bool,
             preconditioned: bool) -> tuple[labels.Label, float, float]:
     """Returns the label, the cut and the part of the time that the data are many enough for.
 
@@ -364,6 +365,7 @@ def _let_go(label: labels.Label, nu: float, scaled: bool,
     Args:
       label: the kind of label.
       nu: n mu0 / d.
+      width: d.
       scaled: whether features are scaled, for the average record.
       preconditioned: whether second moments of rows may be released.
     """
@@ -371,7 +373,8 @@ def _let_go(label: labels.Label, nu: float, scaled: bool,
     if scaled and isinstance(label, labels.Amount):
         knee = min(max(KNEE_OVER_CUT * root, 1.0), FARTHEST_KNEE)
         return (dataclasses.replace(label, knee=knee), min(max(root, 1.0), LONGEST_CUT),
-                min(max(nu / WHOLE_TIME_FROM, 0.5), 1.0))
+                # S / 100 is nu / 20 at d = 25
+                min(max(nu / WHOLE_TIME_FROM * max(1.0, math.sqrt(width / WIDE)), 0.5), 1.0))
     if scaled and preconditioned and isinstance(label, labels.TwoValues) and nu >= RARE_FROM:
         return dataclasses.replace(label, largest_growth=RARE_GROWTH), 1.0, 1.0
     return label, 1.0, 1.0

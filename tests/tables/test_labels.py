@@ -277,3 +277,36 @@ def test_the_command_trains_and_predicts(schema, tmp_path, capsys):
         assert (shares.idxmax(axis=1) == "probability of " + cells.decision).all()
     else:
         assert cells.prediction.between(0, 100).all()
+
+
+# --- settings that follow the data's size ---
+
+
+def settings(n, epsilon, width, schema=AMOUNT):
+    columns = {f"x{k}": Number(0, 1) for k in range(width)}
+    return defaults(n, Schema(columns, "y", schema.positive, target=schema.target),
+                    epsilon=epsilon, delta=1e-6)
+
+
+def test_cut_and_knee_grow_with_records_and_epsilon_and_shrink_with_columns():
+    plain = settings(20_000, 1.0, 30)
+    more = settings(60_000, 1.0, 30), settings(20_000, 3.0, 30), settings(20_000, 1.0, 10)
+    for other in more:
+        assert 1 <= plain.cut < other.cut <= 3
+        assert 1 <= plain.label.knee < other.label.knee <= 4
+    few, many = settings(1000, 0.5, 10), settings(10**6, 4.0, 4)
+    assert (few.cut, few.label.knee) == (1, 1)
+    assert (many.cut, many.label.knee) == (3, 4)
+    assert settings(20_000, 1.0, 30, CLASSES).cut == 1
+    # noise of the label's mean is the least variance, or a public one
+    assert few.label_floor == few.label_deviation
+    assert many.label_floor == 0.0005
+
+
+def test_rounds_suffice_for_rare_values_at_any_released_share():
+    schema = Schema({f"x{k}": Number(0, 1) for k in range(100)}, "y", "1")
+    chosen = defaults(40_000, schema, epsilon=4.0, delta=1e-6)
+    assert chosen.label.largest_growth == 2
+    query = chosen.matrix.query
+    least = statistics.least_ridge(100, 40_000, query.noise_multiplier.w, chosen.label.curvature)
+    assert chosen.ridge / chosen.label.largest_growth >= least
