@@ -311,7 +311,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
                        - CHECKED * bool(group_losses))
     mu = 2 / whole_noise * math.sqrt(gradients_share)
     effective_population = population if method == "average" else len(sizes) * min(sizes)
-    flow_time = time_part * GATHERED * effective_population * mu / (2 * label.clip * label.time_divisor)
+    flow_time = (time_part * GATHERED * effective_population * mu
+                 / (2 * label.clip * label.time_divisor))
     if method == "average":
         rounds = _rounds(population, label, width, flow_time, mu, MATRIX / gradients_share,
                          release(1.0, MATRIX, apart=statistics.SECOND_APART),
