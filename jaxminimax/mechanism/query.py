@@ -248,7 +248,7 @@ class Query(OneRelease):
             if clip is not None:
                 distance = getattr(self.distance, name)
                 checks.number(f"distance.{name}", distance, low=0.0)
-                if grid.is_plain(clip, lambda x, d=distance: not x <= d <= 2 * x):
+                if grid.is_plain(clip, lambda _: True) and not clip <= distance <= 2 * clip:
                     raise ValueError(f"distance.{name} must be in [C, 2 C] of clip.{name} = C = "
                                      f"{clip!r}, got {distance!r}: a record without an operator "
                                      "adds 0, and two of length C are at most 2 C apart.")

@@ -266,8 +266,13 @@ def _over_the_distance(release: Callable[..., Any], described: Any, records: int
                        pair: Any) -> Finding:
     """How far a release moves on a pair of data sets with one key, over the described distance."""
     answers: list[Any] = []
-    with mock.patch.object(sums, "compiled_release", lambda *args, real=sums.compiled_release: (
-            answers.append(real(*args)), answers[-1])[1]):
+    real = sums.compiled_release
+
+    def kept(*args: Any) -> Any:
+        answers.append(real(*args))
+        return answers[-1]
+
+    with mock.patch.object(sums, "compiled_release", kept):
         for data in pair:
             release(KEY, described, *data)
     moved = np.linalg.norm(np.asarray(answers[1].w, np.float64) - np.asarray(answers[0].w))
