@@ -189,9 +189,10 @@ def as_written(kind: "Column", cells: Any) -> dict[str, int]:
 
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
-# |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
-# `[n]` cells as `[n, width]` numbers in [-1, 1]; `declared`, what was declared, as a record; and
-# `described`, how another program makes each of these numbers.
+# |psi|^2, and `squared_distance`, one on |psi - psi'|^2, see `statistics`; `squares`, which of
+# these numbers' squares are other numbers; `encode`, `[n]` cells as `[n, width]` numbers in
+# [-1, 1]; `declared`, what was declared, as a record; and `described`, how another program makes
+# each of these numbers.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,6 +256,11 @@ class Number:
     def length(self) -> float:
         """Bounds x^2 + (x^2 - 1)^2 by 1 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
         return 1.0 + 0.25 * self.missing
+
+    @property
+    def squared_distance(self) -> float:
+        """Bounds (x - x')^2 (1 + (x + x')^2) by 4 on [-1, 1], and 1 + x^2 + x^4 <= 3 by it."""
+        return 4.0
 
     @property
     def squares(self) -> tuple[bool, ...]:
@@ -323,6 +329,11 @@ class Charged:
         return self.within(-1.0, 1.0).length
 
     @property
+    def squared_distance(self) -> float:
+        """The number of the `Number` that it becomes."""
+        return self.within(-1.0, 1.0).squared_distance
+
+    @property
     def squares(self) -> tuple[bool, ...]:
         """The number of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).squares
@@ -385,6 +396,11 @@ class Category:
     def length(self) -> float:
         """Bounds |e - 1/k|^2 by 1 - 1/k for k >= 2 places, and (e - 1/2)^2 by 1/4 for one."""
         return max(1 - 1 / self.width, 0.25)
+
+    @property
+    def squared_distance(self) -> float:
+        """Returns 2, that of two of several values, and 1 for one place, (1/2 - -1/2)^2."""
+        return 2.0 if self.width > 1 else 1.0
 
     @property
     def squares(self) -> tuple[bool, ...]:

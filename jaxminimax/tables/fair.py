@@ -138,8 +138,9 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     checks.number("weight", weight, low=0.0)
     checks.one_of("kind", kind, KINDS)
     labels = 2 if kind == "odds" else 1
-    shares = statistics.shared_release(population, math.sqrt(1 - 1 / (labels * groups)), SHARE,
-                                       epsilon, delta, alongside, people)
+    shares = statistics.shared_release(
+        population, math.sqrt(1 - 1 / (labels * groups)), SHARE, epsilon, delta, alongside, people,
+        statistics.Apart(math.sqrt(2), "shares of cells are at least 0 and add up to 1 at most."))
     plain = rule.defaults(population, schema, epsilon=epsilon, delta=delta,
                           alongside=(*alongside, shares), preconditioned=False, people=people)
     rounds = max(plain.hyper.iterations, ROUNDS)

@@ -54,7 +54,11 @@ class Run:
     @property
     def floor(self) -> float | None:
         """Least variance that a feature is divided by; None: features are not scaled."""
-        return self.scaling.floor if self.scaling.standardise else None
+        return self.scaling.cut**2 * self.scaling.floor if self.scaling.standardise else None
+
+    def divisors(self, moments: Moments) -> Moments:
+        """Returns what features are scaled by: the released moments, stretched by the cut."""
+        return records.stretched(moments, self.scaling.cut)
 
     def place(self, rows: PyTree) -> PyTree:
         """Puts all rows where they are read."""
@@ -76,11 +80,12 @@ class Run:
 
     def _noted(self, moments: Moments, of_rows: Any = None) -> tuple[notes.Note, ...]:
         return notes.after(self.schema, moments, statistics.deviation(self.scaling.moments),
-                           features=self.scaling.standardise, of_rows=of_rows)
+                           features=self.scaling.standardise, of_rows=of_rows,
+                           label_deviation=self.scaling.label_deviation)
 
     def scaled(self, moments: Moments) -> np.ndarray:
         """Scales features in place, `[n, rows, d + 1]`."""
-        return records.scaled(self.rows.x, moments, self.floor, self.scaled_out)
+        return records.scaled(self.rows.x, self.divisors(moments), self.floor, self.scaled_out)
 
     def scorer(self, weights: np.ndarray, moments: Moments, state: Any,
                group_losses: dict[str, float] | None = None,
@@ -104,7 +109,7 @@ class Run:
             name for name, part in settings.named() for _ in leaves(part)))
         mistakes = self._noted(moments, variances)
         notes.warn(mistakes)
-        return Scorer(self.schema, weights, moments, self.floor, stated.to_json(),
+        return Scorer(self.schema, weights, self.divisors(moments), self.floor, stated.to_json(),
                       settings.mechanism(), group_losses, (*prepared.notes, *mistakes))
 
 
@@ -147,7 +152,8 @@ def _preconditioned(run: Run, moments: Moments, data: PyTree) -> tuple[
     saved = run.once("preconditioner", made)
     hyper = dataclasses.replace(settings.hyper, preconditioner=Saddle(
         np.array(saved["matrix"], np.float32), None))
-    return hyper, statistics.variances(saved["squares"], moments, run.floor, second_moments)
+    return hyper, statistics.variances(saved["squares"], run.divisors(moments), run.floor,
+                                       second_moments)
 
 
 def _rounds(run: Run, start: np.ndarray, hyper: Any, data: PyTree) -> Any:

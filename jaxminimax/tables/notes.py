@@ -235,7 +235,8 @@ class _Check(NamedTuple):
 
 
 def after(schema: Schema, moments: "Moments", deviation: float, *, features: bool,
-          of_rows: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[Note, ...]:
+          of_rows: tuple[np.ndarray, np.ndarray] | None = None,
+          label_deviation: float | None = None) -> tuple[Note, ...]:
     """Returns notes from released moments.
 
     Args:
@@ -245,9 +246,11 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
       features: whether moments of features were released, or the share of positives alone.
       of_rows: variances of features by the second moments of rows, and the standard deviation of
         their noise, both `[d]`; None if these were not released.
+      label_deviation: as `deviation`, of the label's mean; None: the same.
     """
     sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 2))
     lacking = 1 - moments.labelled - sure * 2 * deviation
+    of_label = (deviation if label_deviation is None else label_deviation) / moments.labelled
     deviation /= moments.labelled  # means are those of rows with a label
 
     def check(what: str, actual: float, noise: float, right: float, wrong: float = 0.0,
@@ -256,6 +259,7 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         bound = threshold + sure * noise
         return _Check(actual < threshold and bound <= WEAKEST[what], bound)
 
+<<<<<<< HEAD
     def misread(name: str, kind: Number, mean: list[float], second: float,
                 again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
         end = check("end", 1 - abs(mean[0]), deviation, END, CLIPPED)
@@ -263,6 +267,10 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
             return [_at_an_end(name, kind, mean[0] > 0, end.bound)]
         if abs(mean[0]) > 3 * deviation and not (len(mean) > 1 and mean[1] > 0.5):
             return []
+=======
+    def narrow(name: str, kind: Number, mean: list[float], second: float, deviation: float,
+               again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
+>>>>>>> rule
         variance = second - mean[0] ** 2
         noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
         bound = max(variance, 0.0) + sure * noise
@@ -277,11 +285,15 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         "they count as records, with weight 0", "check how it is written")]
     if isinstance(schema.target, Number):
         mean, second = np.asarray(moments.prior).tolist()
+<<<<<<< HEAD
         mistakes += misread(schema.label, schema.target, [mean], second)
+=======
+        mistakes += narrow(schema.label, schema.target, [mean], second, of_label)
+>>>>>>> rule
     elif schema.target is None:
         share = float(moments.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
         rare = min(share, 1 - share)
-        label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, deviation, RARE)
+        label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, of_label, RARE)
         if label.low:
             verb = "have" if share < 0.5 else "lack"
             mistakes.append(Note(
@@ -301,8 +313,13 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
                     f"1, against {', '.join(kind.values[:_SHOWN])}{_more(kind.values)}"))
         elif isinstance(kind, Number):
             again = () if of_rows is None else ([float(x[place][0]) for x in of_rows],)
+<<<<<<< HEAD
             mistakes += misread(name, kind, moments.mean[place].tolist(),
                                float(moments.second[place][0]), *again)
+=======
+            mistakes += narrow(name, kind, moments.mean[place].tolist(),
+                               float(moments.second[place][0]), deviation, *again)
+>>>>>>> rule
     return tuple(mistakes)
 
 

@@ -229,6 +229,17 @@ def scaled(x: np.ndarray, moments: Moments, floor: float | None,
     return result
 
 
+def stretched(moments: Moments, cut: float) -> Moments:
+    """Returns moments of variances `cut`^2 as large.
+
+    With these and `cut`^2 times the floor `scaled` divides rows by `cut` times as much: they are
+    cut at that length instead of 1, in units of the first moments, and still at most 1 long. It is
+    a function of released numbers, so no bound on a record's gradient changes.
+    """
+    variance = np.maximum(moments.second - moments.mean**2, 0.0)
+    return moments._replace(second=moments.mean**2 + cut**2 * variance)
+
+
 # --- records of persons ---
 
 
