@@ -30,7 +30,7 @@ from jaxminimax.tables.scorer import Moments
 MAPPED = 0.3  # share of the memory from which on the rows of a table lie in files
 _ALIGNED = 64  # bytes; a device that shares the host's memory uses such arrays as they lie
 _BLOCK = 2**14  # rows
-LEAST_LENGTH = 0.5  # of rows before the cut, as released moments say it
+LEAST_LENGTH = 0.6  # of rows before the cut, as released moments say it
 
 
 def _memory() -> float:
