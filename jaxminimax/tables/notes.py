@@ -259,18 +259,13 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         bound = threshold + sure * noise
         return _Check(actual < threshold and bound <= WEAKEST[what], bound)
 
-<<<<<<< HEAD
-    def misread(name: str, kind: Number, mean: list[float], second: float,
+    def misread(name: str, kind: Number, mean: list[float], second: float, deviation: float,
                 again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
         end = check("end", 1 - abs(mean[0]), deviation, END, CLIPPED)
         if end.low and (mean[0] > 0 or kind.low != 0):
             return [_at_an_end(name, kind, mean[0] > 0, end.bound)]
         if abs(mean[0]) > 3 * deviation and not (len(mean) > 1 and mean[1] > 0.5):
             return []
-=======
-    def narrow(name: str, kind: Number, mean: list[float], second: float, deviation: float,
-               again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
->>>>>>> rule
         variance = second - mean[0] ** 2
         noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
         bound = max(variance, 0.0) + sure * noise
@@ -285,11 +280,7 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         "they count as records, with weight 0", "check how it is written")]
     if isinstance(schema.target, Number):
         mean, second = np.asarray(moments.prior).tolist()
-<<<<<<< HEAD
-        mistakes += misread(schema.label, schema.target, [mean], second)
-=======
-        mistakes += narrow(schema.label, schema.target, [mean], second, of_label)
->>>>>>> rule
+        mistakes += misread(schema.label, schema.target, [mean], second, of_label)
     elif schema.target is None:
         share = float(moments.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
         rare = min(share, 1 - share)
@@ -313,13 +304,8 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
                     f"1, against {', '.join(kind.values[:_SHOWN])}{_more(kind.values)}"))
         elif isinstance(kind, Number):
             again = () if of_rows is None else ([float(x[place][0]) for x in of_rows],)
-<<<<<<< HEAD
             mistakes += misread(name, kind, moments.mean[place].tolist(),
-                               float(moments.second[place][0]), *again)
-=======
-            mistakes += narrow(name, kind, moments.mean[place].tolist(),
                                float(moments.second[place][0]), deviation, *again)
->>>>>>> rule
     return tuple(mistakes)
 
 

@@ -30,6 +30,7 @@ from jaxminimax.tables.scorer import Moments
 MAPPED = 0.3  # share of the memory from which on the rows of a table lie in files
 _ALIGNED = 64  # bytes; a device that shares the host's memory uses such arrays as they lie
 _BLOCK = 2**14  # rows
+LEAST_LENGTH = 0.6  # of rows before the cut, as released moments say it
 
 
 def _memory() -> float:
@@ -238,6 +239,16 @@ def stretched(moments: Moments, cut: float) -> Moments:
     """
     variance = np.maximum(moments.second - moments.mean**2, 0.0)
     return moments._replace(second=moments.mean**2 + cut**2 * variance)
+
+
+def typical_length(moments: Moments, floor: float) -> float:
+    """Returns the root of the mean squared length of rows before the cut, by released moments.
+
+    A feature of variance v gives v / (v + floor) of 1 / d: where ranges are much wider than the
+    data, rows are short. Noise may hide all variances, so it is at least `LEAST_LENGTH`.
+    """
+    variance = np.maximum(moments.second - moments.mean**2, 0.0)
+    return max(math.sqrt(np.mean(variance / (variance + floor))), LEAST_LENGTH)
 
 
 # --- records of persons ---

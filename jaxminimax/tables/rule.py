@@ -35,8 +35,15 @@ that has converged has, after averaging, scores that are off by 2 sigma^2 d L^2 
 L = z, h = 1.2 z, whatever n, d and epsilon are. With n mu / sqrt(d) in place of nu wide tables
 lose. A rare value of two needs more time, as its curvature is q (1 - q): (4 q (1 - q))^(-1/2) of
 it, at most 2, where nu is 50 at least. Moments get up to twice their share where S = n mu0 /
-sqrt(d) is below 150. Rows of two values and of several are cut at 1: there 1.5 costs more below S =
-500 than it gains above.
+sqrt(d) is below 150. Rows of several values are cut at 1.
+
+Rows of two values of the average record are cut at clip((nu / 75)^(1/2) d^(-1/4), 1, 2) times the
+typical length of rows, over the square of the former of the time. With few columns the lengths of
+rows spread by d^(-1/2) of their mean, so that the cut at 1 shortens two in five of 4 columns, and
+the rarest label is often in these. Cut at L, noise costs L^2 / nu^2, so this is for large nu alone.
+The typical length is known from the released moments, by variances v and the floor f the root of
+the mean of v / (v + f): where public ranges are much wider than the data, f hides the variance,
+rows are short, and a flow in the units of a whole row would need more time than there is.
 
 Groups that contain the label are trained by `balanced_groups`: each group has the same weight at
 first, then weights move towards the groups of the largest noisy losses, if these losses can be
@@ -78,6 +85,7 @@ CLIP_GROWS_FROM = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like
 STRONG_MOMENTS = 150.0  # S from which on moments have `SHARE`; below, up to twice that
 KNEE_GROWS_FROM, LONGEST_CUT, FARTHEST_KNEE = 75.0, 3.0, 4.0  # nu, see above
 KNEE_OVER_CUT, WHOLE_TIME_FROM = 1.2, 20.0
+LONGER_CUT_FROM, LONGEST_CUT_OF_TWO = 75.0, 2.0  # nu / sqrt(d), of two values
 RARE_FROM, RARE_GROWTH = 50.0, 2.0  # nu from which on rare values get up to that time
 MATRIX = 0.015  # of mu^2, for the second moments of rows
 LEAST_ROUNDS = 20  # rounds with a preconditioner
@@ -123,6 +131,7 @@ class Defaults:
       moments_share: of mu^2, for the release of moments.
       label_deviation: s of the label's released mean.
       cut: L, the length that rows are cut to, over sqrt(d) standard deviations.
+      cut_by_length: whether that is times `records.typical_length`, by released moments.
 
     Examples:
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
@@ -151,6 +160,7 @@ class Defaults:
     moments_share: float = SHARE
     label_deviation: float = 0.0
     cut: float = 1.0
+    cut_by_length: bool = False
 
     @property
     def scaling(self) -> "Defaults":
@@ -209,8 +219,9 @@ class Defaults:
                    f"ridge of {self.ridge:.4g}" + self.label.growth_in_words)
         lines = [
             f"{self.label.loss} on {n} records; a row without a label has weight 0",
-            f"Features are {scale}, and divided by {self.cut:.3g} sqrt(d); a row longer than 1 is "
-            "scaled down to 1, and has a further constant 1",
+            f"Features are {scale}, and divided by {self.cut:.3g} sqrt(d)"
+            + " times the typical length of rows by these moments" * self.cut_by_length
+            + "; a row longer than 1 is scaled down to 1, and has a further constant 1",
             f"A share of {self.moments_share:.3g} of the budget (of mu squared) pays for that "
             f"release, {of_rows}and the rest for gradients",
             f"Sampler: none; the batch of every round is all {n} records",
@@ -341,7 +352,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         effective_population * rounds.mu / math.sqrt(width), alongside, float(epsilon),
         float(delta), method, population, label, group_losses, calibration, rounds.second_moments,
         people, scales.share, statistics.label_deviation(
-            scales.moments, schema, scales.standardise), cut)
+            scales.moments, schema, scales.standardise), cut,
+        method == "average" and preconditioned and isinstance(label, labels.TwoValues))
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra(), people=people)
     return dataclasses.replace(result, hyper=hyper)
@@ -391,8 +403,11 @@ def _let_go(label: labels.Label, nu: float, width: int, scaled: bool,
         return (dataclasses.replace(label, knee=knee), min(max(root, 1.0), LONGEST_CUT),
                 # S / 100 is nu / 20 at d = 25
                 min(max(nu / WHOLE_TIME_FROM * max(1.0, math.sqrt(width / WIDE)), 0.5), 1.0))
-    if scaled and preconditioned and isinstance(label, labels.TwoValues) and nu >= RARE_FROM:
-        return dataclasses.replace(label, largest_growth=RARE_GROWTH), 1.0, 1.0
+    if scaled and preconditioned and isinstance(label, labels.TwoValues):
+        root = math.sqrt(nu / math.sqrt(width) / LONGER_CUT_FROM)
+        cut = min(max(root, 1.0), LONGEST_CUT_OF_TWO)
+        growth = RARE_GROWTH if nu >= RARE_FROM else 1.0
+        return dataclasses.replace(label, largest_growth=growth), cut, cut**2
     return label, 1.0, 1.0
 
 
