@@ -363,16 +363,16 @@ PRINTED = {
     "mechanism": (
         "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS | TOGETHER"
         " | _LONGEST | _MOST_LEAVES | _SELDOM | bands | batch | clip!r"
-        " | description.MOST_STEPS | enough | exact!r | inner_steps(self, parts)"
-        " | min(self.sizes) | most | n | name | neighbours!r | noise.MOST_INDICES"
-        " | of.bands | parameters | parts | phase + 1 | population | query.sampling!r"
-        " | releases | repeat.parts | rows | sampling!r"
+        " | description.MOST_STEPS | distance!r | enough | exact!r"
+        " | inner_steps(self, parts) | min(self.sizes) | most | n | name | neighbours!r"
+        " | noise.MOST_INDICES | of.bands | parameters | parts | phase + 1 | population"
+        " | query.sampling!r | releases | repeat.parts | rows | sampling!r"
         " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.again"
-        " | self.alone!r | self.bands | self.capacity | self.clip!r | self.each!r"
-        " | self.in_turn | self.joint!r | self.lipschitz!r | self.modulus!r | self.most"
-        " | self.parts | self.parts!r | self.phases | self.prox!r | self.quantile!r"
-        " | self.rate!r | self.replacement!r | self.sampling!r | self.steps | sizes!r"
-        " | steps | times | value!r | x!r | z!r"),
+        " | self.alone!r | self.bands | self.because!r | self.capacity | self.clip!r"
+        " | self.distance!r | self.each!r | self.in_turn | self.joint!r | self.lipschitz!r"
+        " | self.modulus!r | self.most | self.parts | self.parts!r | self.phases"
+        " | self.prox!r | self.quantile!r | self.rate!r | self.replacement!r"
+        " | self.sampling!r | self.steps | sizes!r | steps | times | value!r | x!r | z!r"),
     "metrics": (
         '[a.shape for a in arrays] | player'),
     "noise": (
