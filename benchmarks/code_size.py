@@ -109,7 +109,7 @@ def traced_round() -> dict[str, dict[str, int]]:
 
 def main(argv: list[str] | None = None) -> None:
     """Prints all of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--json", type=pathlib.Path, help="a file for the figures")
     args = parser.parse_args(argv)
     sums, traced = folders(), traced_round()

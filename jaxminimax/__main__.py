@@ -19,7 +19,9 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["predict"]:  # needs neither JAX nor the accountant, so loads neither
         parser = argparse.ArgumentParser(prog="python -m jaxminimax")
-        scorer.add(parser.add_subparsers(dest="command"))
+        commands_of = parser.add_subparsers(dest="command")
+        scorer.add(commands_of)
+        commands_of.choices["predict"].allow_abbrev = False
         commands = {"predict": scorer.predict}
     else:
         from jaxminimax.commands import COMMANDS as commands

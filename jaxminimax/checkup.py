@@ -81,7 +81,10 @@ class Report:
             rows.append((f"player {name}", f"{x['moves']}, {x['numbers']:,} numbers, {clip}"))
         if self.labels is not None:
             rows.append(("labels", f"must be among {{{', '.join(f'{x:g}' for x in self.labels)}}}"))
+        slots, expected = self.rounds["rows read"], self.rounds["batch size"]
         rows += [("privacy", _plain(self.privacy)), ("rounds", _plain(self.rounds)),
+                 ("slots", f"{expected:,.4g} rows expected in {slots:,} slots of a release, which "
+                           f"takes the time of {slots / expected:.3g} times as many rows"),
                  ("sums", self.strategy.replace("\n", "\n" + " " * 12)),
                  ("a round", _plain(self.cost))]
         if self.looked is not None:
@@ -176,7 +179,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         privacy={"delta": delta and float(delta), "1/n": 1 / n, "noise is set": noise},
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
                 "batch size": float(sampling.batch_size(size)), "rows read": read},
-        strategy=summed.explain(z, batch_of), cost=cost,
+        strategy=summed.explain(z, batch_of, brief=True), cost=cost,
         warnings=(*_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
                   *unmoved.notes(program, value, z, record, wanted, numbers=True),
                   *unmoved.by_optimiser(getattr(hyper, "optimiser", None), z, wanted)),

@@ -1,11 +1,9 @@
 """All commands of `python -m jaxminimax`: their options, and what they print."""
 
 import argparse
-import collections
 import dataclasses
 import functools
 import inspect
-import re
 import typing
 from typing import Any
 
@@ -172,32 +170,41 @@ _PLANNED = {name: x for name, x in sorted(ALGORITHMS.items()) if hasattr(x, "pla
 _PLAN = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
 
 
-_IN_PYTHON = {"smooth_l1"}  # which takes a `dim` of each player
 _READ = {frozenset({int}): int, frozenset({float}): float, frozenset({str}): str,
          frozenset({int, types.Saddle}): int,
          frozenset({int, str}): lambda text: int(text) if text.isdigit() else text}
+# what each public number of a plan is; what no word stands for, as a solver, is for Python only
+_NUMBERS = {
+    "dim": "d, the number of coordinates of both players together",
+    "iterations": "T, the number of rounds", "population": "n, the number of records",
+    "bound": "M, the largest norm of a record's operator, players together: the joint clip",
+    "smooth": "the Lipschitz constant of a record's operator",
+    "diameter": "B, the diameter of W x V", "passes": '"one", "many" or "full"',
+    "public_bound": "P, the largest norm of the public terms' operator",
+    "public_smooth": "the Lipschitz constant of the public terms' operator",
+    "radius": "R, the largest distance of a point of the set from the start",
+    "modulus": "mu_0, the modulus of strong monotonicity of every record's operator",
+    "loss_bound": "B, the public range of losses",
+    "tree": "sums have the paper's tree of noise, even if correlated noise would be less",
+    "game": '"monotone", "bilinear" or "strongly_monotone"',
+    "proved": "whether to keep to settings that the theorem covers",
+    "kappa": 'the factor of "manual"', "slack": "the slack of certificates",
+    "eta": "the step size", "phases": "T, the number of phases",
+    "smooth_difference": "the Lipschitz constant of the difference of two records' operators",
+    "mode": '"tight", of the theorem\'s smallest bound; "manual", kappa times that; or "paper"',
+    "rounds": '"bound_optimal"; "largest" T with 2^T lambda B <= L, as in the paper; or a number',
+    "inner": "K, the iterates of a round", "batch": "the batch size of one pass",
+    "composite": "whether constant steps handle the quadratic in the projection"}
 
 
 @functools.cache
 def numbers() -> dict[str, tuple[Any, str]]:
-    """Finds the public numbers of all plans: how each is read, and what most plans say it is.
-
-    Types that no word stands for, such as a sampling or a solver, are for Python only.
-    """
-    kinds: dict[str, Any] = {}
-    texts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for module in _PLANNED.values():
-        described = dict(re.findall(r"^  (\w+): (.*(?:\n {4}.*)*)",
-                                    inspect.getdoc(module.plan) or "", re.MULTILINE))
-        for name, hint in typing.get_type_hints(module.plan).items():
-            kind = bool if hint is bool else _READ.get(
-                frozenset(typing.get_args(hint) or [hint]) - {type(None)})
-            if kind is not None and name not in _IN_PYTHON:
-                kinds[name] = kind
-                # the first sentence, of a number without its default
-                texts[name][re.split(r"[.;]\s" if kind in (int, float) else r"[.]\s",
-                                     " ".join(described[name].split()) + " ")[0]] += 1
-    return {name: (kind, texts[name].most_common(1)[0][0]) for name, kind in kinds.items()}
+    """Finds how the public numbers of all plans are read, and what each one is."""
+    hints = {name: hint for module in _PLANNED.values()
+             for name, hint in typing.get_type_hints(module.plan).items()}
+    return {name: (bool if hints[name] is bool else _READ[
+                frozenset(typing.get_args(hints[name]) or [hints[name]]) - {type(None)}], text)
+            for name, text in _NUMBERS.items()}
 
 
 _CONSTANTS = ("bound", "lipschitz", "diameter", "smooth")  # of a group problem

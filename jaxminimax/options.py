@@ -62,6 +62,8 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
     add("--json", action="store_true", help="print JSON only")
     for others in more:
         others(commands)
+    for command in (result, *commands.choices.values()):  # `--ran` would be taken for `--ranges`
+        command.allow_abbrev = False
     return result
 
 

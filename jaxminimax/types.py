@@ -9,9 +9,10 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.checkup import Report
 from jaxminimax.drivers import Certificate, Choice, Run, Tuned
+from jaxminimax.drivers.long_runs import Metrics
 from jaxminimax.drivers.private_gradient import PrivateGradient, Ticket
 from jaxminimax.gradients.clipping import ClippedSum
 
-__all__ = ["Algorithm", "Certificate", "Choice", "ClippedSum", "OnlineOptimiser",
+__all__ = ["Algorithm", "Certificate", "Choice", "ClippedSum", "Metrics", "OnlineOptimiser",
            "PrivateGradient", "Report", "Run", "SaddleOperator", "Ticket", "Tuned",
            "pytree_dataclass", "with_strategy"]

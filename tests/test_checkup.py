@@ -4,11 +4,14 @@ import importlib
 import os
 import sys
 
+import equinox as eqx
+import flax.linen as linen
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import jaxminimax as jmm
 from benchmarks.examples import demo_adversarial, demo_gan
@@ -45,6 +48,13 @@ class Tensor:
 
     def __repr__(self):
         return "3.14159"
+
+
+class DataLoader:
+    """Stands in for that of torch."""
+
+    def __iter__(self):
+        return iter(((X, Y),))
 
 
 def of_library(name, kind):
@@ -100,7 +110,17 @@ MISTAKES = {
                            "operator's value must be a Saddle.*got tuple"),
     "an operator unlike z": (dict(problem=PROBLEM._replace(
         operator=lambda z, x: Saddle(z.w["theta"], z.v))), "operator's value for w must look like"),
-    "lists": (dict(data=(X.tolist(), Y.tolist())), r"data\[0\] must be an array.*list of float"),
+    "a module of nnx with a counter": (
+        dict(z=Saddle(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), ())),
+        "z.w.* must be an array.*nnx.split|z.w.* has dtype.*nnx.split"),
+    "a module of equinox": (dict(z=Saddle(eqx.nn.MLP(2, 2, 2, 1, key=KEY), ())),
+                            r"z.w.* must be an array.*eqx\.partition"),
+    "a module of linen": (dict(z=Saddle(linen.Dense(1), ())), "z.w must be an array.*model.init"),
+    "a counter among the parameters": (dict(z=Saddle({"n": jnp.int32(0)}, ())),
+                                       r"z.w\['n'\] has dtype int32.*close over"),
+    "a loader": (dict(data=DataLoader()), "data must be an array.*HostData"),
+    "lists": (dict(data=(X.tolist(), Y.tolist())),
+              r"data\[0\] must be an array.*list of float.*padded"),
     "text": (dict(data=(X, np.array(["a"] * N))), r"data\[1\] has dtype <U1"),
     "objects": (dict(data=(X, np.array([None] * N, object))), r"data\[1\] has dtype object"),
     "a frame of pandas": (dict(data=(of_library("pandas", "DataFrame"), Y)),
@@ -159,6 +179,12 @@ def test_what_is_wrong_is_named_before_anything_runs(function, name):
         function(**arguments(changed))
     assert "3.14159" not in str(caught.value)  # no number of the data
     assert str(X[0, 0]) not in str(caught.value)
+
+
+@pytest.mark.parametrize("function", [run, fit, sweep])
+def test_an_iterator_is_refused_with_the_way_out(function):
+    with pytest.raises(TypeError, match=r"data must be an array.*got generator.*HostData"):
+        function(**arguments(dict(data=(x for x in (X, Y)))))
 
 
 @pytest.mark.parametrize("name", [x for x, (changed, _) in MISTAKES.items() if "key" not in changed
@@ -338,6 +364,17 @@ def test_a_round_is_measured_on_made_up_data():
     cost = jmm.check(PROBLEM, START, (X, Y), made).cost
     assert 0 < cost["seconds"] < 60
     assert cost["bytes"] > X.nbytes
+
+
+def test_expected_rows_stand_beside_slots_and_parameters_of_one_way_in_one_line():
+    report = str(jmm.check(PROBLEM, START, (X, Y), hyper(query=query(
+        sampling=jmm.Poisson(rate=0.125))), measure=False))
+    slots = jmm.Poisson(rate=0.125).rows_read(N)
+    assert f"8 rows expected in {slots} slots of a release" in report
+    assert f"{slots / 8:.3g} times as many rows" in report
+    lines = {name: how for name, how in (x.split(": ") for x in report.splitlines()
+                                         if " numbers a row for " in x)}
+    assert len(lines) == len(set(lines.values())) < len(jax.tree.leaves(START))
 
 
 def test_groups_are_reported_too():

@@ -3,10 +3,12 @@
 import argparse
 import importlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tomllib
+import typing
 
 import pytest
 
@@ -480,7 +482,32 @@ def test_a_plan_takes_every_number_of_an_algorithm_and_no_other(capsys):
     assert "group_sgd needs --lipschitz" in capsys.readouterr().err
 
 
+def test_every_number_that_a_word_can_stand_for_is_an_option():
+    for name, algorithm in ALGORITHMS.items():
+        if hasattr(algorithm, "plan"):
+            hints = typing.get_type_hints(algorithm.plan)
+            readable = {x for x, hint in hints.items() if hint is bool or commands._READ.get(
+                frozenset(typing.get_args(hint) or [hint]) - {type(None)})}
+            # `smooth_l1` takes a `dim` of each player
+            assert readable - {"epsilon", "delta", "neighbours", "smooth_l1"} <= set(
+                commands.numbers()) | {"lipschitz", "sizes"}, name
+
+
 # --- as a program ---
+
+
+@pytest.mark.slow
+def test_help_is_the_same_without_docstrings():
+    """`python -OO` strips them, and assertions."""
+    words = ("import sys; from jaxminimax.commands import parser_of; p = parser_of(None); "
+             "print(sys.flags.optimize, p.format_help(), *(x.format_help() for x in "
+             "p._actions[1].choices.values()))")
+    plain, stripped = (subprocess.run(
+        [sys.executable, *flags, "-c", words], check=True, text=True, capture_output=True,
+        env=os.environ | {"COLUMNS": "80"}).stdout for flags in ((), ("-OO",)))
+    assert (plain[0], stripped[0]) == ("0", "2")
+    assert plain[1:] == stripped[1:]
+    assert "--public-bound" in plain
 
 
 def test_the_console_script_is_the_command():

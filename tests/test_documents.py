@@ -34,7 +34,8 @@ PAGES = (*RUN, "CHANGELOG.md")
 LONG = {f"docs/{name}.md" for name in (
     "accounting", "choosing", "cookbook", "fairness", "for_data_scientists",
     "for_privacy_officers", "for_researchers", "people", "scale", "serving", "several_runs",
-    "tables", "tuning", "variational_inequalities", "worst_group", "your_own_problem")}
+    "tables", "training_loops", "tuning", "variational_inequalities", "worst_group",
+    "your_own_problem")}
 DATA = {"text", "bibtex", "json", "yaml"}  # languages of what is no program
 REASON = re.compile(r"<!-- not run: \S.* -->")
 PRINTED = "<!-- printed -->"

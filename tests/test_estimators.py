@@ -17,6 +17,7 @@ from jaxminimax.estimators import (
     PrivateFairClassifier,
     PrivateRegressor,
     PrivateWorstGroupClassifier,
+    PrivateWorstGroupRegressor,
 )
 from jaxminimax.tables import Category, Number, Schema
 from jaxminimax.tables.scorer import spread
@@ -65,6 +66,7 @@ def test_conventions(estimator, check, monkeypatch):
 @pytest.mark.parametrize(("estimator", "check"), [
     *checks(PrivateClassifier(**HOW)), *checks(PrivateRegressor(label_range=(-5, 5), **HOW)),
     *checks(PrivateWorstGroupClassifier(groups=0, **HOW)),
+    *checks(PrivateWorstGroupRegressor(groups=0, label_range=(-5, 5), **HOW)),
     *checks(PrivateFairClassifier(groups=0, group_values=(0, 1), **HOW))])
 def test_conventions_of_the_other_estimators(estimator, check, monkeypatch):
     test_conventions(estimator, check, monkeypatch)
@@ -145,6 +147,42 @@ def test_a_schema_with_an_owner_makes_records_of_persons():
     for more in ({"owners": table["who"]}, {}):
         with pytest.raises(ValueError, match="owns the rows"):
             clone(one).set_params(most=1 if more else 3).fit(table, y, **more)
+
+
+def test_a_regressor_of_the_worst_group_has_the_smallest_bound_on_the_groups_losses():
+    """Slopes 5 and -3: squares of (w - 5)^2 / 3 + 1 and (w + 3)^2 / 3 + 1 are equal at w = 1."""
+    rng = np.random.default_rng(0)
+    x, group = rng.uniform(-1, 1, (6000, 2)), np.where(rng.random(6000) < 0.15, "rare", "usual")
+    y = 20 + np.where(group == "rare", 5 * x[:, 0], -3 * x[:, 0]) + rng.normal(size=6000)
+    how = dict(epsilon=4.0, delta=1e-5, label_range=(15, 25), bounds=(-1.0, 1.0), random_state=0)
+    fair, plain = PrivateWorstGroupRegressor(**how), PrivateRegressor(**how)
+    losses = [[np.mean((model.predict(x) - y)[group == g] ** 2) for g in ("rare", "usual")]
+              for model in (fair.fit(x, y, groups=group), plain.fit(x, y))]
+    assert max(losses[0]) < 16 / 3 + 1 + 0.5
+    assert max(losses[1]) > 12
+    assert 0.9999 * 4 < fair.statement_.epsilon <= 4
+    assert "Who is in which group is public" in str(fair.statement_)
+    assert "every record's label is public" not in str(fair.statement_)
+    for groups, words in ((None, "groups must be given"), (["rare"] * 6000, "two at least")):
+        with pytest.raises(ValueError, match=words):
+            clone(fair).fit(x, y, groups=groups)
+
+
+def test_a_classifier_of_equal_error_rates_lowers_their_difference():
+    """Each group has a feature of its own, so that a plain scorer is right in the larger group."""
+    rng = np.random.default_rng(0)
+    x, group = rng.uniform(-1, 1, (6000, 2)), np.where(rng.random(6000) < 0.25, "b", "a")
+    y = np.where(group == "b", x[:, 1], x[:, 0]) + 0.1 * rng.normal(size=6000) > 0
+    gaps = []
+    for weight in (0.01, 40.0):
+        model = PrivateFairClassifier(epsilon=8.0, delta=1e-5, kind="error_rate", weight=weight,
+                                      bounds=(-1.0, 1.0), group_values=("a", "b"), random_state=0)
+        wrong = model.fit(x, y, groups=group).predict(x) != y
+        gaps.append(abs(wrong[group == "a"].mean() - wrong[group == "b"].mean()))
+    assert gaps[1] < gaps[0] - 0.05  # four times the error of a rate of 1,500 rows
+    assert "error_rate" in str(model.statement_)
+    with pytest.raises(ValueError, match="kind"):
+        PrivateFairClassifier(kind="errors", bounds=(-1, 1)).fit(x, y, groups=group)
 
 
 @pytest.mark.parametrize("column", rest_nightly(["group", 2], 1))

@@ -27,6 +27,7 @@ NAMES = {"jax": jax, "jnp": jnp, "np": np, "jmm": jmm, "Saddle": Saddle}
 # whose examples take longest: they run every night
 LONG = {"audit.audit", "audit.signal", "estimators.PrivateClassifier",
         "estimators.PrivateRegressor", "estimators.PrivateWorstGroupClassifier",
+        "estimators.PrivateWorstGroupRegressor",
         "metrics.vi_gap", "metrics.worst_group_risk",
         "noise.floored_laplace", "noise.standard_laplace",
         "problems.multiclass_auc", "problems.release_prior", "problems.release_shares", "sweep",

@@ -36,9 +36,9 @@ SHARED = {f"algorithms/{name}.py" for name in (
     "planning", "recursion", "bounds")}
 FEED = {"observe_record"}  # of one algorithm, which another may use
 INNER = {"hyper.inner.update"}  # of the algorithm that another is made for
-ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
-           "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run", "call_kept",
-           "program", "_saved"}
+ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "as_rows",
+           "_advance", "on_mesh", "_in_turn", "Supply", "is_traced", "trace", "check_constants",
+           "whole_run", "call_kept", "program", "_saved"}
 # look at kinds and shapes, or pass on
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
           "rows_each", "shards_of", "eval_shape", "check_functions"}
@@ -55,7 +55,7 @@ TESTED_IN = {
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups",
-    "algorithms/test_descent": "algorithms/sgda algorithms/gda",
+    "algorithms/test_descent": "algorithms/gda",
     "algorithms/test_group_oco": "algorithms/ftrl releases/stream",
     "algorithms/test_proximal": "mechanism/resolvent",
     "algorithms/test_recursive": "algorithms/recursion algorithms/recursive_sgda",

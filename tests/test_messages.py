@@ -327,7 +327,7 @@ PRINTED = {
         "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"
         " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"
         " | geometry!r | hyper.losses.sizes | hyper.query.groups!r | hyper.query.sampling!r"
-        " | hyper.query.sizes | hyper.rounds | math.isqrt(2 ** 30 - 1)"
+        " | hyper.query.sizes | hyper.rounds | k | math.isqrt(2 ** 30 - 1)"
         " | math.isqrt(2 ** 31 - 1) | name | player | population | query.sampling!r"
         " | radius!r | sorted(lengths)"),
     "audit": (
@@ -338,7 +338,7 @@ PRINTED = {
         " | about.st_uid | dtype | each | error | first | fix | folder | generator | inside"
         " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, wanted)"
         " | jnp.result_type(x) | low | module | name | of | os.fspath(what) | path"
-        " | signature | span | stats.st_uid | text | wanted | what | where"),
+        " | signature | span | stats.st_uid | text | wanted | what | where | words"),
     "checkup": (
         'described | lengths | n'),
     "commands": (
@@ -362,16 +362,16 @@ PRINTED = {
     "mechanism": (
         "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS | TOGETHER"
         " | _LONGEST | _MOST_LEAVES | _SELDOM | bands | batch | clip!r"
-        " | description.MOST_STEPS | enough | exact!r | inner_steps(self, parts)"
-        " | min(self.sizes) | most | n | name | neighbours!r | noise.MOST_INDICES"
-        " | of.bands | parameters | parts | phase + 1 | population | query.sampling!r"
-        " | releases | repeat.parts | rows | sampling!r"
+        " | description.MOST_STEPS | distance!r | enough | exact!r"
+        " | inner_steps(self, parts) | min(self.sizes) | most | n | name | neighbours!r"
+        " | noise.MOST_INDICES | of.bands | parameters | parts | phase + 1 | population"
+        " | query.sampling!r | releases | repeat.parts | rows | sampling!r"
         " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.again"
-        " | self.alone!r | self.bands | self.capacity | self.clip!r | self.each!r"
-        " | self.in_turn | self.joint!r | self.lipschitz!r | self.modulus!r | self.most"
-        " | self.parts | self.parts!r | self.phases | self.prox!r | self.quantile!r"
-        " | self.rate!r | self.replacement!r | self.sampling!r | self.steps | sizes!r"
-        " | steps | times | value!r | x!r | z!r"),
+        " | self.alone!r | self.bands | self.because!r | self.capacity | self.clip!r"
+        " | self.distance!r | self.each!r | self.in_turn | self.joint!r | self.lipschitz!r"
+        " | self.modulus!r | self.most | self.parts | self.parts!r | self.phases"
+        " | self.prox!r | self.quantile!r | self.rate!r | self.replacement!r"
+        " | self.sampling!r | self.steps | sizes!r | steps | times | value!r | x!r | z!r"),
     "metrics": (
         '[a.shape for a in arrays] | player'),
     "noise": (
@@ -390,8 +390,8 @@ PRINTED = {
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
-        " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labels.size | lengths | low!r"
-        " | name | reach!r | rows | shape | shares!r | wanted"),
+        " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labelled!r | labels.size"
+        " | lengths | low!r | name | prior!r | reach!r | rows | shape | shares!r | wanted"),
     "releases": (
         "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(value.label)"
         " | _text(where.under) | answers | axes | by | clip!r | data_argument!r | described"
@@ -409,13 +409,14 @@ PRINTED = {
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
         " | ', '.join(schema.charged) | ', '.join(schema.columns) | ', '.join(twice)"
         " | _GIVE_UP | _MANY | __name__!r | _more(kind.values) | _price(args, len(read()))"
-        " | agreement.AXIS!r | args.name | by | columns.count(name) | count | count - 1"
-        " | devices | each | empty!r | end | error | folder | jax.process_count()"
-        " | kind.width | length | lengths | list(self.columns) | mesh.axis_names | method!r"
-        " | name | name!r | number | number * rows + long + 1 | path | people | population"
-        " | role!r | rows | schema.positive!r | self._folder | self._path | self.by_label"
-        " | self.high!r | self.low!r | self.most | self.schema.label | self.target.width"
-        " | shown | text | unknown | verb | what | word"),
+        " | agreement.AXIS!r | alike[0]!r | args.name | by | columns.count(name) | count"
+        " | count - 1 | devices | each | empty!r | end | error | folder"
+        " | jax.process_count() | kind.width | length | lengths | list(self.columns)"
+        " | match[0] | mesh.axis_names | method!r | name | name!r | number"
+        " | number * rows + long + 1 | path | people | population | role!r | rows"
+        " | schema.positive!r | self._folder | self._path | self.high!r | self.low!r"
+        " | self.most | self.schema.label | self.target.width | shown | text | unknown"
+        " | verb | what | word"),
 }
 
 

@@ -38,7 +38,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, file: str, text: str | None, *files: str, compiles: bool = False) -> None:
         parts = pathlib.Path(file).relative_to(ROOT).with_suffix("").parts
         super().__init__(prog=f"python -m {'.'.join(parts).removesuffix('.__main__')}",
-                         description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+                         description=text, formatter_class=argparse.RawDescriptionHelpFormatter,
+                         allow_abbrev=False)
         self._keeps = not compiles and _is_command()
         for name in files:
             endings, what = _FILES[name]

@@ -61,7 +61,9 @@ class Stated(abc.ABC):
             raise ValueError("A statement's record must be a dictionary from Statement.to_json, "
                              f"got {type(record).__name__}.")
         kinds = typing.get_type_hints(cls)
-        if wrong := sorted({field.name for field in dataclasses.fields(cls)} ^ set(record)):
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        added = {name for name, field in fields.items() if field.default != dataclasses.MISSING}
+        if wrong := sorted((fields.keys() ^ set(record)) - added):  # earlier records lack these
             raise ValueError(f"The record does not fit the statements of this version: {wrong} are "
                              "missing or unknown.")
         return cls(**{name: _read(name, value, kinds[name]) for name, value in record.items()})
@@ -227,6 +229,7 @@ class Statement(Stated):
       proven_up_to: None unless `epsilon` is infinite although there is noise. Then no epsilon above
         this one can be proven at `delta`, and the run may have a finite one; 0 if none can be
         proven, as samplers and noise may fail with a probability of `delta` or more.
+      parts: per part, what it releases, such as "gradients"; empty if they have no names.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
@@ -262,6 +265,7 @@ class Statement(Stated):
     answers: dict[str, Any] | None
     proven_up_to: float | None
     records: int
+    parts: tuple[str, ...] = ()
 
     def no_guarantee(self) -> str:
         """Says that there is no guarantee, or up to which epsilon one could be proven."""
@@ -288,16 +292,20 @@ class Statement(Stated):
 
     def rows(self) -> dict[str, str]:
         """Names what was released, sampling, clip norms, noise, releases made and tuning."""
-        noise = (players(values) + f" (all players together {together:.5g})" * (len(values) > 1)
+        noise = [players(values) + f" (all players together {together:.5g})" * (len(values) > 1)
                  for values, together in zip(self.noise_multiplier, self.effective_noise_multiplier,
-                                             strict=True))
+                                             strict=True)]
+        rows = {"sampling": " ".join(self.sampling),
+                "clip norm": "; ".join(x for x in map(players, self.clip) if x) or "none",
+                "noise multiplier": "; ".join(noise)}
+        if self.parts:  # a row for each, with its own numbers
+            rows = {part: f"{how} {f'Clip norm of a record: {players(norm)}. ' * bool(norm)}Noise "
+                    f"multiplier: {over}." for part, how, norm, over in zip(
+                        self.parts, self.sampling, self.clip, noise, strict=True)}
         return {
             "released": "every state of the run; results computed from the releases are covered",
-            "sampling": " ".join(self.sampling),
-            "clip norm": "; ".join(x for x in map(players, self.clip) if x) or "none",
-            "noise multiplier": "; ".join(noise),
-            "releases made": f"{self.spent} of {self.allowed} allowed", "tuning": "not counted: "
-            "settings must be public; a search over settings has a statement of its own"}
+            **rows, "releases made": f"{self.spent} of {self.allowed} allowed", "tuning": "not "
+            "counted: settings must be public; a search over settings has a statement of its own"}
 
     def annex(self) -> tuple[str, ...]:
         """States how the noise is made and what that costs, and bounds on membership attacks."""
@@ -309,7 +317,9 @@ class Statement(Stated):
 
 
 def players(values: dict[str, float]) -> str:
-    """Names the numbers of all players."""
+    """Names the numbers of all players, if there are several."""
+    if list(values) == ["w"]:
+        return f"{values['w']:.5g}"
     return ", ".join(f"{name} {value:.5g}".strip() for name, value in values.items())
 
 
@@ -359,9 +369,11 @@ class LedgerStatement(Stated):
 
     def scope(self) -> str:
         """Returns the odometer, and how runs are added up."""
-        odometer = up(self.epsilon_if_stopped_by_looking)
-        return (f"If nothing more is reserved, epsilon = {odometer}, {self.odometer}. Quote one of "
-                f"the two, chosen beforehand. {self.filter}")
+        if self.epsilon_if_stopped_by_looking >= self.epsilon:
+            return ("So much is reserved that no smaller epsilon is proven if nothing more is: "
+                    f"quote this one. {self.filter}")
+        return (f"If nothing more is reserved, epsilon = {up(self.epsilon_if_stopped_by_looking)}, "
+                f"{self.odometer}. Quote one of the two, chosen beforehand. {self.filter}")
 
     def rows(self) -> dict[str, str]:
         """Names the budget that is used, and the runs."""

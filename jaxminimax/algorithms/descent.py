@@ -238,7 +238,9 @@ def started(z: Saddle, hyper: Any) -> Saddle:
         step: Any = getattr(hyper, name, None)
         if isinstance(step, Saddle):
             for player, one in step._asdict().items():
-                planning.check_step(f"{name}.{player}", one)
+                clip = getattr(hyper.query, "clip", None)  # without it the player does not move
+                unmoved = isinstance(clip, Saddle) and getattr(clip, player) is None
+                planning.check_step(f"{name}.{player}", one, closed=unmoved)
         elif hasattr(hyper, name):
             planning.check_step(name, step)
     z = arguments.point(z)

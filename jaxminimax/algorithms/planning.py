@@ -140,8 +140,13 @@ def step_at(step: Step, t: jax.Array) -> jax.Array:
     return step(t) if callable(step) else jnp.asarray(step)
 
 
-def check_step(name: str, step: Step) -> None:
+def check_step(name: str, step: Step, closed: bool = False) -> None:
     """Refuses a step that is no positive number, or a schedule with numbers out of range.
+
+    Args:
+      name: what to call it in messages.
+      step: a number or a schedule.
+      closed: whether it may be the number 0.
 
     Raises:
       ValueError: naming the value.
@@ -155,7 +160,7 @@ def check_step(name: str, step: Step) -> None:
         checks.number(f"{name}.scale", step.scale, low=0.0)
         checks.number(f"{name}.rounds", step.rounds, low=0.0)
     elif not callable(step):
-        checks.number(name, step, low=0.0)
+        checks.number(name, step, low=0.0, closed=closed)
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:

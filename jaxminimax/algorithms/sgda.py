@@ -17,6 +17,16 @@ has its own clip norm and noise, and clip norms may follow a quantile of the rec
 optax optimiser may take the step; averages are over the points z_1 ... z_T at which the operator
 was taken, as in the proofs.
 
+With `turns` = (k_w, k_v) the players move one after the other in every round, as in alternating
+descent-ascent and in GANs with several critic steps:
+
+    k_v steps of v, each along a release of v's operator at the latest point, then k_w steps of w.
+
+Each step is a release of its own, with its player's clip norm and noise, so a round costs
+k_w + k_v releases, all of which `mechanism` lists. A player without a clip norm has none: it moves
+along its public terms, once a round, with the other player's last step. Steps and averages count
+rounds. (Nouiehed et al., NeurIPS 2019, arXiv:1902.08297, have such steps without noise.)
+
 Examples:
     >>> query = jmm.Query(clip=Saddle(5.0, 1.0), sampling=jmm.Poisson(rate=0.01),
     ...                   population=20_000)
@@ -36,10 +46,11 @@ import optax
 import scipy
 
 from jaxminimax.algorithms import bounds, descent, planning
-from jaxminimax.base import checks
+from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
+from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat, Sequence
 from jaxminimax.mechanism.costs import concrete
+from jaxminimax.releases.sums import noisy_operator
 
 State = descent.State  # its memory: both players' optimisers
 
@@ -59,6 +70,8 @@ class Hyper:
       geometry: per player, "euclidean", or "entropy" for one whose leaves are probability vectors.
       preconditioner: per player, a public matrix `[d, d]` that a released operator, `[d, ...]`, is
         multiplied by before the optimiser sees it; None for none.
+      turns: (k_w, k_v), the steps of each player in a round, see the module; 1 for a player without
+        a clip norm. None: both players move at once, along one release.
     """
 
     query: Query
@@ -68,11 +81,48 @@ class Hyper:
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
     geometry: Saddle = jax.tree.static(default=descent.EUCLIDEAN)
     preconditioner: Saddle = Saddle(None, None)
+    turns: Saddle | None = jax.tree.static(default=None)
 
 
-def mechanism(hyper: Hyper) -> Repeat:
-    """Describes a run: one release a round. The accountant reads nothing else."""
-    return Repeat(query=hyper.query, times=hyper.iterations)
+def mechanism(hyper: Hyper) -> Repeat | Sequence:
+    """Describes a run: one release a round, or one for each step of players that take turns.
+
+    The accountant reads nothing else.
+
+    Raises:
+      ValueError: for turns that are no counts, or of a query that joins the players or the rounds.
+    """
+    if hyper.turns is None:
+        return Repeat(query=hyper.query, times=hyper.iterations)
+    _check_turns(hyper.query, hyper.turns)
+    players = [p for p in ("v", "w") if getattr(hyper.query.clip, p) is not None]
+    each = tuple(getattr(hyper.turns, p) for p in players)
+    return Sequence(parts=tuple(Repeat(query=_alone(hyper.query, p), times=k * hyper.iterations)
+                                for p, k in zip(players, each, strict=True)),
+                    in_turn=True, each=each)
+
+
+def _alone(query: Query, player: str) -> Query:
+    """Returns the query of one player's operator."""
+    def own(values: Saddle) -> Saddle:
+        return Saddle(None, None)._replace(**{player: getattr(values, player)})
+
+    noise = query.noise_multiplier
+    return dataclasses.replace(query, clip=own(query.clip),
+                               noise_multiplier=None if noise is None else own(noise))
+
+
+def _check_turns(query: Query, turns: Saddle) -> None:
+    arguments.players("turns", turns, "the steps of each player in a round")
+    for name, k, clip in zip(Saddle._fields, turns, query.clip, strict=True):
+        checks.count(f"turns.{name}", k)
+        if clip is None and k > 1:
+            raise ValueError(f"turns.{name} must be 1, got {k}: without a clip norm the player "
+                             "moves once a round, along public terms.")
+    if query.joint or query.adaptive is not None or query.bands > 1:
+        raise ValueError("turns release each player by itself, with fixed clip norms and new "
+                         "noise: leave joint, adaptive and bands out of the query, or turns out "
+                         "of Hyper.")
 
 
 def example(query: Query, iterations: int) -> Hyper:
@@ -93,8 +143,9 @@ def _preconditioned(matrix: jax.Array | None, g: PyTree) -> PyTree:
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, Saddle]:
     """Returns -step_t g_t, or each player's optimiser applied to g_t and its memory."""
     g = Saddle(*map(_preconditioned, hyper.preconditioner, g))
-    moves = [tx.update(*x)
-             for tx, *x in zip(_optimisers(hyper, t), g, state.memory, state.z, strict=True)]
+    moves = [checks.without_value(f"optimiser.{name}", tx.update, *x)
+             for name, tx, *x in zip(Saddle._fields, _optimisers(hyper, t), g, state.memory,
+                                     state.z, strict=True)]
     change, memory = (Saddle(*x) for x in zip(*moves, strict=True))
     return change, memory
 
@@ -108,12 +159,36 @@ def init(z: Saddle, hyper: Hyper) -> State:
     return descent.init(z, hyper, memory)
 
 
+def _where(moves: list[Any], new: Saddle, old: Saddle) -> Saddle:
+    """Returns what is new of the players that move, and what is old of the others."""
+    return Saddle(*(jax.tree.map(lambda x, y, move=move: jnp.where(move, x, y), *pair)
+                    for move, *pair in zip(moves, new, old, strict=True)))
+
+
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """Makes one round: a release on `data`, leaves `[n, ...]`, and a step from the last state.
 
     `key` is the secret root key of the run. The result is NaN once all releases are spent.
     """
-    return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
+    described = mechanism(hyper)
+    if isinstance(described, Repeat):
+        return descent.update(key, state, data, hyper, problem, described, rule)
+    rounds, at = state.spent // sum(described.each), (state.z, state.memory)
+    for part, times in zip(described.parts, described.each, strict=True):
+        def step(j: jax.Array, at: tuple[Saddle, Saddle], part: Repeat = part,
+                 times: int = times) -> tuple[Saddle, Saddle]:
+            z, memory = at
+            g = noisy_operator(key, part, rounds * times + j, problem, z, data)
+            change, later = rule(hyper, rounds + 1, g, state._replace(z=z, memory=memory))
+            last = j == times - 1  # then a player that reads no data moves too
+            moves = [own is not None or (last if clip is None else False)
+                     for own, clip in zip(part.query.clip, hyper.query.clip, strict=True)]
+            new = descent.moved(z, change, problem, hyper.geometry)
+            return _where(moves, new, z), _where(moves, later, memory)
+
+        at = jax.lax.fori_loop(0, times, step, at)
+    mean = descent.include(state.mean, state.z, hyper.averaging, rounds + 1, hyper.iterations)
+    return State(*at, mean, state.spent + sum(described.each))
 
 
 plan_variants = (planning.Variant({"passes": "one"}, 0.19, ("diameter",)),

@@ -16,6 +16,10 @@ from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 
 _AS_ARRAYS = {"pandas": ".to_numpy()", "polars": ".to_numpy()", "pyarrow": ".to_numpy()",
               "torch": ".detach().cpu().numpy()", "tensorflow": ".numpy()"}
+_MODELS = {  # how a model of a framework gives its parameters
+    "flax": "graph, w, rest = nnx.split(model, nnx.Param, ...) in nnx, and model.init(key, record)"
+            "['params'] in linen",
+    "equinox": "w, static = eqx.partition(model, eqx.is_inexact_array)"}
 
 
 def algorithm(x: Any, *needed: str) -> None:
@@ -125,11 +129,12 @@ def floats(parameters: PyTree, name: str) -> None:
         where = name + jax.tree_util.keystr(path)
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | float | complex) or (
                 isinstance(leaf, np.ndarray) and not _is_numbers(leaf.dtype)):
-            _refuse_leaf(where, leaf)
+            _refuse_leaf(where, leaf, of=parameters)
         dtype = jnp.result_type(leaf)
         if not jnp.issubdtype(dtype, jnp.inexact):
-            raise TypeError(f"{where} has dtype {dtype}, but parameters move by steps: give "
-                            "numbers of a float dtype, jnp.asarray(x, jnp.float32).")
+            raise TypeError(f"{where} has dtype {dtype}, but parameters move by steps: " + (
+                _of_model(parameters) or "give numbers of a float dtype, jnp.asarray(x, "
+                "jnp.float32), or close over what is not trained, such as a counter."))
 
 
 def records(data: PyTree, name: str = "data") -> None:
@@ -142,6 +147,8 @@ def records(data: PyTree, name: str = "data") -> None:
     Raises:
       TypeError: for lists, frames, tensors of other libraries, arrays of text or objects.
     """
+    if hasattr(data, "__next__"):  # before JAX looks for leaves in it
+        _refuse_leaf(name, data)
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         if isinstance(leaf, jax.Array):
             continue
@@ -157,16 +164,29 @@ def _is_numbers(dtype: np.dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool)
 
 
-def _refuse_leaf(where: str, leaf: Any, inside: str = "") -> None:
+def _of_model(*trees: PyTree) -> str:
+    """The way to take the parameters out of a model of a framework; "" for other trees."""
+    parts = [x for tree in trees for x in (tree if isinstance(tree, Saddle) else (tree,))]
+    names = {kind.__module__.split(".")[0] for x in parts for kind in type(x).__mro__}
+    return "".join(f"take the parameters alone, by {_MODELS[name]}, and close over the rest."
+                   for name in sorted(names & set(_MODELS)))
+
+
+def _refuse_leaf(where: str, leaf: Any, inside: str = "", of: PyTree = None) -> None:
     """Raises an error with a leaf's kind alone: messages hold no number of the data."""
     kind = type(leaf)
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
     if inside:
         raise TypeError(f"{inside} must be an array of JAX or NumPy, got a list of {name}: lists "
-                        "are trees of single numbers here, so give np.asarray(...) of the whole.")
-    fix = f"x{_AS_ARRAYS[module]}" if module in _AS_ARRAYS else "np.asarray(x)"
-    raise TypeError(f"{where} must be an array of JAX or NumPy, got {name}: give {fix}.")
+                        "are trees of single numbers here, so give np.asarray(...) of the whole, "
+                        "with records of several lengths padded to one, and a mask.")
+    fix = f"give x{_AS_ARRAYS.get(module, '')}." if module in _AS_ARRAYS else (
+        _of_model(of, leaf) or "give np.asarray(x).")
+    if hasattr(leaf, "__next__") or "DataLoader" in name:
+        fix = ("give arrays, or placement.HostData of a data set that returns records by number: "
+               "the sample is drawn by the description, and not by a loader.")
+    raise TypeError(f"{where} must be an array of JAX or NumPy, got {name}: {fix}")
 
 
 def _list_above(tree: PyTree, path: tuple[Any, ...], name: str) -> str:

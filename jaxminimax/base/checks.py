@@ -5,6 +5,7 @@ import math
 import numbers
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,25 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {describe(value)}.")
 
 
+TRUTH: tuple[Any, str] = (bool | np.bool_, "True or False")
+TEXT: tuple[Any, str] = (str | None, "text or None")
+
+
+def kinds(wanted: Mapping[str, tuple[Any, str]], given: Mapping[str, Any]) -> None:
+    """Refuses arguments of another kind than theirs.
+
+    Args:
+      wanted: for each argument its kinds, as `isinstance` takes them, and what to give in words.
+      given: arguments by name; those that are not in `wanted` pass.
+
+    Raises:
+      ValueError: naming the argument, its kind, and what to give.
+    """
+    for name, (kind, words) in wanted.items():
+        if name in given and not isinstance(given[name], kind):
+            raise ValueError(f"{name} must be {words}, got {describe(given[name])}.")
+
+
 def scalars(**values: Any) -> None:
     """Refuses arrays, traced or not: of several sizes, some would be used and others charged.
 
@@ -127,6 +147,22 @@ def takes(name: str, function: Any, *arguments: str) -> None:
     except TypeError as error:
         raise TypeError(f"{name} is called with {wanted}, and {describe(function)} takes "
                         f"{signature}: {error}.") from None
+
+
+def without_value(name: str, update: Callable[..., Any], *args: Any) -> Any:
+    """Returns what an optimiser's `update` makes of a release, its memory and the point.
+
+    Raises:
+      TypeError: for an optimiser that asks for more, such as the value of the loss.
+    """
+    try:
+        return update(*args)
+    except TypeError as error:
+        if "keyword-only" not in str(error):
+            raise
+        raise TypeError(f"{name} asks for more than the gradient ({error}), but the loss of the "
+                        "records is not released: take an optimiser that needs the gradient "
+                        "alone, and a schedule in the place of reduce_on_plateau.") from error
 
 
 def one_number(value: Any, name: str) -> Any:

@@ -12,9 +12,11 @@ to the device with the rows, and into no state.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +28,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax import mechanism
-from jaxminimax.accounting import Ledger, statement
+from jaxminimax.accounting import Ledger, Statement, statement
 from jaxminimax.algorithms import planning
 from jaxminimax.base import arguments, checks, identity, programs, types
 from jaxminimax.base.types import Algorithm, HyperT, PyTree, Saddle, StateT
@@ -37,6 +39,51 @@ from jaxminimax.releases import reading, record_isolation
 from jaxminimax.releases.watch import update
 
 _BYTES = 2**26  # of the rows that are sent together, by default
+
+
+@dataclasses.dataclass(frozen=True)
+class Metrics:
+    """Numbers of a run so far, for a callback of `fit`: none was computed from records.
+
+    Attributes:
+      round: rounds made.
+      rounds: rounds of the whole run.
+      releases: releases made.
+      seconds: since this process began its first round. For you alone: statements assume that the
+        time of a release is not published.
+      statement: of a run that ends here.
+
+    Examples:
+        >>> "epsilon" in dir(jmm.types.Metrics)
+        True
+    """
+
+    round: int
+    rounds: int
+    releases: int
+    seconds: float
+    statement: Callable[[], Statement] = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """Epsilon of a run that ends here, also by a rule that looked; computed when it is read."""
+        stated = self.statement()
+        looking = stated.epsilon_if_stopped_by_looking
+        return stated.epsilon if looking is None else min(stated.epsilon, looking)
+
+    def to_json(self) -> dict[str, float]:
+        """Returns the numbers that may be published as a dictionary, for loggers: no seconds."""
+        return {name: getattr(self, name) for name in ("round", "rounds", "releases", "epsilon")}
+
+
+def _wants_metrics(callback: Any) -> bool:
+    """Returns whether a callback needs more than the state; refuses what is no callback."""
+    try:
+        checks.takes("callback", callback, "state")
+    except TypeError:
+        checks.takes("callback", callback, "state", "metrics")
+        return True
+    return False
 
 
 @functools.partial(programs.Compiled, static_argnames=("algorithm", "problem", "places"),
@@ -71,7 +118,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         algorithm: Algorithm[HyperT, StateT], problem: types.AnyProblem, *, delta: float,
         neighbours: str = "replace_one", alongside: tuple[mechanism.Description, ...] = (),
         unit: str | None = None, checkpoint: str | os.PathLike[str] | None = None,
-        every: int | None = None, callback: Callable[[StateT], bool | None] | None = None,
+        every: int | None = None, callback: Callable[..., bool | None] | None = None,
         progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
         ledger: Ledger | None = None, name: str | None = None) -> runs.Run[StateT]:
     """Runs an algorithm in jitted pieces of `every` rounds, the same run as `run`.
@@ -119,9 +166,10 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
       checkpoint: folder for the saved states, which no other user may write to: a state chosen by
         another could repeat noise at another point; needs orbax-checkpoint.
       every: number of rounds in a piece; None for a hundredth of the run.
-      callback: called with a host copy of the state after every piece; never sees the data. The
-        run ends after a piece for which it returns True, in every process of a mesh alike: the
-        statement is as of there, and a ledger takes back what filter="renyi" allows.
+      callback: called with a host copy of the state after every piece, and with its `Metrics` if
+        it has two arguments without defaults; never sees the data. The run ends after a piece for
+        which it returns True, in every process of a mesh alike: the statement is as of there, and a
+        ledger takes back what filter="renyi" allows.
       progress: whether to show a progress bar, if tqdm is installed.
       mesh: devices, with an axis "data"; None for one device, or the mesh of the data.
       shards: number of parts of the rows, a multiple of the devices along the axis "data", which
@@ -160,8 +208,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     """
     checks.exact_arithmetic()
     arguments.call(key, z, hyper, algorithm, problem)
-    if callback is not None:
-        checks.takes("callback", callback, "state")
+    reports = callback is not None and _wants_metrics(callback)
     if checkpoint is not None:
         saved_runs.check_folder(checkpoint, key)
     described = algorithm.mechanism(hyper)
@@ -189,7 +236,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         placed = sharding.on_mesh(data, mesh, shards,
                                   grouped=isinstance(problem, types.GroupProblem))
         if not isinstance(placed, HostData):
-            placed = sharding.arrays(placed)
+            placed = sharding.as_rows(placed)
             runs.check_functions(algorithm, z, hyper, placed)
         mesh, places = getattr(placed, "mesh", None), None
         if mesh is not None:
@@ -213,6 +260,10 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
             done = int(getattr(state, "rounds", int(state.spent) // per_round))
             if checkpoint is not None:
                 booking.bind_place(done, problem, mesh)
+            stated = functools.partial(
+                statement, algorithm, hyper, delta=delta, unit=unit, neighbours=neighbours,
+                alongside=alongside, people=people, rows_each=identity.rows_each(data))
+            begun = time.monotonic()
             pieces = [min(every, total - start) for start in range(done, total, every)]
             with (runs.bar(total, done, progress and jax.process_index() == 0) as bar,
                   Supply(key, described, placed, pieces, done, total) as supply):
@@ -228,13 +279,14 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                         bar.update(rounds)
                     if callback is not None:
                         with programs.briefly(False):  # the caller may train by another loss in it
-                            ended = callback(sharding.on_host(state))
-                        if isinstance(ended, bool | np.bool_) and ended:
+                            seen = sharding.on_host(state)
+                            ended = callback(seen, *[Metrics(
+                                done, total, int(seen.spent), time.monotonic() - begun,
+                                functools.partial(stated, seen))] * reports)
+                        if (ended is True or getattr(ended, "dtype", None) == np.bool_) and ended:
                             booking.end(state)
                             break
-    return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
-                                            neighbours=neighbours, alongside=alongside,
-                                            people=people, rows_each=identity.rows_each(data)))
+    return runs.Run.stated(state, stated(state))
 
 
 # --- rows for the rounds: the data themselves, or what was gathered ahead on the host ---

@@ -16,7 +16,7 @@ from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import fingerprint, runs, saved_runs
 from jaxminimax.mechanism import Full, composed
-from jaxminimax.placement.sharding import arrays
+from jaxminimax.placement.sharding import arrays, as_rows
 from jaxminimax.releases.watch import update
 
 
@@ -140,9 +140,10 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
                          "runs or charge a ledger: leave checkpoint and ledger out.")
     if traced:
         runs.check_functions(algorithm, z, jax.tree.map(lambda x: x[0], hypers), data, observe)
-        return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, *how, progress))
+        return runs.Run(*_in_turn(keys, arrays(z), as_rows(data), hypers, algorithm, *how,
+                                  progress))
     if checkpoint is None and ledger is None and name is None:
-        return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), arrays(data), hypers,
+        return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), as_rows(data), hypers,
                                         algorithm, *how, progress))
     promise = saved_runs.promise_of(keys, algorithm.mechanism(hypers), hypers, algorithm) | {
         "at_once": at_once}
@@ -152,13 +153,13 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     with saved_runs.Booking(ledger, keys, _all_runs(algorithm, hypers, keys.shape),
                             promise, name, checkpoint is not None, **stated) as booking:
         if checkpoint is not None:
-            marks = fingerprint.of_run(keys, arrays(z), arrays(data),
+            marks = fingerprint.of_run(keys, arrays(z), as_rows(data),
                                        jax.tree.map(lambda x: x[0], hypers), algorithm, problem,
                                        observe)
             booking.bind(z, marks, problem)
             promise |= marks
         with saved_runs.Folder(checkpoint, promise, keep=None) as folder:
-            return runs.Run(*_saved(keys, arrays(z), arrays(data), hypers, algorithm, *how,
+            return runs.Run(*_saved(keys, arrays(z), as_rows(data), hypers, algorithm, *how,
                                     progress=progress, folder=folder, booking=booking))
 
 

@@ -489,7 +489,7 @@ def private_gradient(key: jax.Array, data: PyTree, problem: Problem, mechanism: 
         raise ValueError(f"name = {name!r} is that of a run in a ledger: give ledger=... too.")
     if not isinstance(data, HostData):
         sharding.check_records(data)
-        data = sharding.arrays(data)
+        data = sharding.as_rows(data)
         opening.check_layout(data, mechanism)
     elif data.population != mechanism.query.population * mechanism.parts:
         raise ValueError(f"HostData have {data.population} records, but the mechanism was described"

@@ -21,7 +21,7 @@ from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, programs
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.mechanism import Solution, composed, costs
-from jaxminimax.placement.sharding import arrays
+from jaxminimax.placement.sharding import arrays, as_rows
 from jaxminimax.releases import record_isolation
 from jaxminimax.releases.watch import update
 
@@ -201,7 +201,7 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     arguments.records(data)
     checks.takes("observe", observe, "state")
     composed.check(algorithm.mechanism(hyper))
-    return Run(*_full_run(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
+    return Run(*_full_run(key, arrays(z), as_rows(data), hyper, algorithm, problem, observe))
 
 
 def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],

@@ -131,7 +131,8 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             saved = self._manager.save(step, args=self._args.Composite(
                 state=self._args.StandardSave(state), promise=self._args.JsonSave(self._promise)))
             self._manager.wait_until_finished()
-        if not saved or step not in self._manager.all_steps(read=True):
+        self._manager.reload()  # from the disk
+        if not saved or step not in self._manager.all_steps():
             raise RuntimeError(f"The state after {step} rounds was not saved in "
                                f"{self._manager.directory}: the run ends before anybody sees it.")
 

@@ -23,7 +23,7 @@ from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.drivers.runs import Functions
 from jaxminimax.mechanism import Full, Query, Repeat, composed, repetitions
-from jaxminimax.placement.sharding import Sharded, arrays
+from jaxminimax.placement.sharding import Sharded, arrays, as_rows
 from jaxminimax.releases import release_keys
 from jaxminimax.releases.sums import release
 
@@ -161,7 +161,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     arguments.records(held_out, "held_out")
     low, high = score_range
     winner, best, number = search(
-        key, arrays(z), arrays(data), arrays(rows), stacked(paid), scored, cumulative(runs),
+        key, arrays(z), as_rows(data), arrays(rows), stacked(paid), scored, cumulative(runs),
         algorithm=Functions.of(algorithm), problem=problem, point=point, at_once=at_once,
         scored=score_problem(score, float(low), float(high)), hide_time=hide_time)
     number = int(number)

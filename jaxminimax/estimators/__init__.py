@@ -21,10 +21,11 @@ from jaxminimax.estimators.models import (
     PrivateFairClassifier,
     PrivateRegressor,
     PrivateWorstGroupClassifier,
+    PrivateWorstGroupRegressor,
 )
 
 __all__ = ["PrivateAUCClassifier", "PrivateClassifier", "PrivateFairClassifier",
-           "PrivateRegressor", "PrivateWorstGroupClassifier"]
+           "PrivateRegressor", "PrivateWorstGroupClassifier", "PrivateWorstGroupRegressor"]
 
 
 def __dir__() -> list[str]:

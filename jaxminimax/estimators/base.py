@@ -1,6 +1,7 @@
 """The bases of all estimators: parameters, reading of tables, one way to charge and to train."""
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from jaxminimax.accounting import books
 from jaxminimax.base import checks, identity, row_names
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import linear, notes, preparation, records, rule, scorer, training
-from jaxminimax.tables.columns import Charged, Column, Number
+from jaxminimax.tables.columns import Charged, Column, check_column, range_of
 from jaxminimax.tables.schema import Schema, columns_of
 
 _SEEDED = ("Operator: Nobody else has random_state, or can guess it. Anyone who can may remove the "
@@ -23,6 +24,11 @@ _WEIGHTS = ("The weights of the classes are public: they were not chosen by look
 _LABEL = "label of the records"  # no column of a table that a schema could declare
 _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
                "release, so a record of weight 2 cannot count twice. Leave the weights out.")
+
+_KINDS: dict[str, tuple[Any, str]] = preparation.ARGUMENTS | {
+    "schema": (Schema | Mapping | None, "a Schema, columns by name, or None"),
+    "groups": (str | numbers.Integral | tuple | None, "the name or number of a column, or None"),
+    "group_values": (tuple | list | np.ndarray | None, "the groups, such as ('f', 'm'), or None")}
 
 # errors of scikit-learn that print cells, and what to say instead
 _WITH_CELLS = {
@@ -84,6 +90,11 @@ class PrivateEstimator(BaseEstimator):
         if refused:
             raise TypeError(_NO_WEIGHTS if "sample_weight" in refused else
                             f"fit has no argument {', '.join(sorted(refused))}.")
+        checks.kinds(_KINDS, vars(self))
+        checks.count("most", self.most, high=identity.MOST_ROWS)
+        for name, cells in (("owners", owners), ("groups", groups)):
+            if cells is not None:
+                check_column(name, cells)
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         row_names.check({"X": X, "owners": owners, "groups": groups}, y)
@@ -175,6 +186,9 @@ class PrivateEstimator(BaseEstimator):
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
         # of pyarrow, whose missing cells NumPy may read as others
         X = X.to_pandas() if hasattr(X, "column_names") else X
+        if isinstance(X, Mapping) or not hasattr(X, "__len__"):
+            raise ValueError("X must be numbers [n, d], or a table with a schema, got "
+                             f"{checks.describe(X)}: say schema={{name: Number(low, high)}}.")
         try:
             if y is None:
                 X = validation.validate_data(self, X, reset=False, **how)
@@ -204,11 +218,32 @@ class PrivateEstimator(BaseEstimator):
         if self.schema is not None:
             return self._declared(), ("The schema is public: it was not read off these records.",)
         if self.bounds is not None:
-            low, high = (np.broadcast_to(b, len(table)) for b in self.bounds)
-            return ({name: Number(a, b)
-                     for name, a, b in zip(table, low, high, strict=True)},
-                    ("The bounds are public: they were not read off these records.",))
+            return self._bounded(list(table)), (
+                "The bounds are public: they were not read off these records.",)
         return dict.fromkeys(table, Charged()), ()
+
+    def _bounded(self, names: list[Any]) -> dict[Any, Column]:
+        """Returns the columns with the ranges of `bounds`."""
+        bounds = self.bounds
+        if isinstance(bounds, Mapping):
+            if set(bounds) == set(range(len(names))):  # columns of arrays have numbers
+                bounds = {name: bounds[k] for k, name in enumerate(names)}
+            if set(bounds) != set(names):
+                raise ValueError("bounds by column must have each column of X, got "
+                                 f"{len(set(bounds) & set(names))} of {len(names)}.")
+            return {name: range_of("bounds", bounds[name]) for name in names}
+        # [(0, 1), (2, 3)] may be two pairs, or all lower ends and all upper ones
+        pairs = isinstance(bounds, list | tuple) and any(
+            isinstance(x, list | tuple) and len(x) == 2 for x in bounds)
+        ends = () if pairs or not isinstance(bounds, list | tuple | np.ndarray) else [
+            np.asarray(x) for x in bounds]
+        if len(ends) != 2 or any(x.shape not in ((), (len(names),)) for x in ends):
+            raise ValueError("bounds must be (low, high), a number or an array of all columns "
+                             "each, or by column, {name: (low, high)}; pairs are not taken, got "
+                             f"{checks.describe(bounds)}.")
+        low, high = (np.broadcast_to(x, len(names)) for x in ends)
+        return {name: range_of("bounds", (a, b))
+                for name, a, b in zip(names, low, high, strict=True)}
 
     def _target(self, y: Any) -> np.ndarray:
         """Returns what is predicted as `Schema.labels` does, and keeps what is public of it."""
@@ -241,9 +276,10 @@ class PrivateEstimator(BaseEstimator):
         """
         if groups is not None or getattr(self.schema, "groups", None) is not None:
             raise ValueError(f"{type(self).__name__} does not use groups: PrivateWorstGroup"
-                             "Classifier trains for the worst of public groups, and PrivateFair"
-                             "Classifier for fairness to private ones. Otherwise leave them out "
-                             "of fit, and of the schema: dataclasses.replace(schema, groups=None, "
+                             "Classifier and PrivateWorstGroupRegressor train for the worst of "
+                             "public groups, PrivateFairClassifier for fairness to private ones. "
+                             "Otherwise leave them out of fit, and of the schema: "
+                             "dataclasses.replace(schema, groups=None, "
                              "group_values=(), by_label=False).")
         return None
 

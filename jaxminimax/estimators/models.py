@@ -27,8 +27,8 @@ class PrivateAUCClassifier(PrivateScorer):
         positives. The heavier class keeps its influence, the other one loses some, so a record
         moves a release by no more than without weights. Probabilities are those under the weights.
       schema: `Schema`, or columns by name; public. None if X are numbers.
-      bounds: (low, high) of all columns or of each; public. None without a schema: ranges are
-        released, and charged.
+      bounds: (low, high) of all columns, or an array of each end, or {name: (low, high)} by column;
+        public. None without a schema: ranges are released, and charged.
       most: the largest number of rows of one owner that are read, if `fit` gets owners.
       people: k, if any k rows may be of one person and owners are not known; a ledger must have the
         same number.
@@ -208,8 +208,7 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):
 
     def _label(self) -> dict[str, Any]:
         if self.label_range is not None:
-            low, high = self.label_range
-            return {"target": columns.Number(low, high)}
+            return {"target": columns.range_of("label_range", self.label_range)}
         if isinstance(self.schema, Schema) and isinstance(self.schema.target, columns.Number):
             return {"target": self.schema.target}
         raise ValueError("the label's range must be public: label_range=(low, high), from a "
@@ -280,10 +279,46 @@ class PrivateWorstGroupClassifier(PrivateScorer):
         return self.scorer_.group_losses
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray) -> records.Groups:
-        number, names, of_schema = _numbered(self, groups, table, len(target))
+        public, of_schema = _public_groups(self, groups, table, target)
         by_label = self.by_label or (of_schema and self.schema.by_label)
-        public = records.Groups(np.where(number < 0, len(names), number), names)
         return public.cut(target) if by_label else public
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class PrivateWorstGroupRegressor(PrivateRegressor):
+    """A private linear model of a number, trained for the worst of several public groups.
+
+    The largest of the groups' mean Huber losses is made small (bounded group loss): every group has
+    the same weight at first, then weights move towards the groups of the largest noisy losses, by
+    `balanced_groups`; where these losses would be noise, weights stay equal. The label is private.
+
+    Args:
+      epsilon: epsilon of everything that `fit` releases, replace-one.
+      delta: delta, in (0, 1), below 1/n.
+      groups: name or number of the column of X with the group, where `fit` gets no groups.
+      label_range, schema: as of `PrivateRegressor`.
+      bounds, most, people, ledger, unit, allow_large_delta, random_state: as of
+        `PrivateAUCClassifier`.
+
+    Attributes:
+      statement_: the privacy statement of `fit`.
+      scorer_: the `Scorer`.
+
+    Examples:
+        >>> from jaxminimax.estimators import PrivateWorstGroupRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X, group = rng.uniform(-1, 1, (300, 2)), np.arange(300) % 3
+        >>> y = 20 + 5 * X[:, 0] + 3 * (group == 0) + rng.normal(size=300)
+        >>> model = PrivateWorstGroupRegressor(4.0, 1e-4, label_range=(10, 30), bounds=(-1.0, 1.0))
+        >>> model.fit(X, y, groups=group).statement_.epsilon <= 4
+        True
+    """
+
+    _: dataclasses.KW_ONLY
+    groups: Any = None
+
+    def _groups(self, groups: Any, table: Any, target: np.ndarray) -> records.Groups:
+        return _public_groups(self, groups, table, target)[0]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -295,8 +330,8 @@ class PrivateFairClassifier(PrivateScorer):
       delta: delta, in (0, 1), below 1/n.
       weight: the weight of the chi-square information between prediction and group, next to the
         logistic loss: a larger one is fairer and less accurate; public.
-      kind: "parity", predictions independent of the group, or "odds", independent among the records
-        of each class.
+      kind: "parity", predictions independent of the group; "error_rate", errors independent of it;
+        or "odds", predictions independent of it among the records of each class.
       groups: name or number of the column of X with the group, where `fit` gets no groups; without
         either, those of `schema` are used.
       group_values: the groups; public. None for those of `schema` with its column, else those that
@@ -341,6 +376,13 @@ class PrivateFairClassifier(PrivateScorer):
 
     def _trained(self, run: linear.Run) -> scorer.Scorer:
         return fair.train_fair(run)
+
+
+def _public_groups(model: Any, groups: Any, table: Any, target: np.ndarray) -> tuple[
+        records.Groups, bool]:
+    """Returns the public groups of all rows, and whether the schema declares their column."""
+    number, names, of_schema = _numbered(model, groups, table, len(target))
+    return records.Groups(np.where(number < 0, len(names), number), names), of_schema
 
 
 def _numbered(model: Any, groups: Any, table: Any, rows: int, values: Any = None) -> tuple[

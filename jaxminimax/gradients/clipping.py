@@ -154,24 +154,31 @@ class ClippedSum:
             return total(examples if part is None else part.read(0, size), mask)
         return by_slices(total, how.nothing(z, rounding), examples, mask, chosen.rows)
 
-    def explain(self, z: Saddle, examples: PyTree) -> str:
+    def explain(self, z: Saddle, examples: PyTree, brief: bool = False) -> str:
         """States the strategy, how each parameter's gradient is kept, and how much is held.
+
+        The last line compares the bytes that go through memory for rows with those for sums: a
+        smaller batch saves time where the former are more, and a smaller model where the latter.
 
         Runs nothing.
 
         Args:
           z: the point, or its shapes and dtypes.
           examples: leaves `[b, ...]`, or their shapes and dtypes.
+          brief: whether to put parameters that are treated alike in one line.
         """
         (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
         chosen = self._chosen(z, examples, size)
         lines = [f"strategy {chosen.strategy}" + ", chosen by auto" * (self.strategy == "auto")]
         if chosen.plan is not None:
-            lines.append(str(chosen.plan))
+            lines.append(chosen.plan.by_way() if brief else str(chosen.plan))
         if chosen.need is not None:
             rows = f"slices of {chosen.rows:,} rows" if chosen.rows < size else "all rows at once"
             lines.append(f"{rows} of {size:,}, below {chosen.need.bytes(chosen.rows):,} bytes of "
                          f"the {self._budget:,} that are allowed")
+            share = size * chosen.need.record / chosen.need.moved(size, chosen.rows)
+            lines.append(f"of the bytes that a pass moves, {share:.0%} are for the rows, and the "
+                         "rest for sums of all parameters")
         return "\n".join(lines)
 
     def kept_bytes(self, z: Saddle, examples: PyTree) -> int:

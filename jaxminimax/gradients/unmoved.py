@@ -18,6 +18,7 @@ z + 0.1 N(0, I). At z itself, a factor that starts at zero would hide the one th
 in x (W + A B) with B = 0, and in an embedding that starts at zero.
 """
 
+import functools
 import re
 from typing import Any
 
@@ -25,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import programs, tree
+from jaxminimax.base import checks, programs, tree
 from jaxminimax.base.types import PyTree, Saddle
 
 # Synthetic records, the standard deviation of their point around z, and the share of a player's
@@ -60,7 +61,14 @@ def notes(program: Any, value: Saddle, z: Saddle, record: PyTree, clip: Saddle,
     unread = [name for k, name in enumerate(names) if k not in _NONE.union(*read)]
     partners = [_MOMENT.sub(lambda x: {"mean": "var", "var": "mean"}[x[0]], path) for path in paths]
     small = _small(program, value, z, record) if numbers else [False] * len(read)
+    # made by the operator itself, or closed over: it is no input that changes
+    fixed = [x for x in programs.equations(program) if x.primitive.name == "random_seed" and all(
+        hasattr(seed, "val") for seed in x.invars)] or [
+            x for x in programs.constants(program) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
     return [
+        *["The operator draws from a key that it closes over, the same mask or shift for every "
+          "record in all rounds: use Problem(random=True), whose operator gets a key of its own "
+          "for each."] * bool(fixed),
         *_named(z, clip, [bool(_STATISTICS.search(path)) or (path != other and other in paths)
                          for path, other in zip(paths, partners, strict=True)],
                 "{} looks like running statistics or a counter: close over it, and use the "
@@ -86,12 +94,14 @@ def by_optimiser(optimiser: Any, z: Saddle, clip: Saddle) -> list[str]:
     """
     frozen: list[bool] = []
     both = optimiser if isinstance(optimiser, Saddle) else (optimiser, None)
-    for make, x in zip(both, z, strict=True):
+    for name, make, x in zip(Saddle._fields, both, z, strict=True):
         count = len(jax.tree.leaves(x))
         own, results = [frozenset({k}) for k in range(count)], list[frozenset[int]]()
         if callable(make):
             change = make(jnp.float32(1.0))
-            program = jax.make_jaxpr(change.update)(x, jax.eval_shape(change.init, x), x)
+            program = jax.make_jaxpr(functools.partial(
+                checks.without_value, f"optimiser.{name}", change.update))(
+                    x, jax.eval_shape(change.init, x), x)
             results, before = [_NONE] * (len(program.in_avals) - count), list[frozenset[int]]()
             while results != before:  # until no gradient reaches more of the state
                 before = results

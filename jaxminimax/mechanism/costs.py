@@ -8,6 +8,7 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
 
       description              length                                      moves by
       Query, GroupGradients    clip norm                                   2   CLIP_NORM
+      Query(distance)          clip norm                                   D / C, in [1, 2]
       Query(adaptive), counts  1/2                                         2   CLIP_NORM
       TreeSums                 clip norm, in each node the record is in    2   CLIP_NORM
       CorrelatedSums           clip norm, times the column's length        2   CLIP_NORM
@@ -315,7 +316,7 @@ def charged(z: float, unit: Unit, parameters: int = grid.PARAMETERS, *, absent: 
         # a loss moves by 2^L / z units, and by one more as it is rounded
         return z / (1 + z * 2.0**-grid.grid_bits(z, grid.PARAMETERS))
     halves = 2 / unit.moves  # the grid's argument is over half of the sensitivity
-    eta = grid.ETA  # what floating-point sums inside a block lose
+    eta = halves * grid.ETA  # what floating-point sums inside a block lose of a clip norm
     if slack is not None:
         slack = concrete(slack)
         # rounding is a part slack / 64 of the sensitivity, and the length has 1 + slack of these

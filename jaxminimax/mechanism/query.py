@@ -52,7 +52,8 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import correlated, description, grid, sentences
+from jaxminimax.mechanism import correlated, costs, description, grid, sentences
+from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
 
 __all__ = ["AdaptiveClip", "Query"]
@@ -169,6 +170,13 @@ class Query(OneRelease):
         number; and for `CyclicPoisson` samples, where it divides the number of parts.
       adaptive: how clip norms follow a quantile of the records' norms, from `clip` on; for `sgda`.
         None for fixed clip norms.
+      distance: per player, D, a proven bound on how far apart two records' clipped operators lie,
+        and on the length of each, in [C, 2 C] [gradient units]. None for 2 C, which needs no proof.
+        The clip norm C stays what a record may add, and the noise C times the multiplier; what is
+        charged is mu = (D / C) / z a release. For one player, `Full()`, replaced records,
+        independent noise and a fixed clip norm. k replaced records move a sum by k D at most.
+      because: why the distance holds, a sentence for the statement: it is a fact of the operator,
+        which a description cannot see.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), noise_multiplier=Saddle(20.0, 20.0),
@@ -183,6 +191,8 @@ class Query(OneRelease):
     joint: bool = jax.tree.static(default=False)
     bands: int = jax.tree.static(default=1)
     adaptive: AdaptiveClip | None = None
+    distance: Saddle | None = None
+    because: str = jax.tree.static(default="")
 
     sum_of_sample = True
 
@@ -209,6 +219,7 @@ class Query(OneRelease):
                 raise ValueError("adaptive must be an AdaptiveClip(quantile=..., rate=..., "
                                  f"share=...) or None, got {self.adaptive!r}.")
             self.adaptive.check(self)
+        self._check_distance()
         if self.noise_multiplier is None:
             return
         for name, clip in self.clip._asdict().items():
@@ -222,9 +233,43 @@ class Query(OneRelease):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
 
+    def _check_distance(self) -> None:
+        """Refuses a distance that cannot be, has no reason, or is of a release without a proof."""
+        if self.distance is None:
+            if self.because:
+                raise ValueError(f"because={self.because!r} is the reason of a distance: give it, "
+                                 "or leave because out.")
+            return
+        if not isinstance(self.distance, Saddle) or [x is None for x in self.distance] != [
+                x is None for x in self.clip] or None not in self.clip:
+            raise ValueError("distance must be a Saddle with one number, for the one player that "
+                             f"has a clip norm, got {self.distance!r} for clip={self.clip!r}.")
+        for name, clip in self.clip._asdict().items():
+            if clip is not None:
+                distance = getattr(self.distance, name)
+                checks.number(f"distance.{name}", distance, low=0.0)
+                if grid.is_plain(clip, lambda _: True) and not clip <= distance <= 2 * clip:
+                    raise ValueError(f"distance.{name} must be in [C, 2 C] of clip.{name} = C = "
+                                     f"{clip!r}, got {distance!r}: a record without an operator "
+                                     "adds 0, and two of length C are at most 2 C apart.")
+        if not isinstance(self.sampling, Full) or self.adaptive or self.bands != 1:
+            raise ValueError("distance has a proof for Full() alone, with a fixed clip norm and "
+                             f"bands=1, got {self.sampling!r}, adaptive={self.adaptive!r} and "
+                             f"bands={self.bands}: leave it out.")
+        if not isinstance(self.because, str) or not self.because:
+            raise ValueError("because must say why the distance holds, in a sentence for the "
+                             f"statement, got {self.because!r}.")
+
     def facts(self, repeat: Repeat) -> description.Facts:
         """States the facts of the clipped sums of both players."""
         facts = super().facts(repeat)._replace(clip=self.clip, joint=self.joint)
+        if self.distance is not None:
+            if repeat.parts > 1:
+                raise ValueError(f"distance is for the data as a whole, got {repeat.parts} parts: "
+                                 "leave it out.")
+            (moves,) = (d / c for d, c in zip(self.distance, self.clip, strict=True)
+                        if c is not None)
+            return facts._replace(unit=costs.Unit("gaussian", moves))
         if self.adaptive is None:
             return facts
         return facts._replace(counts=self.adaptive.counts(self), share=self.adaptive.share)
@@ -258,8 +303,14 @@ class Query(OneRelease):
         if self.adaptive is not None:
             clip += (f", each with {self.adaptive.counts(self)} noisy count(s) of the records "
                      "within the clip norms, which start at the stated ones and follow the counts")
+        assumed: tuple[str, ...] = ()
+        if self.distance is not None:
+            (distance,) = description.by_player(self.distance).values()
+            clip += f", of which two are at most {distance:.6g} apart"
+            assumed = (f"Clipped operators of two records are at most {distance:.6g} apart, and "
+                       f"none is longer: {self.because}",)
         enforced = (sentences.CLIPPED, *(sentences.FOLLOWED,) * (self.adaptive is not None),
                     *(sentences.REGENERATED,) * (self.bands > 1))
-        # nothing is assumed: whatever a record contains, what it adds is clipped
-        return sentences.Words(f"{sampled_words(repeat)}{clip}.", enforced,
+        # without a distance nothing is assumed: whatever a record contains, what it adds is clipped
+        return sentences.Words(f"{sampled_words(repeat)}{clip}.", enforced, assumed,
                                clips=description.by_player(self.clip))

@@ -209,6 +209,9 @@ class Repeat(Leaf):
         offered = known_sampling(query.sampling).relations
         if parts > 1 or not query.sum_of_sample or neighbours not in offered:
             costs.replace_one_only(neighbours)
+        if neighbours != costs.REPLACE_ONE and self.facts().unit != costs.CLIP_NORM:
+            raise ValueError("distance is what a replaced record moves a sum by, and not one that "
+                             "comes or goes: use neighbours='replace_one', or leave distance out.")
         if neighbours not in offered:
             raise ValueError(f"{query.sampling!r} has no guarantee for neighbours={neighbours!r}, "
                              f"only for {', '.join(offered)}.")
@@ -222,7 +225,9 @@ class Repeat(Leaf):
     def cost(self, z: float) -> costs.Charge:
         """`times` releases on one part of the data, by the sampling unless noise is correlated."""
         # a record is in one part of the data: releases on the others do not read it
-        query = self._query
+        query, unit = self._query, self.facts().unit
+        if unit != costs.CLIP_NORM:  # a distance, which is for Full() and independent noise alone
+            return costs.gaussian(self.times, z, unit)
 
         def sampled(z: float) -> costs.Charge:
             return query.sampling.charge(self.times, z, self.query.population)

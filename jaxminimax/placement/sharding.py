@@ -304,6 +304,21 @@ def arrays(data: PyTree) -> PyTree:
         return data if isinstance(data, Sharded) else jax.tree.map(jnp.asarray, data)
 
 
+def as_rows(data: PyTree) -> PyTree:
+    """Returns the `arrays` of data that are whole on their device, or spread by `shard`.
+
+    Raises:
+      ValueError: for rows that were spread over devices in another way, and for `HostData`.
+    """
+    for x in () if isinstance(data, Sharded) else jax.tree.leaves(data):
+        if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not (
+                x.is_fully_replicated):
+            raise ValueError(f"data are in parts on {len(x.sharding.device_set)} devices: give "
+                             "placement.shard(data, mesh), over an axis 'data' of the mesh, so "
+                             "that each device clips and sums its own rows.")
+    return arrays(data)
+
+
 def shards_of(data: PyTree, shards: int | None) -> int | None:
     """Returns the chosen number of shards; for data that are already cut, theirs."""
     return data.shards if isinstance(data, Sharded) and shards is None else shards

@@ -1,10 +1,11 @@
-"""Fair classification where the group of a record is private: parity and equalised odds.
+"""Fair classification where the group of a record is private: parity, odds, error rates.
 
 Records are (x, y, s): y a class and s a group, both private. A scorer gives logits and so the
 probabilities q_j of the classes. The classifier minimises cross entropy + weight * penalty, where
 the penalty is 0 if the prediction does not depend on s. For parity q and s are independent. For
 odds they are so among the records of each class y: that penalty is the sum over classes y of the
-first, each on the records of that class.
+first, each on the records of that class. For error rates q has two numbers, the probabilities of
+the wrong and of the right class, so that every group has the same share of errors.
 
 * `fermi`: the chi-square information of q and s (ERMI) by its dual, for any groups and classes,
 
@@ -50,7 +51,7 @@ from jaxminimax.problems import _vi
 __all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "parity_start"]
 
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
-KINDS, PENALTIES = ("parity", "odds"), ("squared", "absolute")
+KINDS, PENALTIES = ("parity", "odds", "error_rate"), ("squared", "absolute")
 
 
 def conditionals(shares: np.ndarray | jax.Array, kind: str, classes: int) -> tuple[Any, Any]:
@@ -92,6 +93,15 @@ def _read(scorer: Scorer, w: PyTree, example: PyTree, classes: int) -> tuple[jax
     return entropy, logits, y, s
 
 
+def _outcome(logits: jax.Array, y: jax.Array, kind: str) -> jax.Array:
+    """The probabilities q of a record's classes; for error rates, that y is missed and is not."""
+    q = jax.nn.softmax(logits)
+    if kind != "error_rate":
+        return q
+    right = jax.nn.one_hot(y, len(q), dtype=q.dtype) @ q
+    return jnp.stack([1 - right, right])
+
+
 def _ball(w: PyTree, radius: float | None) -> PyTree:
     return w if radius is None else optax.projections.projection_l2_ball(w, radius)
 
@@ -115,16 +125,17 @@ def fermi(scorer: Scorer, *, shares: np.ndarray | jax.Array, weight: float, clas
     """Cross entropy + weight * ERMI, the chi-square information between prediction and group.
 
     Data are (x, y, s): x `[n, ...]`, y `[n]` and s `[n]` integers from 0; a record with another s
-    is in no group. v is W `[1, m, k]`, or `[m, m, k]` for odds, first the class y. You choose the
-    clip norm of player w. `fermi_bound` is the largest norm of player v's operator; a smaller
-    clip norm has less noise, and mostly shortens records of rare groups.
+    is in no group. v is W `[1, m, k]`, or `[m, m, k]` for odds, first the class y, or `[1, 2, k]`
+    for error rates. You choose the clip norm of player w. `fermi_bound` is the largest norm of
+    player v's operator; a smaller clip norm has less noise, and mostly shortens records of rare
+    groups.
 
     Args:
       scorer: `(theta, x) -> [m]` logits of one record; for two classes also `[]`, the log-odds.
       shares: p `[k]`, the shares of the groups; for odds `[m, k]`, of every class and group.
       weight: the factor of the penalty, positive.
       classes: m, the number of classes.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
       radius: radius of a ball that w is projected to; None for no projection.
 
     Raises:
@@ -152,18 +163,18 @@ def fermi(scorer: Scorer, *, shares: np.ndarray | jax.Array, weight: float, clas
     def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         # gradients: of entropy + weight * dual by w, and of the dual alone by v
         entropy, logits, y, s = _read(scorer, w, example, classes)
-        q = jax.nn.softmax(logits)
+        q = _outcome(logits, y, kind)
         still = jax.lax.stop_gradient
         return entropy + weight * dual(q, still(v), y, s) + dual(still(q), v, y, s)
 
     def penalised(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         entropy, logits, y, s = _read(scorer, w, example, classes)
-        return entropy + weight * dual(jax.nn.softmax(logits), v, y, s)
+        return entropy + weight * dual(_outcome(logits, y, kind), v, y, s)
 
     def best_v(w: PyTree, data: PyTree) -> jax.Array:
         def moments(example: PyTree) -> jax.Array:
             _, logits, y, s = _read(scorer, w, example, classes)
-            q = jax.nn.softmax(logits)
+            q = _outcome(logits, y, kind)
             place, g = _places(y, s, conditional.shape, q.dtype)
             return jnp.einsum("l,j,k->ljk", place, q, g)
 
@@ -191,7 +202,7 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
       theta: the start of the scorer.
       shares: p `[k]`, or `[classes, k]` for `kind="odds"`; positive, with sum 1.
       classes: m, the number of classes.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
 
     Examples:
         >>> start = jmm.problems.fermi_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -200,7 +211,8 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
     """
     _, conditional = conditionals(shares, kind, classes)
     dtype = jnp.result_type(*jax.tree.leaves(theta))
-    return Saddle(theta, jnp.repeat(jnp.asarray(conditional**0.5, dtype)[:, None], classes, 1))
+    rows = 2 if kind == "error_rate" else classes
+    return Saddle(theta, jnp.repeat(jnp.asarray(conditional**0.5, dtype)[:, None], rows, 1))
 
 
 def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -> float:
@@ -211,7 +223,7 @@ def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -
     Args:
       shares: p `[k]`, or `[m, k]` for `kind="odds"`; positive, with sum 1.
       classes: m, the number of classes.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
 
     Examples:
         >>> jmm.problems.fermi_bound(np.array([0.9, 0.1])) > 4  # it is 4 for equal shares
@@ -226,7 +238,8 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
            radius: float | None = None) -> Problem:
     """Cross entropy of two classes + a penalty on differences between the groups' mean scores.
 
-    Data are (x, y, s) as for `fermi`, with y in {0, 1}. The score is q, the probability of class 1.
+    Data are (x, y, s) as for `fermi`, with y in {0, 1}. The score is q, the probability of class 1,
+    or for error rates that of the class that y is not.
     v is `[l, c]` with a number for every group, only one for two groups, and a row for each class
     under odds. `parity_bound` is the largest norm of player v's operator.
 
@@ -234,7 +247,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
       scorer: `(theta, x) -> []`, the log-odds of class 1.
       shares: p `[k]`, the shares of the groups; for odds `[2, k]`, of every class and group.
       weight: the factor of the penalty, positive.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
       penalty: "squared", weight / 2 times the differences' squares; "absolute", weight times their
         absolute values, with Lagrange multipliers v.
       centre: c in [0, 1], a public guess of q's mean.
@@ -271,7 +284,10 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
 
     def of_record(w: PyTree, example: PyTree) -> tuple[jax.Array, jax.Array]:
         entropy, logits, y, s = _read(scorer, w, example, 2)
-        return entropy, pull(jax.nn.sigmoid(logits[1] - logits[0]), y, s)
+        q = jax.nn.sigmoid(logits[1] - logits[0])
+        if kind == "error_rate":
+            q = jnp.where(y == 1, 1 - q, q)
+        return entropy, pull(q, y, s)
 
     def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         entropy, h = of_record(w, example)
@@ -310,7 +326,7 @@ def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> 
     Args:
       theta: the start of the scorer.
       shares: p `[k]`, or `[2, k]` for `kind="odds"`; positive, with sum 1.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
 
     Examples:
         >>> start = jmm.problems.parity_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -326,7 +342,7 @@ def parity_bound(shares: np.ndarray, *, kind: str = "parity", centre: float = 0.
 
     Args:
       shares: p `[k]`, or `[2, k]` for `kind="odds"`; positive, with sum 1.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
       centre: c, as in `parity`.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Ranking beyond the AUC: several classes, and a part of the ROC curve.
+"""Ranking beyond the AUC: several classes or labels, and a part of the ROC curve.
 
 Each problem is one sum over records: a record's operator reads that record, the point and public
 numbers. So a release is the library's clipped sum, replacing a record moves it by at most twice
@@ -22,14 +22,15 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.problems import _auc, _robust, _vi
 
-__all__ = ["auc_constants", "multiclass_auc", "multiclass_auc_start",
+__all__ = ["auc_constants", "multiclass_auc", "multiclass_auc_start", "multilabel_auc",
            "partial_auc", "partial_auc_bound", "partial_auc_start"]
 
 FORMS = ("macro", "hand_till")
+_Weigh = Callable[[jax.Array, jnp.dtype], tuple[jax.Array, jax.Array]]
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
 
 
-# --- several classes ---
+# --- several classes, or several labels ---
 
 
 def _weights(shares: Sequence[float] | np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray]:
@@ -82,22 +83,95 @@ def multiclass_auc(scorer: Scorer, *, shares: Sequence[float] | np.ndarray, form
     """
     plus, minus = _weights(shares, form)
     mass = np.einsum("k,kij->ij", np.asarray(shares, np.float64), plus)
-    project = _auc.projection(radius, dual)
 
+    def weigh(y: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+        one = jax.nn.one_hot(y, len(plus), dtype=dtype)
+        return (jnp.tensordot(one, jnp.asarray(plus, dtype), 1),
+                jnp.tensordot(one, jnp.asarray(minus, dtype), 1))
+
+    return _compared(scorer, weigh, mass, radius, dual)._replace(
+        labels=Labels(tuple(range(len(plus)))))
+
+
+def _compared(scorer: Scorer, weigh: _Weigh, mass: np.ndarray, radius: Saddle,
+              dual: str) -> Problem:
+    """Makes the sum of comparisons, each an `auc` with its own a, b and v, `[K, j]` as `mass`.
+
+    `weigh` gives the weights of a record above and below in each, from its labels; `mass` is the
+    mean weight above, by which -v^2 counts.
+    """
     def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         x, y = example
-        s = _vi.shaped("the vector of scores", scorer(w["theta"], x), (len(plus),))[:, None]
-        one = jax.nn.one_hot(y, len(plus), dtype=s.dtype)
-        above, below = (jnp.tensordot(one, jnp.asarray(x, s.dtype), 1) for x in (plus, minus))
+        s = _vi.shaped("the vector of scores", scorer(w["theta"], x), (len(mass),))[:, None]
+        above, below = weigh(y, s.dtype)
         return jnp.sum(_auc.square_terms(s, above, below, w["a"], w["b"], v))
 
     def of_v(v: jax.Array) -> jax.Array:
         return jnp.asarray(mass, v.dtype)
 
     return Problem(
-        operator=saddle_operator(loss), project=project, labels=Labels(tuple(range(len(plus)))),
+        operator=saddle_operator(loss), project=_auc.projection(radius, dual),
         public=lambda z: Saddle(jax.tree.map(jnp.zeros_like, z.w), 2 * of_v(z.v) * z.v),
         value=lambda z, data: _vi.mean_of(loss)(z, data) - jnp.sum(of_v(z.v) * z.v**2))
+
+
+def multilabel_auc(scorer: Scorer, *, prior: Sequence[float] | np.ndarray,
+                   labelled: Sequence[float] | np.ndarray | None = None, radius: Saddle,
+                   dual: str = "ascent") -> Problem:
+    """The saddle problem of the mean AUC of k labels at once, some of which may be missing.
+
+    Data are pairs (x, y), y `[n, k]` in [0, 1]; any other number, such as -1 or NaN, is a missing
+    label, which counts nowhere. Label j compares its positives with its negatives by score j. It
+    is an `auc` with a, b and v of its own, `[k, 1]` numbers each, and f is the mean of the k terms.
+    A record's gradient of all labels is one vector with one clip norm, so k labels cost what one
+    does. Start from `multiclass_auc_start(theta, classes=k, form="macro")`.
+
+    Args:
+      scorer: `(theta, x) -> [k]`.
+      prior: p `[k]`, the shares of positives among the records with that label, each in (0, 1):
+        public, or private releases that are charged too. A rough guess is enough, as in `auc`.
+      labelled: the shares of records with each label, `[k]`, in (0, 1]; None if none is missing.
+      radius: R_w of the ball of (theta, a, b) together, and R_v of the interval of each v.
+      dual: "ascent", or "best_response" for v = b - a (no clip norm for v), as in `auc`.
+
+    Raises:
+      ValueError: for shares out of range or of another length, a radius that is not positive, or an
+        unknown dual.
+
+    Examples:
+        >>> problem = jmm.problems.multilabel_auc(
+        ...     jmm.problems.linear_scorer, prior=[0.1, 0.3], labelled=[1.0, 0.5],
+        ...     radius=Saddle(10.0, 10.0))
+        >>> start = jmm.problems.multiclass_auc_start(jnp.zeros((3, 2)), classes=2, form="macro")
+        >>> g = problem.operator(start, (jnp.ones(3), jnp.array([1.0, jnp.nan])))
+        >>> g.w["theta"][0].tolist()  # the second label is missing
+        [-10.0, 0.0]
+    """
+    p, here = _of_labels(prior, labelled)
+    k = len(p)
+
+    def weigh(y: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+        y = _vi.shaped("the vector of labels", y, (k,))
+        there = (y >= 0) & (y <= 1)
+        own = jnp.where(there, y, 0).astype(dtype)
+        return ((own * jnp.asarray(1 / (k * here * p), dtype))[:, None],
+                ((there - own) * jnp.asarray(1 / (k * here * (1 - p)), dtype))[:, None])
+
+    return _compared(scorer, weigh, np.full((k, 1), 1 / k), radius, dual)
+
+
+def _of_labels(prior: Sequence[float] | np.ndarray, labelled: Sequence[float] | np.ndarray | None
+               ) -> tuple[np.ndarray, np.ndarray]:
+    """Checks the shares of positives and of labelled records, `[k]` each."""
+    p = np.asarray(prior, np.float64)
+    here = np.ones_like(p) if labelled is None else np.asarray(labelled, np.float64)
+    if p.ndim != 1 or not len(p) or not np.all((p > 0) & (p < 1)):
+        raise ValueError("prior must be a share in (0, 1) for each label, [k], got "
+                         f"{prior!r}: leave out labels that have only one value.")
+    if here.shape != p.shape or not np.all((here > 0) & (here <= 1)):
+        raise ValueError(f"labelled must be {len(p)} shares in (0, 1], one for each label, got "
+                         f"{labelled!r}: leave it out if no label is missing.")
+    return p, here
 
 
 def multiclass_auc_start(theta: PyTree, *, classes: int, form: str) -> Saddle:
@@ -115,7 +189,7 @@ def multiclass_auc_start(theta: PyTree, *, classes: int, form: str) -> Saddle:
 
 def auc_constants(shares: Sequence[float] | np.ndarray, *, form: str, feature_bound: float,
                   radius: Saddle) -> tuple[float, float, float]:
-    """Computes (M, L, D) of `multiclass_auc` with linear scores, for records ||x|| <= r.
+    """Computes (M, L, D) of `multiclass_auc` or `multilabel_auc` with linear scores, ||x|| <= r.
 
     With S = r R_w, U = (r^2 + 1)^(1/2) R_w and the weights c_ij of a class's records,
 
@@ -124,11 +198,12 @@ def auc_constants(shares: Sequence[float] | np.ndarray, *, form: str, feature_bo
 
     each the largest over classes. The operator of every such record is monotone. L holds with the
     public term. Pass them to `jmm.plan` as `bound`, `smooth` and `diameter`. `auc` with the prior
-    p has twice the M and L of shares = [1 - p, p] and form = "macro" at most.
+    p has twice the M and L of shares = [1 - p, p] and form = "macro" at most. For k labels c has
+    one row, 1 / (k shares): the largest weight that a record may have in each of them at once.
 
     Args:
-      shares: p `[K]`.
-      form: "macro" or "hand_till".
+      shares: p `[K]`; for "multilabel" `[k]`, labelled min(p, 1 - p).
+      form: "macro", "hand_till" or "multilabel".
       feature_bound: r.
       radius: R_w and R_v, as in `multiclass_auc`.
 
@@ -139,7 +214,11 @@ def auc_constants(shares: Sequence[float] | np.ndarray, *, form: str, feature_bo
         (54.1, 30.0, 3.46)
     """
     checks.number("feature_bound", feature_bound, low=0.0)
-    counts = np.add(*_weights(shares, form))
+    checks.one_of("form", form, (*FORMS, "multilabel"))
+    if form == "multilabel":
+        counts = 1 / (_of_labels(shares, None)[0][None, :, None] * len(shares))
+    else:
+        counts = np.add(*_weights(shares, form))
     r, rows = feature_bound, np.sum(counts, 2)
     score, apart = r * radius.w, math.hypot(r, 1) * radius.w
     squares = (np.sum((r * (apart + 1 + radius.v) * rows) ** 2, 1)

@@ -1,6 +1,7 @@
-"""Distributionally robust learning: the worst mixture of known sources, or the worst reweighting.
+"""Robust learning: the worst mixture of sources, the worst reweighting, the worst features.
 
-An adversary chooses how much each record counts, in one of two ways:
+An adversary chooses how much each record counts, in one of two ways, or what it holds
+(`adversarial`):
 
 * one weight a source, v in the simplex: `worst_mixture`, a saddle problem. (`worst_group` has the
   same aim where the group of a record is public, for algorithms that read one group at a time; here
@@ -12,11 +13,15 @@ An adversary chooses how much each record counts, in one of two ways:
 Source: Yang et al., arXiv:2201.09046, Appendix A (the first). Rockafellar and Uryasev,
 "Optimization of conditional value-at-risk", 2000, and Duchi and Namkoong, "Learning models with
 uniform performance via distributionally robust optimization", 2021 (the second). Levy et al.,
-"Large-scale methods for distributionally robust optimization", NeurIPS 2020 (`dro`).
+"Large-scale methods for distributionally robust optimization", NeurIPS 2020 (`dro`). Agarwal,
+Dudik and Wu, "Fair regression: quantitative definitions and reduction-based algorithms", ICML 2019
+(`bounded_group_loss`). Madry et al., "Towards deep learning models resistant to adversarial
+attacks", ICLR 2018 (`gradient_attack`).
 """
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +32,10 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.problems._vi import Bounded, mean_of
 
-__all__ = ["dro", "reweighted", "reweighted_risk", "reweighted_start", "squared_loss",
-           "worst_mixture"]
+__all__ = ["adversarial", "bounded_group_loss", "dro", "gradient_attack", "reweighted",
+           "reweighted_risk", "reweighted_start", "squared_loss", "worst_mixture"]
 
-DIVERGENCES = ("cvar", "chi_square")
+DIVERGENCES, NORMS = ("cvar", "chi_square"), ("l2", "linf")
 Loss = Callable[[PyTree, PyTree], jax.Array]
 
 
@@ -74,9 +79,7 @@ def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
         >>> print(g.v.round(3))  # a rare source counts more
         [-0.  -2.5]
     """
-    pi = np.asarray(shares, np.float64)
-    if pi.ndim != 1 or not np.all(pi > 0) or abs(pi.sum() - 1) > 1e-6:
-        raise ValueError(f"shares must be positive and add up to 1, got {shares!r}.")
+    pi = _shares(shares)
     checks.number("radius", radius, low=0.0)
 
     def weighted(w: PyTree, v: jax.Array, record: PyTree) -> jax.Array:
@@ -94,6 +97,164 @@ def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
         operator=saddle_operator(weighted), value=value, best_response=Saddle(None, best_v),
         project=lambda z: Saddle(optax.projections.projection_l2_ball(z.w, radius),
                                  optax.projections.projection_simplex(z.v)))
+
+
+def _shares(shares: np.ndarray) -> np.ndarray:
+    pi = np.asarray(shares, np.float64)
+    if pi.ndim != 1 or not np.all(pi > 0) or abs(pi.sum() - 1) > 1e-6:
+        raise ValueError(f"shares must be positive and add up to 1, got {shares!r}.")
+    return pi
+
+
+def bounded_group_loss(loss: Loss, *, shares: np.ndarray, level: float, weight: float,
+                       radius: float) -> Problem:
+    """The problem of a small mean loss under a bound on every group's mean loss; groups private.
+
+        min over ||w|| <= R, max over 0 <= v_g <= weight, of
+        E loss(w; z) + sum_g v_g (E[loss(w; z) | g] - level),
+
+    the Lagrangian of the constraints E[loss | g] <= level with bounded multipliers, which is
+    E loss + weight sum_g (E[loss | g] - level)_+ at the best v. Data are pairs (g, z) as of
+    `worst_mixture`; a record with another g is in no group, and counts in E loss alone. v's
+    operator is the one number loss / pi_g, and v starts from zeros `[m]`. The level reads no data.
+    (`worst_group` minimises the largest of the groups' losses, for public groups.)
+
+    Args:
+      loss: `(w, z) -> []`, such as `squared_loss`.
+      shares: pi `[m]`, the groups' shares among the records, as of `worst_mixture`.
+      level: the largest mean loss that a group should have, positive.
+      weight: the largest multiplier, positive; a larger one comes nearer to the bound.
+      radius: R, of the ball that w is projected to.
+
+    Raises:
+      ValueError: for shares that are no positive probabilities, or numbers out of range.
+
+    Examples:
+        >>> problem = jmm.problems.bounded_group_loss(
+        ...     jmm.problems.squared_loss, shares=np.array([0.8, 0.2]), level=0.5, weight=4.0,
+        ...     radius=1.0)
+        >>> z = Saddle(jnp.zeros(2), jnp.zeros(2))
+        >>> problem.operator(z, (1, (jnp.ones(2), jnp.ones(())))).v.tolist()
+        [-0.0, -2.5]
+    """
+    pi = _shares(shares)
+    checks.positive(level=level, weight=weight, radius=radius)
+
+    def weighted(w: PyTree, v: jax.Array, record: PyTree) -> jax.Array:
+        g, z = record
+        own = jax.nn.one_hot(g, len(pi), dtype=v.dtype)  # 0 where it has no group
+        return (1 + own @ (v / jnp.asarray(pi, v.dtype))) * loss(w, z)
+
+    def value(z: Saddle, data: PyTree) -> jax.Array:
+        return mean_of(weighted)(z, data) - level * jnp.sum(z.v)
+
+    def best_v(w: PyTree, data: PyTree) -> jax.Array:
+        start = jnp.zeros(len(pi), jnp.result_type(*jax.tree.leaves(w)))
+        over = jax.grad(lambda v: value(Saddle(w, v), data))(start)
+        return jnp.where(over > 0, weight, jnp.zeros_like(over))
+
+    return Problem(
+        operator=saddle_operator(weighted), value=value, best_response=Saddle(None, best_v),
+        public=lambda z: Saddle(jax.tree.map(jnp.zeros_like, z.w), jnp.full_like(z.v, level)),
+        project=lambda z: Saddle(optax.projections.projection_l2_ball(z.w, radius),
+                                 jnp.clip(z.v, 0, weight)))
+
+
+def adversarial(loss: Loss | GroupProblem, attack: Callable[[PyTree, PyTree], PyTree], *,
+                exact: bool = False) -> Any:
+    """The problem of a loss whose records an attack has moved, each by itself.
+
+        min over w of   E loss(w; attack(w, z)),
+
+    where no derivative comes back from the attack: the weights that it sees are constants, and so
+    is what it returns. By Danskin's theorem the result is the gradient of max over z' of loss(w;
+    z') where the attack attains the maximum. An attack reads one record and the point, so a
+    record's gradient is clipped as before, and the charge does not change. v is ().
+
+    Args:
+      loss: `(w, record) -> []`, or a `GroupProblem` with constants. These hold for records of any
+        content, so for attacked ones too: `lipschitz` and `bound` stay. `smooth` becomes None, as
+        the largest of smooth losses need not be smooth. Where a problem cuts features to a
+        length, make room there for the attack.
+      attack: `(w, record) -> record`, such as `gradient_attack`.
+      exact: whether the attack attains the maximum, which keeps a `GroupProblem` convex.
+
+    Returns:
+      A `Problem`; a `GroupProblem` for a `GroupProblem`.
+
+    Raises:
+      TypeError: for a loss or an attack that cannot be called so.
+      ValueError: for a `GroupProblem` whose loss draws.
+
+    Examples:
+        >>> def loss(w, record):
+        ...     return jax.nn.softplus(-record[1] * (record[0] @ w))
+        >>> attack = jmm.problems.gradient_attack(loss, radius=0.5, norm="l2")
+        >>> problem = jmm.problems.adversarial(loss, attack)
+        >>> g = problem.operator(Saddle(jnp.array([1.0, 0.0]), ()), (jnp.zeros(2), 1.0))
+        >>> round(float(g.w[0]), 3)  # of the record moved to (-0.5, 0)
+        0.311
+    """
+    if isinstance(loss, GroupProblem) and loss.random:
+        raise ValueError("loss must not draw random numbers: attacks of losses that draw are not "
+                         "defined, take random=False.")
+    base = loss.loss if isinstance(loss, GroupProblem) else loss
+    checks.takes("loss", base, "w", "record")
+    checks.takes("attack", attack, "w", "record")
+
+    def attacked(w: PyTree, _: PyTree, record: PyTree) -> jax.Array:
+        still = jax.lax.stop_gradient
+        return base(w, still(attack(still(w), record)))
+
+    if isinstance(loss, GroupProblem):
+        return loss._replace(loss=lambda w, record: attacked(w, (), record), smooth=None,
+                             operator=saddle_operator(attacked), convex=loss.convex and exact)
+    return Problem(operator=saddle_operator(attacked), value=mean_of(attacked))
+
+
+def gradient_attack(loss: Loss | GroupProblem, *, radius: float, norm: str = "linf",
+                    steps: int = 1) -> Callable[[PyTree, PyTree], PyTree]:
+    """An attack on features by projected steps up the loss, for `adversarial`.
+
+    Records are tuples (x, ...). The shift of x starts at 0 and moves by min{1, 2.5 / steps} radius
+    along the gradient's signs ("linf"), or along its direction ("l2"), inside the ball of that
+    norm. One step is the worst shift of a linear score with a loss of its margin.
+
+    Args:
+      loss: `(w, record) -> []`, or a `GroupProblem`.
+      radius: of the ball, positive [feature units].
+      norm: "linf" or "l2".
+      steps: the number of steps.
+
+    Raises:
+      ValueError: for numbers out of range, or another norm.
+
+    Examples:
+        >>> attack = jmm.problems.gradient_attack(jmm.problems.squared_loss, radius=0.1)
+        >>> x, y = attack(jnp.array([1.0, -2.0]), (jnp.zeros(2), jnp.ones(())))
+        >>> print(x)
+        [-0.1  0.1]
+    """
+    checks.number("radius", radius, low=0.0)
+    checks.one_of("norm", norm, NORMS)
+    checks.count("steps", steps)
+    base = loss.loss if isinstance(loss, GroupProblem) else loss
+    size = radius * min(1.0, 2.5 / steps)
+
+    def attack(w: PyTree, record: PyTree) -> PyTree:
+        x, *others = record
+
+        def climb(_: PyTree, shift: jax.Array) -> jax.Array:
+            g = jax.grad(lambda shift: base(w, (x + shift, *others)))(shift)
+            if norm == "linf":
+                return jnp.clip(shift + size * jnp.sign(g), -radius, radius)
+            length = jnp.linalg.norm(g.ravel())
+            moved = shift + size * g / jnp.where(length > 0, length, 1)
+            return optax.projections.projection_l2_ball(moved, radius)
+
+        return (x + jax.lax.fori_loop(0, steps, climb, jnp.zeros_like(x)), *others)
+
+    return attack
 
 
 def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, bound: float,

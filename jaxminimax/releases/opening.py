@@ -99,7 +99,7 @@ def open_release(key: jax.Array, mechanism: description.Answered, spent: jax.Arr
     """
     within = within_budget(spent, mechanism.releases())
     keys = release_keys.Keys(key, release_keys.stream(mechanism), spent)
-    point, data = jax.tree.map(jnp.asarray, point), sharding.arrays(data)
+    point, data = jax.tree.map(jnp.asarray, point), sharding.as_rows(data)
     if isinstance(data, sharding.Sharded):
         sharding.check_key(key)
     return Opened(spent, mechanism, keys, keys.operators() if draws else None, within, point, data,

@@ -78,7 +78,8 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
                          "without axis names.") from error
     except Exception as error:
         error.add_note(f"This was raised on one record of shapes {jax.tree.map(np.shape, record)}, "
-                       f"at a point of shapes {jax.tree.map(np.shape, point)}.")
+                       f"at a point of shapes {jax.tree.map(np.shape, point)}. A loss is of one "
+                       "record: of a batch, take out its vmap and mean, or give the model x[None].")
         raise
     _check_equations(programs.equations(traced))
     # an axis as long as one of the point or of a record proves nothing

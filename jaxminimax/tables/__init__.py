@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxminimax.base.saved_json import DamagedFileError
 from jaxminimax.tables.columns import Category, Charged, Number
-from jaxminimax.tables.notes import Note, NoteWarning
+from jaxminimax.tables.notes import Note, NoteWarning, StoppedOnNotesError
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from jaxminimax.tables.training import train
 
 __all__ = ["Category", "Charged", "DamagedFileError", "Defaults", "FairDefaults", "Note",
-           "NoteWarning", "Number", "Schema", "Scorer", "defaults", "fair_defaults", "train"]
+           "NoteWarning", "Number", "Schema", "Scorer", "StoppedOnNotesError", "defaults",
+           "fair_defaults", "train"]
 _HOMES = {"Defaults": "rule", "defaults": "rule", "FairDefaults": "fair", "fair_defaults": "fair",
           "train": "training"}
 

@@ -30,6 +30,7 @@ from jaxminimax.tables.columns import (
     Charged,
     Column,
     Number,
+    as_written,
     listed,
     record_as_header,
 )
@@ -119,11 +120,11 @@ def _categorical(word: str) -> tuple[str, Column]:
 def needed(args: argparse.Namespace, frame: Any) -> str:
     """Explains which options a table needs that declares nothing."""
     named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
-    left = [name for name in frame.columns if name not in named]
+    undeclared = [name for name in frame.columns if name not in named]
     hidden = record_as_header(frame.columns, named)
-    doubts = {name: why for name in left
+    doubts = {name: why for name in undeclared
               if not hidden and (why := notes.whose(name) or notes.doubt(name))}
-    kept = [name for name in left if name not in doubts]
+    kept = [name for name in undeclared if name not in doubts]
     lines = ["needs --schema FILE, or as options, what is public about the table:"]
     if args.label is None or args.positive is None:
         lines.append("  --label NAME --positive VALUE: which column is predicted, and the value "
@@ -155,6 +156,9 @@ def _price(args: argparse.Namespace, rows: int) -> str:
 # --- the command ---
 
 
+_UNPUBLISHED = "NOT FOR PUBLICATION"
+_NOTHING = ("Nothing was released: these are public facts.",
+            "Nothing was released: keep what is not for publication to yourself.")
 _WHAT = "shows what training would read of a table, and releases nothing without a budget"
 
 
@@ -170,6 +174,9 @@ def add(commands: Any) -> None:
     flag("--delta", type=float, help="of (epsilon, delta); well below 1/n")
     flag("--ledger", metavar="FILE", help="ledger that is charged for the release beforehand")
     flag("--name", help="of the release in the ledger (default: run 1 and so on)")
+    flag("--look", action="store_true",
+         help="count without noise how cells are written, for those who may see the table: not for "
+              "publication, and no part of any epsilon")
     flag("--json", action="store_true", help="print JSON only")
 
 
@@ -178,12 +185,15 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if (args.epsilon is None) != (args.delta is None):
         raise ValueError("--epsilon and --delta go together: say both for a release of counts, or "
                          "none for public facts alone.")
+    if args.look and args.epsilon is not None:
+        raise ValueError("--look is without noise, and --epsilon is for a release: leave one out.")
     if args.ledger is not None and args.epsilon is None:
         raise ValueError("--ledger is charged for a release: say --epsilon and --delta too.")
     if args.name is not None and args.ledger is None:
         raise ValueError(f"--name {args.name} is that of a release in a ledger: say --ledger FILE.")
     frame = files.read(args.table)
     schema = schema_of(args, lambda: frame)
+    files.Frames(args.table, schema.numeric, ())  # refuses types of columns that hold no numbers
     preparation.check_people(args.people, schema.owner is not None)
     rows_per_owner = None if schema.owner is None else schema.most
     rows = records.records(*_flaws(schema, frame), schema.owners(frame), schema.most)
@@ -196,8 +206,14 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "notes": [note.to_json() for note in noted], "counts": None, "statement": None}
     lines = [f"{population} records ({record['unit']}), {schema.width} features.",
              *map(str, noted), *(f"{name}: {words}." for name, words in record["columns"].items())]
+    if args.look:
+        record[_UNPUBLISHED] = {name: as_written(kind, schema.cells(frame, name))
+                                for name, kind in schema.columns.items()}
+        lines += [f"{_UNPUBLISHED}, as counted without noise:", *(
+            f"  {name}: {', '.join(f'{n} {what}' for what, n in counts.items()) or 'as declared'}."
+            for name, counts in record[_UNPUBLISHED].items())]
     if args.epsilon is None:
-        return record, "\n".join((*lines, "Nothing was released: these are public facts."))
+        return record, "\n".join((*lines, _NOTHING[args.look]))
     notes.check_delta(args.delta, population, False)
     described = counts_query(population, rows.x.shape[-1], args.epsilon, args.delta, args.people)
     ledger = None if args.ledger is None else Ledger(args.ledger)

@@ -10,7 +10,8 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,10 +116,83 @@ def listed(names: Sequence[Any], table: Sequence[Any], declared: Collection[Any]
         map(str, names))
 
 
+def range_of(name: str, ends: Any) -> "Number":
+    """Makes a range of an argument (low, high).
+
+    Raises:
+      ValueError: naming the argument.
+    """
+    checks.kinds({name: (tuple | list | np.ndarray, "(low, high), two numbers")}, {name: ends})
+    if len(ends) != 2:
+        raise ValueError(f"{name} must be (low, high), two numbers, got {len(ends)} of them.")
+    try:
+        return Number(*ends)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def check_column(name: str, cells: Any) -> None:
+    """Refuses what is not one column, with a cell for each row.
+
+    Raises:
+      ValueError: naming the argument, and how to make one column of two.
+    """
+    rows = isinstance(cells, list | tuple) and any(isinstance(x, list | tuple) for x in cells)
+    if (rows or isinstance(cells, str | bytes | Mapping) or hasattr(cells, "columns")
+            or not hasattr(cells, "__len__") or getattr(cells, "ndim", 1) != 1):
+        raise ValueError(f"{name} must be one column, with a cell for each row, got "
+                         f"{checks.describe(cells)}. One of two is X.a.astype(str) + ', ' + "
+                         "X.b.astype(str).")
+
+
+# by what it is read as: cells that are no numbers, and how to write them as numbers
+_WRITTEN = {
+    "with a currency": r".*[$\u20ac\u00a3\u00a5].*",
+    "dates or times": r"\d{1,4}[-/.:]\d{1,2}[-/.:T ].*|\d{1,2}:\d\d",
+    "with thousands separators": r"[+-]?\d{1,3}([ ,.'\u2019\u202f\xa0]\d{3})+([.,]\d*)?",
+    "with a decimal comma": r"[+-]?\d*,\d+",
+    "with a unit or a percent sign": r"[+-]?\d[\d.,]* ?[^\d\s.,].*",
+    "lists or records": r"[\[{(].*"}
+_NO_NUMBERS = {  # types of columns, by what they begin with
+    r"(date|time|duration|period|interval)": "of dates or times: give years or days",
+    r"(large_|fixed_size_)?(list|struct|array|map)": "nested: give each of its numbers a column",
+    r"(large_|fixed_size_)?(binary|bytes|complex)": "no numbers: give numbers"}
+
+
+def check_type(name: Any, kind: Any) -> None:
+    """Refuses a column of a type that holds no numbers, before a cell of it is read.
+
+    Raises:
+      ValueError: naming the column, its type, and what to give.
+    """
+    for beginning, what in _NO_NUMBERS.items():
+        # the whole type of a list may have the values of its cells
+        if (match := re.match(beginning, str(kind).lower())) is not None:
+            raise ValueError(f"column {name!r} is declared as a number, and its type {match[0]} is "
+                             f"{what}, or leave it out.")
+
+
+def as_written(kind: "Column", cells: Any) -> dict[str, int]:
+    """Counts cells without noise, by how they differ from what was declared; no release."""
+    counts = {what: int(flags.sum()) for what, flags in kind.odd(cells).items()}
+    listed = np.asarray(cells).astype(object).tolist()
+    if isinstance(kind, Category):
+        plain, exactly = {x.casefold() for x in kind.values}, set(kind.values)
+        counts["in another case"] = sum(
+            word(x) not in exactly and word(x).casefold() in plain for x in listed)
+    else:
+        texts = [word(x) for x, y in zip(listed, as_numbers(cells), strict=True)
+                 if math.isnan(y)]
+        counts |= Counter(next((what for what, like in _WRITTEN.items() if re.fullmatch(like, x)),
+                               "other text") for x in texts if x not in NO_LABEL)
+    return {what: count for what, count in counts.items() if count}
+
+
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
-# |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
-# `[n]` cells as `[n, width]` numbers in [-1, 1]; `declared`, what was declared, as a record; and
-# `described`, how another program makes each of these numbers.
+# |psi|^2, and `squared_distance`, one on |psi - psi'|^2, see `statistics`; `squares`, which of
+# these numbers' squares are other numbers; `encode`, `[n]` cells as `[n, width]` numbers in
+# [-1, 1]; `declared`, what was declared, as a record; and `described`, how another program makes
+# each of these numbers.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +221,7 @@ class Number:
     missing: bool = False
 
     def __post_init__(self) -> None:
+        checks.kinds({"log": checks.TRUTH, "missing": checks.TRUTH}, vars(self))
         for name in ("low", "high"):
             value = getattr(self, name)
             if isinstance(value, np.number):  # the width of narrow ones could overflow
@@ -181,6 +256,11 @@ class Number:
     def length(self) -> float:
         """Bounds x^2 + (x^2 - 1)^2 by 1 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
         return 1.0 + 0.25 * self.missing
+
+    @property
+    def squared_distance(self) -> float:
+        """Bounds (x - x')^2 (1 + (x + x')^2) by 4 on [-1, 1], and 1 + x^2 + x^4 <= 3 by it."""
+        return 4.0
 
     @property
     def squares(self) -> tuple[bool, ...]:
@@ -231,6 +311,9 @@ class Charged:
 
     missing: bool = False
 
+    def __post_init__(self) -> None:
+        checks.kinds({"missing": checks.TRUTH}, vars(self))
+
     def within(self, low: float, high: float) -> Number:
         """Returns the column with a released range."""
         return Number(low, high, missing=self.missing)
@@ -244,6 +327,11 @@ class Charged:
     def length(self) -> float:
         """The number of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).length
+
+    @property
+    def squared_distance(self) -> float:
+        """The number of the `Number` that it becomes."""
+        return self.within(-1.0, 1.0).squared_distance
 
     @property
     def squares(self) -> tuple[bool, ...]:
@@ -287,7 +375,11 @@ class Category:
     values: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        words = tuple(word(v) for v in self.values)
+        one = isinstance(self.values, Mapping) or hasattr(self.values, "columns")
+        if one or not isinstance(self.values, Iterable):
+            raise ValueError("categories must be several values, such as ('a', 'b'), got "
+                             f"{checks.describe(self.values)}.")
+        words = tuple(map(word, self.values))
         if not words:
             raise ValueError("categories must have a value at least, got none.")
         if len(set(words)) < len(words):
@@ -304,6 +396,11 @@ class Category:
     def length(self) -> float:
         """Bounds |e - 1/k|^2 by 1 - 1/k for k >= 2 places, and (e - 1/2)^2 by 1/4 for one."""
         return max(1 - 1 / self.width, 0.25)
+
+    @property
+    def squared_distance(self) -> float:
+        """Returns 2, that of two of several values, and 1 for one place, (1/2 - -1/2)^2."""
+        return 2.0 if self.width > 1 else 1.0
 
     @property
     def squares(self) -> tuple[bool, ...]:

@@ -7,6 +7,7 @@ the same features, standardised by the training rows.
 import argparse
 import contextlib
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import pathlib
@@ -52,6 +53,9 @@ def add(commands: Any) -> None:
     flag("--certify", type=float, metavar="F",
          help="share of each group's rows held out for a certificate: a bound on the worst group's "
               "share of wrong predictions, by a release of its own at no further epsilon")
+    flag("--stop-on-notes", action="store_true",
+         help="end the training after its moments, for a tenth of the budget, if these say that a "
+              "column or the label is not what the schema says")
     flag("--curve", type=float, nargs="+", default=[], metavar="EPSILON",
          help="train at these too, each a release that adds to the cost, and draw the AUC against "
               "epsilon; needs --test-fraction")
@@ -136,6 +140,7 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
             f"Process {jax.process_index()}: the scorer is that of the first one, bit for bit.")
     if folder is not None:
         scorer.save(folder / MODEL)
+        record["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
         own_files.write(folder / REPORT, json.dumps(record, indent=1))
         own_files.write(folder / PAGE, report.page(scorer, record))
         if mesh is None:
@@ -155,7 +160,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
             rows, schema, epsilon=target, delta=args.delta, key=key, ledger=ledger, name=args.name,
             progress=sys.stderr.isatty() and not (args.quiet or args.json), unit=args.unit,
             people=args.people, allow_large_delta=args.allow_large_delta, mesh=mesh,
-            certify=args.certify,
+            certify=args.certify, stop_on_notes=args.stop_on_notes,
             folder=None if kept is None else kept / str(k),
             shards=None if mesh is None else processes.shards_of(mesh)))
     scorer = scorers[0]

@@ -30,6 +30,7 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.runs import run
 from jaxminimax.mechanism import Description, Query, Repeat, Sequence, budget_split
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
+from jaxminimax.problems._fair import KINDS
 from jaxminimax.tables import rule, statistics
 from jaxminimax.tables.linear import Run
 from jaxminimax.tables.notes import Note
@@ -53,7 +54,7 @@ class FairDefaults:
       hyper: of `sgda`, calibrated with both.
       groups: k.
       weight: of the penalty.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
 
     Examples:
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
@@ -75,13 +76,19 @@ class FairDefaults:
         """Returns the settings of the moments."""
         return self.plain
 
+    def named(self) -> tuple[tuple[str, Description], ...]:
+        """Returns all releases, each after what it releases; the run is the last one."""
+        *ranges, (_, shares), means = self.plain.named()[:len(self.plain.alongside) + 1]
+        return (*ranges, ("shares of groups", shares), means,
+                ("gradients", sgda.mechanism(self.hyper)))
+
     def extra(self) -> tuple[Description, ...]:
         """Returns the releases before the run."""
-        return (*self.plain.alongside, self.plain.moments)
+        return tuple(part for _, part in self.named()[:-1])
 
     def mechanism(self) -> Description:
         """Describes all releases together."""
-        return Sequence(parts=(*self.extra(), sgda.mechanism(self.hyper)))
+        return Sequence(parts=tuple(part for _, part in self.named()))
 
     def notes(self) -> tuple[Note, ...]:
         """Returns notes to read before relying on it."""
@@ -111,7 +118,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
       epsilon: of everything that is released, replace-one.
       delta: in (0, 1).
       weight: of the penalty; 0.5 to 10 is the range of interest, for odds a third of that.
-      kind: "parity" or "odds".
+      kind: "parity", "odds" or "error_rate".
       alongside: other mechanisms on the same records that are paid from epsilon.
       people: k, if any k records of one person may differ instead of one.
 
@@ -125,12 +132,15 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
         True
     """
     checks.count("population", population, low=2)
+    checks.kinds({"schema": (Schema, "a Schema")}, {"schema": schema})
+    checks.scalars(weight=weight)
     checks.count("groups", groups, low=2)
     checks.number("weight", weight, low=0.0)
-    checks.one_of("kind", kind, ("parity", "odds"))
+    checks.one_of("kind", kind, KINDS)
     labels = 2 if kind == "odds" else 1
-    shares = statistics.shared_release(population, math.sqrt(1 - 1 / (labels * groups)), SHARE,
-                                       epsilon, delta, alongside, people)
+    shares = statistics.shared_release(
+        population, math.sqrt(1 - 1 / (labels * groups)), SHARE, epsilon, delta, alongside, people,
+        statistics.Apart(math.sqrt(2), "shares of cells are at least 0 and add up to 1 at most."))
     plain = rule.defaults(population, schema, epsilon=epsilon, delta=delta,
                           alongside=(*alongside, shares), preconditioned=False, people=people)
     rounds = max(plain.hyper.iterations, ROUNDS)

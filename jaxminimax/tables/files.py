@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.identity import persons
+from jaxminimax.tables.columns import check_type
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = ",;\t|"
@@ -72,7 +73,7 @@ class Frames:
 
     Attributes:
       columns: names of all columns.
-      most: rows, at most: exact for a Parquet file, the lines of a CSV file.
+      row_count: rows, at most: exact for a Parquet file, the lines of a CSV file.
 
     Args:
       path: of the file.
@@ -91,10 +92,11 @@ class Frames:
             if _is_parquet(path):
                 import pyarrow.parquet
 
-                described = pyarrow.parquet.ParquetFile(path)
-                self.columns, self.most = described.schema_arrow.names, described.metadata.num_rows
+                file = pyarrow.parquet.ParquetFile(path)
+                _check_types(file, numeric)
+                self.columns, self.row_count = file.schema_arrow.names, file.metadata.num_rows
             else:
-                self.columns, self.most = header(path)[0], _lines(path)
+                self.columns, self.row_count = header(path)[0], _lines(path)
         self._wanted = list(wanted) if set(wanted) <= set(self.columns) else None
 
         self._stretch: tuple[int, int] | None = None
@@ -114,7 +116,7 @@ class Frames:
             raise ValueError(f"{self._path}: processes read their rows of a Parquet file, which "
                              "has them in groups: pandas.read_csv(...).to_parquet(...) makes one.")
         part = copy.copy(self)
-        part._stretch, part.most = (first, first + count), count
+        part._stretch, part.row_count = (first, first + count), count
         return part
 
     def digest(self) -> bytes:
@@ -170,6 +172,7 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
 
         # a missing integer would make floats of the others, and those from 2^53 on other values
         if rows is None:
+            _check_types(pyarrow.parquet.ParquetFile(path), numeric)
             yield pyarrow.parquet.read_table(path).to_pandas(integer_object_nulls=True)
         else:
             # or what was read would stay in memory
@@ -185,6 +188,13 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
                 if len(part):
                     yield pyarrow.Table.from_batches([part]).to_pandas(
                         ignore_metadata=True, integer_object_nulls=True)
+
+
+def _check_types(file: Any, numeric: Collection[str]) -> None:
+    """Refuses columns of a Parquet file that are declared as numbers and are none by their type."""
+    for field in file.schema_arrow:
+        if field.name in numeric:
+            check_type(field.name, field.type)
 
 
 def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> Iterator[Any]:

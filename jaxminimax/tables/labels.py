@@ -24,11 +24,14 @@ have only that one.
 
 **A number.** The label is mapped to y in [-1, 1] by its range, then centred and divided by its
 released moments, with a floor of its own: u = (y - m) / s. The loss is Huber's, r^2 / 2 of
-residuals r = x w - u up to `BEND` and linear beyond. A record's gradient is min(max(r, -h), h) x
-with h = `BEND`, so it is at most sqrt(2) h long, which is the clip norm: it never binds, and
-records far off count no more than others. The curvature is at most |x|^2 = 2. A label has the
-variance 1, and noise g in a weight adds up to g^2 to that of the scores, however many columns there
-are. So g is half of the other labels' 0.7, and the time does not grow with the columns.
+residuals r = x w - u up to the knee h and linear beyond. `rule` lets h grow from 1 with the data,
+as a mean is what R^2 is about; it is divided into u and multiplied into the weights at the end, so
+that residuals are cut at 1 in training. A record's gradient is min(max(r, -1), 1) x, so it is at
+most sqrt(2) long, which is the clip norm: it never binds, whatever h is, and records far off count
+no more than others. u is a function of the record and of released numbers, as before. The curvature
+is at most |x|^2 = 2. A label has the variance 1, and noise g in a weight adds up to g^2 to that of
+the scores, however many columns there are. So g is half of the other labels' 0.7, and the time does
+not grow with the columns. (It does not shrink with h either: in units of h the flow is the same.)
 
 **Moments.** Labels are in the one release of means, centred: y - 1/2 of two values, of squared
 length 1/4; e_y - 1/K of several, of squared length 1 - 1/K; y and y^2 - 1 of a number, at most 1
@@ -46,7 +49,9 @@ share of positives and t = (s - c) / 2, cut to [-1, 1], the step needs the mean 
 With q = |y - p|, |psi|^2 <= 2 q^2 + 3 q^2 (1 - q)^2, which increases in q up to 2 at q = 1. So the
 clip norm sqrt(2) never binds, and the mean moves by at most 2 sqrt(2) / n when a person is
 replaced. What follows is post-processing: eigenvalues of the noisy Hessian are taken as 0 at least,
-and three standard deviations of the noise are added to them, so that noise alone moves little. A
+and three standard deviations of the noise are added to them, so that noise alone moves little. The
+shift a is divided by 1 + (4 s / max(h, s))^2, h the released mean and s its noise: it is noise on
+small tables, where the share of positives is in the intercept already. A
 step to a slope 1 + u below 1 goes to 1 / (1 - u), as Newton's steps from too large scores go too
 far. So the slope stays positive: the order of scores, and with it the AUC, is the same.
 
@@ -69,22 +74,24 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import scipy
 
-from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases import sums
 from jaxminimax.tables.columns import Category, Number
-from jaxminimax.tables.records import MEMORY, Store, in_blocks
+from jaxminimax.tables.records import GROUP_LOGISTIC, MEMORY, Store, in_blocks
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Moments
 
-BEND = 1.0  # of Huber's loss, in standard deviations of the label
+BEND = 1.0  # of Huber's loss, in units of h deviations of the label
 _RARE = 0.02  # share of a value from which training starts, at least: of two values
 _RAREST = 0.002  # and of several, which are rarer
 CALIBRATION_CLIP, CALIBRATION_CLIP_OF_CLASSES = math.sqrt(2.0), 2.0
 _UNIT = 2.0  # of log-odds, for t
 _RIDGE = 3.0  # standard deviations of the noise
+_SHRINKS = 4.0  # the same, where the shift of two values is halved
 _Rows = tuple[jax.Array, jax.Array, jax.Array]  # x, y and weight of a person's rows
 
 
@@ -102,15 +109,24 @@ def _several(z: Saddle, record: _Rows) -> Saddle:
 
 
 def _number(z: Saddle, record: _Rows) -> Saddle:
-    """Returns sum_k weight_k min(max(x_k w - y_k, -h), h) x_k."""
+    """Returns sum_k weight_k min(max(x_k w - y_k, -1), 1) x_k."""
     x, y, weight = record
     return Saddle((weight * jnp.clip(x @ z.w - y, -BEND, BEND)) @ x, None)
+
+
+def _huber(w: jax.Array, _: PyTree, record: _Rows) -> jax.Array:
+    """Returns a person's mean loss, sum_k weight_k H(x_k w - y_k)."""
+    x, y, weight = record
+    return weight @ optax.losses.huber_loss(x @ w, y, delta=BEND)
+
+
+_GROUP_HUBER = GROUP_LOGISTIC._replace(loss=lambda w, record: _huber(w, (), record),
+                                       operator=saddle_operator(_huber))
 
 
 class Label(Protocol):
     """A kind of label: all that it changes in training."""
 
-    loss: str  # in words
     released: str  # in words, of its part of the moments
     problem: Problem  # of one person's rows
     clip: float  # norm that a gradient is cut to
@@ -122,8 +138,23 @@ class Label(Protocol):
     variance_floor_deviations: float  # least variance of a feature, in deviations of a mean
     numbers: int  # of psi, its part of the moments
     length: float  # that |psi|^2 has at most
-    largest_growth: float  # of the time of preconditioned steps, at any released shares
-    growth_in_words: str  # a half sentence on it
+    squared_distance: float  # that |psi - psi'|^2 has at most
+
+    @property
+    def loss(self) -> str:
+        """The loss, in words."""
+
+    @property
+    def largest_growth(self) -> float:
+        """Bounds the growth of the time of preconditioned steps, at any released shares."""
+
+    @property
+    def growth_in_words(self) -> str:
+        """A half sentence on the growth."""
+
+    @property
+    def group_problem(self) -> GroupProblem | None:
+        """The problem of one person's rows in a public group; None for none."""
 
     @property
     def calibration_clip(self) -> float | None:
@@ -153,18 +184,31 @@ class Label(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TwoValues:
-    """A label that is 1 for one value and 0 for all others, `[n]`."""
+    """A label that is 1 for one value and 0 for all others, `[n]`.
 
+    Attributes:
+      largest_growth: of the time of preconditioned steps, for rare values; public. The growth
+        itself is a function of the released share, so it costs nothing.
+    """
+
+    largest_growth: float = 1.0
     loss, released, problem = "Logistic loss", "share of positives", Problem(_two)
+    group_problem = GROUP_LOGISTIC
     clip, longest_gradient, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
     longest_round_time, time_divisor, time_grows_with_width = 20.0, 1.0, True
-    variance_floor_deviations, numbers, length = 2.0, 1, 0.25
+    variance_floor_deviations, numbers, length, squared_distance = 2.0, 1, 0.25, 1.0
     calibration_clip = CALIBRATION_CLIP
-    largest_growth, growth_in_words = 1.0, ""
+
+    @property
+    def growth_in_words(self) -> str:
+        """Says what shortens the ridge."""
+        return "" if self.largest_growth == 1 else (
+            f", divided by up to {self.largest_growth:g} where the released share is far from 1/2")
 
     def growth(self, moments: Moments) -> float:
-        """Returns 1: the time does not grow with the shares."""
-        return 1.0
+        """Returns (4 q (1 - q))^(-1/2) of the released share q, at most `largest_growth`."""
+        share = float(moments.prior)
+        return min(self.largest_growth, (4 * share * (1 - share)) ** -0.5)
 
     def psi(self, y: jax.Array) -> list[jax.Array]:
         """Returns y - 1/2, `[rows, 1]`."""
@@ -201,10 +245,10 @@ class Several:
     """
 
     count: int
-    released, problem = "share of every class", Problem(_several)
+    released, problem, group_problem = "share of every class", Problem(_several), None
     longest_gradient, curvature = 2.0, 0.25
     longest_round_time, time_divisor, time_grows_with_width = 10.0, math.sqrt(2.0), True
-    variance_floor_deviations = 0.5
+    variance_floor_deviations, squared_distance = 0.5, 2.0
     calibration_clip = CALIBRATION_CLIP_OF_CLASSES
     growth_in_words = ", less where the released shares of many classes are near each other"
 
@@ -248,18 +292,24 @@ class Amount:
     Attributes:
       low: lower end of the range.
       high: upper end.
+      knee: h of Huber's loss, in released standard deviations of the label; public.
     """
 
     low: float
     high: float
-    loss = f"Huber loss, linear beyond {BEND:g} standard deviation of the label,"
-    released, problem = "mean of the label", Problem(_number)
+    knee: float = 1.0
+    released, problem, group_problem = "mean of the label", Problem(_number), _GROUP_HUBER
     clip = longest_gradient = math.sqrt(2.0) * BEND
     curvature = 0.5
     longest_round_time, time_divisor, time_grows_with_width = 5.0, 2.0, False
-    variance_floor_deviations, numbers, length = 0.5, 2, 1.0
+    variance_floor_deviations, numbers, length, squared_distance = 0.5, 2, 1.0, 4.0
     calibration_clip = None
     largest_growth, growth_in_words = 1.0, ""
+
+    @property
+    def loss(self) -> str:
+        """Huber's, and where it bends."""
+        return f"Huber loss, linear beyond {self.knee:.3g} standard deviation(s) of the label,"
 
     def growth(self, moments: Moments) -> float:
         """Returns 1: the time does not grow with the moments."""
@@ -274,12 +324,12 @@ class Amount:
         return np.clip(mean + np.array([0.0, 1.0]), [-1.0, 0.0], 1.0)
 
     def _spread(self, moments: Moments, floor: float) -> tuple[float, float]:
-        """Returns the label's mean and standard deviation, both noisy."""
+        """Returns the label's mean, and h standard deviations, all noisy."""
         mean, second = np.asarray(moments.prior)
-        return float(mean), math.sqrt(max(second - mean**2, 0.0) + floor)
+        return float(mean), self.knee * math.sqrt(max(second - mean**2, 0.0) + floor)
 
     def target(self, y: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
-        """Returns (y - m) / s."""
+        """Returns (y - m) / (s h)."""
         mean, deviation = self._spread(moments, floor)
         return ((y - mean) / deviation).astype(np.float32)
 
@@ -374,6 +424,8 @@ def release_calibration(key: jax.Array, described: Repeat, scores: np.ndarray, y
         values, vectors = np.linalg.eigh([[flat, mixed], [mixed, steep]])
         values = np.maximum(values, 0.0) + _RIDGE * deviation
         intercept, step = vectors @ ((vectors.T @ gradient) / values)
+        # of few rows the shift is noise: h of them is a mean, and `deviation` that of its noise
+        intercept /= 1 + (_SHRINKS * deviation / max(flat, deviation)) ** 2
     step /= _UNIT
     slope = float(1 + step if step > 0 else 1 / (1 - step))
     return np.asarray(intercept + (1 - slope) * middle).tolist(), slope

@@ -14,6 +14,7 @@ from jaxminimax.accounting import statement
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
+from jaxminimax.mechanism import leaves
 from jaxminimax.releases import release_keys
 from jaxminimax.tables import labels, notes, records, rule, statistics
 from jaxminimax.tables.preparation import Prepared
@@ -33,6 +34,7 @@ class Run:
       scaled_out: where scaled features go, `[n, rows, d + 1]`; `rows.x` lie there, too.
       once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       driver: for `fit`.
+      stop_on_notes: whether notes on the released moments end it.
     """
 
     prepared: Prepared
@@ -42,16 +44,24 @@ class Run:
     scaled_out: np.ndarray
     once: Callable[[str, Callable[[], PyTree]], PyTree]
     driver: Mapping[str, Any]
+    stop_on_notes: bool = False
 
     @property
     def scaling(self) -> rule.Defaults:
         """The settings of the moments."""
         return self.prepared.settings.scaling
 
-    @property
-    def floor(self) -> float | None:
-        """Least variance that a feature is divided by; None: features are not scaled."""
-        return self.scaling.floor if self.scaling.standardise else None
+    def divisors(self, moments: Moments) -> tuple[Moments, float | None]:
+        """Returns what features are scaled by, the released moments and a floor, both stretched.
+
+        The floor is the least variance that a feature is divided by; None: features are not scaled.
+        """
+        scaling, cut = self.scaling, self.scaling.cut
+        if not scaling.standardise:
+            return moments, None
+        if scaling.cut_by_length:
+            cut *= records.typical_length(moments, scaling.floor)
+        return records.stretched(moments, cut), cut**2 * scaling.floor
 
     def place(self, rows: PyTree) -> PyTree:
         """Puts all rows where they are read."""
@@ -59,14 +69,26 @@ class Run:
         return jax.device_put(rows) if share is None else share.place(rows)
 
     def moments(self) -> Moments:
-        """Releases the moments of features and labels."""
-        return Moments.from_json(self.once("moments", lambda: statistics.release_moments(
+        """Releases the moments of features and labels.
+
+        Raises:
+          StoppedOnNotesError: with `stop_on_notes`, where they make a note.
+        """
+        moments = Moments.from_json(self.once("moments", lambda: statistics.release_moments(
             self.keys.moments, self.scaling.moments, self.scaled_out, self.rows.y,
             self.rows.weight, self.schema, self.scaling.standardise, self.place).to_json()))
+        if self.stop_on_notes and (noted := self._noted(moments)):
+            raise notes.StoppedOnNotesError(" ".join(map(str, noted)))
+        return moments
+
+    def _noted(self, moments: Moments, of_rows: Any = None) -> tuple[notes.Note, ...]:
+        return notes.after(self.schema, moments, statistics.deviation(self.scaling.moments),
+                           features=self.scaling.standardise, of_rows=of_rows,
+                           label_deviation=self.scaling.label_deviation)
 
     def scaled(self, moments: Moments) -> np.ndarray:
         """Scales features in place, `[n, rows, d + 1]`."""
-        return records.scaled(self.rows.x, moments, self.floor, self.scaled_out)
+        return records.scaled(self.rows.x, *self.divisors(moments), self.scaled_out)
 
     def scorer(self, weights: np.ndarray, moments: Moments, state: Any,
                group_losses: dict[str, float] | None = None,
@@ -84,12 +106,13 @@ class Run:
         public = () if prepared.groups is None else prepared.groups.assumed
         stated = statement(settings.algorithm, settings.hyper, state, delta=self.scaling.delta,
                            alongside=settings.extra(), unit=prepared.unit,
-                           people=prepared.people,
+                           people=prepared.people, answers=True,
                            assumed=(*prepared.assumed, *public, settings.explain()))
-        mistakes = notes.after(self.schema, moments, statistics.deviation(self.scaling.moments),
-                               features=self.scaling.standardise, of_rows=variances)
+        stated = dataclasses.replace(stated, parts=tuple(
+            name for name, part in settings.named() for _ in leaves(part)))
+        mistakes = self._noted(moments, variances)
         notes.warn(mistakes)
-        return Scorer(self.schema, weights, moments, self.floor, stated.to_json(),
+        return Scorer(self.schema, weights, *self.divisors(moments), stated.to_json(),
                       settings.mechanism(), group_losses, (*prepared.notes, *mistakes))
 
 
@@ -132,7 +155,7 @@ def _preconditioned(run: Run, moments: Moments, data: PyTree) -> tuple[
     saved = run.once("preconditioner", made)
     hyper = dataclasses.replace(settings.hyper, preconditioner=Saddle(
         np.array(saved["matrix"], np.float32), None))
-    return hyper, statistics.variances(saved["squares"], moments, run.floor, second_moments)
+    return hyper, statistics.variances(saved["squares"], *run.divisors(moments), second_moments)
 
 
 def _rounds(run: Run, start: np.ndarray, hyper: Any, data: PyTree) -> Any:
@@ -142,7 +165,7 @@ def _rounds(run: Run, start: np.ndarray, hyper: Any, data: PyTree) -> Any:
         problem: Any = settings.label.problem
         read = run.place(data)  # where the host's memory is the device's, as it lies
     else:
-        start, problem = np.zeros_like(start), records.GROUP_LOGISTIC
+        start, problem = np.zeros_like(start), settings.label.group_problem
         read = run.prepared.groups.arranged(data)
     with programs.briefly(programs.is_brief(read, start, hyper.iterations)):
         return fit(run.keys.rounds, Saddle(jax.device_put(start), ()), read, hyper,

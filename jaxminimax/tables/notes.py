@@ -13,10 +13,13 @@ s' its standard deviation and q the normal quantile of 1 % divided by the number
 the number is at least `right`, or T + q s' if that is larger, all checks of a table together make a
 note with a chance of at most 1 %; each note states that bound. Where it is `wrong`, the check makes
 a note with a chance of at least 92 %. The numbers are the share of the rarer label, the share of a
-column's cells with a declared value (s' = s sqrt(k) for k values), and the variance of a number,
-m_2 - m_1^2 (s' = s sqrt(1 + 4 m_1^2)). Checks whose bound would be too weak to be of use are left
-out. Rows without a label are noted where their share is surely above `UNLABELLED` (s' = 2 s); all
-other numbers are divided by the share of those that have one, and so is their s.
+column's cells with a declared value (s' = s sqrt(k) for k values), and of a number in [-1, 1] the
+distance of its mean from an end, 1 - |m_1|, and, where the mean is near the middle, the variance,
+m_2 - m_1^2 (s' = s sqrt(1 + 4 m_1^2)). A small variance elsewhere does no harm, as features are
+scaled, and neither does the lower end of a range from 0, where counts and amounts lie. Checks whose
+bound would be too weak to be of use are left out. Rows without a label are noted where their share
+is surely above `UNLABELLED` (s' = 2 s); all other numbers are divided by the share of those that
+have one, and so is their s.
 
 **Variances, by rows.** The second moments of scaled rows (`statistics`), where they are released,
 are a second measurement: their diagonal times what squares were divided by. The mean of both, with
@@ -49,8 +52,9 @@ MATCHING = 0.5  # share of a column's cells with a declared value, on right data
 UNLABELLED = 0.05  # share of rows without a label, on right data
 RARE = 0.05  # share of the rarer label, on right data
 TENTH = 0.2**2 / 12  # variance of numbers that are uniform on a tenth of [-1, 1]
-SPREAD = 0.2**2  # variance of a number, on right data: a tenth of the range is its deviation
-WEAKEST = {"matching": 0.9, "rare": 0.15, "spread": 0.25}  # bounds that are worth a note
+END = 0.2  # distance of a mean from an end of [-1, 1], on right data
+CLIPPED = 0.07  # and of numbers of which four fifths are clipped there
+WEAKEST = {"matching": 0.9, "rare": 0.15, "spread": 0.25, "end": 0.5}  # worth a note
 # words in the name of a column that counts or names rows, and of one that is a time
 _WHO = {"id", "ids", "uuid", "guid", "key", "index", "idx", "name", "address", "street", "url",
         "hash", "token", "username"}
@@ -71,6 +75,15 @@ class NoteWarning(UserWarning):
 
     Examples:
         >>> issubclass(jmm.tables.NoteWarning, UserWarning)
+        True
+    """
+
+
+class StoppedOnNotesError(ValueError):
+    """A training ended after its moments, because of what these say of the table.
+
+    Examples:
+        >>> issubclass(jmm.tables.StoppedOnNotesError, ValueError)
         True
     """
 
@@ -222,7 +235,8 @@ class _Check(NamedTuple):
 
 
 def after(schema: Schema, moments: "Moments", deviation: float, *, features: bool,
-          of_rows: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[Note, ...]:
+          of_rows: tuple[np.ndarray, np.ndarray] | None = None,
+          label_deviation: float | None = None) -> tuple[Note, ...]:
     """Returns notes from released moments.
 
     Args:
@@ -232,9 +246,11 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
       features: whether moments of features were released, or the share of positives alone.
       of_rows: variances of features by the second moments of rows, and the standard deviation of
         their noise, both `[d]`; None if these were not released.
+      label_deviation: as `deviation`, of the label's mean; None: the same.
     """
     sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 2))
     lacking = 1 - moments.labelled - sure * 2 * deviation
+    of_label = (deviation if label_deviation is None else label_deviation) / moments.labelled
     deviation /= moments.labelled  # means are those of rows with a label
 
     def check(what: str, actual: float, noise: float, right: float, wrong: float = 0.0,
@@ -243,28 +259,32 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         bound = threshold + sure * noise
         return _Check(actual < threshold and bound <= WEAKEST[what], bound)
 
-    def narrow(name: str, kind: Number, mean: list[float], second: float,
-               again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
+    def misread(name: str, kind: Number, mean: list[float], second: float, deviation: float,
+                again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
+        end = check("end", 1 - abs(mean[0]), deviation, END, CLIPPED)
+        if end.low and (mean[0] > 0 or kind.low != 0):
+            return [_at_an_end(name, kind, mean[0] > 0, end.bound)]
+        if abs(mean[0]) > 3 * deviation and not (len(mean) > 1 and mean[1] > 0.5):
+            return []
         variance = second - mean[0] ** 2
         noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
         bound = max(variance, 0.0) + sure * noise
         weight = noise**2 / (noise**2 + again[1] ** 2)  # of the second one, by variances of noise
-        by_rows = (KEPT, BY_ROWS) if weight > 0.5 else (1.0, POWER)
+        kept, power = (KEPT, BY_ROWS) if weight > 0.5 else (1.0, POWER)
         spread = check("spread", (1 - weight) * variance + weight * again[0],
-                       noise * math.sqrt(1 - weight), by_rows[0] * SPREAD, TENTH, by_rows[1])
-        low = spread.low and bound <= WEAKEST["spread"]
-        return [_narrow(name, kind, mean, bound, deviation)] if low else []
+                       noise * math.sqrt(1 - weight), kept * TENTH, power=power)
+        return [_empty(name, kind, bound)] if spread.low and bound <= WEAKEST["spread"] else []
 
     mistakes = [] if lacking < UNLABELLED else [Note(
         schema.label, f"by the released share at least {lacking:.0%} of the rows have no label: "
         "they count as records, with weight 0", "check how it is written")]
     if isinstance(schema.target, Number):
         mean, second = np.asarray(moments.prior).tolist()
-        mistakes += narrow(schema.label, schema.target, [mean], second)
+        mistakes += misread(schema.label, schema.target, [mean], second, of_label)
     elif schema.target is None:
         share = float(moments.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
         rare = min(share, 1 - share)
-        label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, deviation, RARE)
+        label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, of_label, RARE)
         if label.low:
             verb = "have" if share < 0.5 else "lack"
             mistakes.append(Note(
@@ -284,26 +304,25 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
                     f"1, against {', '.join(kind.values[:_SHOWN])}{_more(kind.values)}"))
         elif isinstance(kind, Number):
             again = () if of_rows is None else ([float(x[place][0]) for x in of_rows],)
-            mistakes += narrow(name, kind, moments.mean[place].tolist(),
-                               float(moments.second[place][0]), *again)
+            mistakes += misread(name, kind, moments.mean[place].tolist(),
+                               float(moments.second[place][0]), deviation, *again)
     return tuple(mistakes)
 
 
-def _narrow(name: str, kind: Number, mean: list[float], bound: float, deviation: float) -> Note:
-    """Words the note on a number that uses little of its range; `mean`: and of its flag."""
+def _at_an_end(name: str, kind: Number, upper: bool, bound: float) -> Note:
+    """Words the note on a number whose mean is at an end of its range; `bound`: its distance."""
     low, high = kind.ends
-    place = min(max(mean[0], -1.0), 1.0)
-    value = low + (place + 1) / 2 * (high - low)
+    value = high - bound / 2 * (high - low) if upper else low + bound / 2 * (high - low)
     value = math.expm1(value) if kind.log else value
-    text = (f"by the released moments it uses little of its range [{kind.low:g}, {kind.high:g}]: "
-            f"the standard deviation is at most {math.sqrt(bound) / 2:.0%} of the width, around "
-            f"{value:.3g}")
-    near = 3 * deviation
-    if abs(place) > 0.9 - near:
-        end = "upper" if place > 0 else "lower"
-        return Note(name, f"{text}, the {end} end", "check the unit, such as months for years, as "
-                    "numbers outside of the range are clipped to its end; or drop a constant")
-    if (len(mean) > 1 and mean[1] > 0.5) or abs(place) < near:
-        return Note(name, f"{text}, the middle", "check whether the cells are numbers, as text and "
-                    "missing cells count as the middle; or drop a constant, or narrow the range")
-    return Note(name, text, "drop a constant, or declare a narrower range from a codebook")
+    end = "upper" if upper else "lower"
+    return Note(name, f"by the released mean it lies at the {end} end of its range [{kind.low:g}, "
+                f"{kind.high:g}], at {value:.3g} on average or beyond, and what is outside is "
+                "clipped", "check the unit, such as months for years")
+
+
+def _empty(name: str, kind: Number, bound: float) -> Note:
+    """Words the note on a number that is the middle of its range, as cells are that are none."""
+    return Note(name, "by the released moments it is hardly more than the middle of its range "
+                f"[{kind.low:g}, {kind.high:g}]: the standard deviation is at most "
+                f"{math.sqrt(bound) / 2:.0%} of the width", "check whether the cells are numbers, "
+                "as missing cells and text such as '1,5' and '5 kg' count as the middle")

@@ -6,9 +6,12 @@ release, and no key, ledger or folder, which decide where and when: `training.ca
 """
 
 import dataclasses
+import numbers
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import jax
 import numpy as np
 
 from jaxminimax.accounting import Ledger, books
@@ -27,6 +30,19 @@ if TYPE_CHECKING:
 
 PUBLIC = ("Ranges, categories and values of the schema are public: they were not read off this "
           "table.")
+
+
+# arguments of `train` and parameters of the estimators
+ARGUMENTS: dict[str, tuple[Any, str]] = {
+    "schema": (Schema, "a Schema; Schema.from_dict(...) makes one of a dictionary"),
+    "key": (jax.Array | None, "a key of JAX such as noise.secret_key(), or None"),
+    "ledger": (Ledger | None, "a Ledger, such as Ledger('ledger.json'), or None"),
+    "folder": (str | os.PathLike | None, "a path, or None"),
+    "mesh": (jax.sharding.Mesh | None, "a jax.sharding.Mesh with an axis 'data', or None"),
+    **dict.fromkeys(("unit", "name"), checks.TEXT),
+    **dict.fromkeys(("progress", "allow_large_delta", "by_label", "stop_on_notes"), checks.TRUTH),
+    **dict.fromkeys(("certify", "held_out"), (numbers.Real | None, "a share in (0, 1), or None")),
+    "shards": (numbers.Integral | None, "a number of parts, or None")}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -168,6 +184,9 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
       ValueError: for owners and `people`, groups that are not of persons or have no row, a delta at
         or above 1/n, numbers out of range, or what has no certificate.
     """
+    checks.scalars(epsilon=epsilon, delta=delta)
+    checks.number("epsilon", epsilon, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
     owned = table.owners is not None
     check_people(people, owned)
     row_numbers = records.by_person(

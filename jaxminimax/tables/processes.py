@@ -127,7 +127,7 @@ def share_of(frame: Any, schema: Schema, mesh: Mesh, shards: int | None,
                          "Parquet file: leave folder out, and give files.Frames(...).")
     if not isinstance(frame, Frames):
         return Share(len(schema.cells(frame, schema.label)), mesh, shards), frame
-    share = Share(frame.most, mesh, shards)
+    share = Share(frame.row_count, mesh, shards)
     return share, frame.stretch(share.first, share.count)
 
 

@@ -30,6 +30,7 @@ from jaxminimax.tables.scorer import Moments
 MAPPED = 0.3  # share of the memory from which on the rows of a table lie in files
 _ALIGNED = 64  # bytes; a device that shares the host's memory uses such arrays as they lie
 _BLOCK = 2**14  # rows
+LEAST_LENGTH = 0.6  # of rows before the cut, as released moments say it
 
 
 def _memory() -> float:
@@ -145,7 +146,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
     frames = frame if isinstance(frame, files.Frames) else [frame]
     declared, held = schema.without_charged(), _places(schema, charged=False)
     read: dict[str, list[np.ndarray]] = {"groups": [], "charged": [], "owners": []}
-    row_count, width = getattr(frame, "most", 0), schema.width + 1
+    row_count, width = getattr(frame, "row_count", 0), schema.width + 1
     x, y, first, store = np.empty(0), np.empty(0), 0, Store()
     with runs.bar(row_count, 0, progress and row_count > 0, "row") as bar:
         for piece in frames:
@@ -229,6 +230,27 @@ def scaled(x: np.ndarray, moments: Moments, floor: float | None,
     return result
 
 
+def stretched(moments: Moments, cut: float) -> Moments:
+    """Returns moments of variances `cut`^2 as large.
+
+    With these and `cut`^2 times the floor `scaled` divides rows by `cut` times as much: they are
+    cut at that length instead of 1, in units of the first moments, and still at most 1 long. It is
+    a function of released numbers, so no bound on a record's gradient changes.
+    """
+    variance = np.maximum(moments.second - moments.mean**2, 0.0)
+    return moments._replace(second=moments.mean**2 + cut**2 * variance)
+
+
+def typical_length(moments: Moments, floor: float) -> float:
+    """Returns the root of the mean squared length of rows before the cut, by released moments.
+
+    A feature of variance v gives v / (v + floor) of 1 / d: where ranges are much wider than the
+    data, rows are short. Noise may hide all variances, so it is at least `LEAST_LENGTH`.
+    """
+    variance = np.maximum(moments.second - moments.mean**2, 0.0)
+    return max(math.sqrt(np.mean(variance / (variance + floor))), LEAST_LENGTH)
+
+
 # --- records of persons ---
 
 
@@ -247,23 +269,23 @@ class Records(NamedTuple):
     weight: np.ndarray
 
 
-def by_person(rows: int, owners: Any, most: int) -> np.ndarray:
-    """Returns the first rows of each person by number, `[n, most]`, -1 where there is none.
+def by_person(rows: int, owners: Any, rows_per_owner: int) -> np.ndarray:
+    """Returns the numbers of each person's first rows, `[n, rows_per_owner]`, -1 for none.
 
     Args:
       rows: how many there are.
       owners: whose each one is, `[rows]`.
-      most: rows of a person that are read.
+      rows_per_owner: rows of a person that are read.
 
     Raises:
       ValueError: for owners of another number, and as `problems.by_person`.
     """
     if len(owners) != rows:
         raise ValueError(f"owners must be one for each of {rows} rows, got {len(owners)}.")
-    return rows_of_people(owners, most)
+    return rows_of_people(owners, rows_per_owner)
 
 
-def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int = 1,
+def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, rows_per_owner: int = 1,
             *, out: np.ndarray | None = None, store: Store = MEMORY) -> Records:
     """Arranges rows as records of persons.
 
@@ -271,18 +293,19 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
       x: `[rows, d]`.
       y: `[rows]` or `[rows, K]`; rows that are not `labelled` count with weight 0.
       owners: whose each row is; None: every row is a person's only one.
-      most: rows of a person that are read.
-      out: where features of persons with owners go, `[n, most, d]`; None: new memory.
+      rows_per_owner: rows of a person that are read.
+      out: where features of persons with owners go, `[n, rows_per_owner, d]`; None: new memory.
       store: of labels and weights.
     """
     if owners is None:
         weight = in_blocks(labelled, store.zeros(len(y)), y)
         return Records(x[:, None], in_blocks(np.nan_to_num, store.zeros(*y.shape), y)[:, None],
                        weight[:, None])
-    index = by_person(len(x), owners, most)
+    index = by_person(len(x), owners, rows_per_owner)
     n = len(index)
-    result = Records(np.empty((n, most, x.shape[1]), x.dtype) if out is None else out,
-                     store.zeros(n, most, *y.shape[1:]), store.zeros(n, most))
+    shape = n, rows_per_owner
+    result = Records(np.empty((*shape, x.shape[1]), x.dtype) if out is None else out,
+                     store.zeros(*shape, *y.shape[1:]), store.zeros(*shape))
     for part in blocks(n):
         rows, present = index[part], index[part] >= 0
         # where there is no row, no other person's may stand, not even with weight 0

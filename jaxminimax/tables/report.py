@@ -3,7 +3,6 @@
 With its pictures, and the AUC without privacy that stands in it: for study, never for release.
 """
 
-import dataclasses
 import html
 import json
 import math
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.accounting import Ledger, Profile, Statement, answers, profile, profiles, statements
+from jaxminimax.accounting import Ledger, Profile, Statement, answers, profile, statements
 from jaxminimax.tables.columns import Category
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer
@@ -36,7 +35,6 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     stated, law = scorer.statement, None
     if scorer.described is not None:
         law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
-        stated = dataclasses.replace(stated, answers=law.answers(profiles.STATED))
     large = tuple(x for x in stated.assumed if x.startswith(statements.LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
     words = {"title": f"Private model of “{scorer.schema.label}”", "date": data.get("date") or "",
@@ -76,9 +74,10 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
                 "none, as the noise is of a seed, which others can guess: an experiment. With a "
                 f"secret key: {guarantee}"),
             "table": f"{data.get('table') or 'a table'}, {stated.records} records",
-            "purpose": data.get("purpose") or "not stated",
-            "run by": data.get("by") or "not stated",
-            "ledger": "none: other releases of this table are not counted",
+            "purpose": data.get("purpose") or "not stated: --purpose says what the model is for",
+            "run by": data.get("by") or "not stated: --by says who runs the training",
+            "ledger": "none, so other releases of this table are not counted: --ledger counts them",
+            "SHA-256 of model.json": data.get("model_sha256") or "not stated: --out writes it",
             "software": ", ".join(f"{name} {x}" for name, x in data.get("versions", {}).items()),
             "features": ", ".join(names[:_SHOWN]) + (
                 f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
@@ -177,7 +176,7 @@ def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
     """Draws the trade-off curve, delta(epsilon), and AUC against epsilon where it has a curve."""
     parts, stated = [], scorer.statement
     if law is not None:
-        parts += [(trade_off(law), answers.membership(0.01, law.true_positives(0.01))
+        parts += [(trade_off(law), answers.membership(0.01, stated.true_positives(0.01))
                    + " The thin line is guessing."),
                   (deltas(law, stated.epsilon, stated.delta),
                    "The same noise has a δ for every ε. The dot is the pair of the statement.")]
@@ -312,13 +311,12 @@ def _picture(what: str, axes: tuple[_Axis, _Axis],
 def trade_off(curve: Profile) -> str:
     """Draws the largest rate of true positives at every rate of false ones."""
     rates = np.geomspace(1e-4, 1.0, 81).tolist()
-    most = curve.true_positives(0.01)
     return _picture("trade-off curve of membership inference",
                     (_Axis("false positives of an attack", True, _percent),
                      _Axis("true positives", True, _percent)),
                     {"any attack, at most": [(x, curve.true_positives(x)) for x in rates],
                      "guessing": list(zip(rates, rates, strict=True))},
-                    [(0.01, most, 0.0, "")])
+                    [(0.01, curve.true_positives(0.01), 0.0, "")])
 
 
 def deltas(curve: Profile, epsilon: float, delta: float) -> str:

@@ -14,20 +14,44 @@ the noise of the matrix may hide, so
 
     T = max(20, tau least_ridge / 2),     which grows like d whatever n and epsilon are.
 
-The matrix costs 0.03 of mu^2, and time, for which d / 2 rounds are reckoned. Where that saves none,
-as in wide tables of few records, for groups, and for data too few for moments, the flow stays.
+The matrix costs 0.015 of mu^2, and time, for which d / 2 rounds are reckoned. Where that saves
+none, as in wide tables of few records, for groups, and for data too few for moments, the flow
+stays.
 
 Where n mu' / sqrt(d) is above 2,000, bias costs more than noise: the clip norm grows with it until
 no gradient is clipped, at 4,000. (A rare label is what clipped gradients keep from being learned.)
 
 The loss and its clip norm C are those of the kind of label, see `labels`.
 
+Three constants that are right for small budgets let go. With mu0 = mu sqrt(1 - 0.1 - 0.015 - 0.05)
+(the last one not of numbers), nu = n mu0 / d and z = sqrt(nu / 75), a label that is a number has
+
+    rows cut at clip(z, 1, 3),   the knee clip(1.2 z, 1, 4),   and of the time the part
+    clip(nu / 20, 1/2, 1), for d above 25 clip(S / 100, 1/2, 1) with S = nu sqrt(d).
+
+A row cut at L is divided by L sqrt(d), so a direction has a curvature of about 1 / (d L^2). One
+that has converged has, after averaging, scores that are off by 2 sigma^2 d L^2 in variance, sigma =
+2 sqrt(2) h / (n mu0), and d of them by 16 (h L)^2 / nu^2 of the label's variance: that is 0.004 at
+L = z, h = 1.2 z, whatever n, d and epsilon are. With n mu / sqrt(d) in place of nu wide tables
+lose. A rare value of two needs more time, as its curvature is q (1 - q): (4 q (1 - q))^(-1/2) of
+it, at most 2, where nu is 50 at least. Moments get up to twice their share where S = n mu0 /
+sqrt(d) is below 150. Rows of several values are cut at 1.
+
+Rows of two values of the average record are cut at clip((nu / 75)^(1/2) d^(-1/4), 1, 2) times the
+typical length of rows, over the square of the former of the time. With few columns the lengths of
+rows spread by d^(-1/2) of their mean, so that the cut at 1 shortens two in five of 4 columns, and
+the rarest label is often in these. Cut at L, noise costs L^2 / nu^2, so this is for large nu alone.
+The typical length is known from the released moments, by variances v and the floor f the root of
+the mean of v / (v + f): where public ranges are much wider than the data, f hides the variance,
+rows are short, and a flow in the units of a whole row would need more time than there is.
+
 Groups that contain the label are trained by `balanced_groups`: each group has the same weight at
 first, then weights move towards the groups of the largest noisy losses, if these losses can be
 heard: steps that add up to S gather noise S B / (n_i mu_l) in the log weight of group i, mu_l^2
 what the losses cost together. Where 0.2 of noise leaves no S of 1, groups stay balanced. Groups
 without the label differ in how hard they are, which no weight changes, so the model is that of the
-average record, and the groups' mean losses under it are released.
+average record, and the groups' mean losses under it are released. Of a label that is a number any
+groups are trained so, as their means and slopes may differ: the loss is then Huber's.
 
 What the numbers rest on is measured, not proved; privacy rests on none of them.
 """
@@ -35,6 +59,7 @@ What the numbers rest on is measured, not proved; privacy rests on none of them.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import optax
@@ -54,10 +79,15 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
-LABEL_FLOOR_DEVIATIONS = 2.0  # the same of a label that is a number, in those of a released mean
+LABEL_FLOOR = 0.0005  # the same of a label that is a number
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
 CLIP_GROWS_FROM = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
-MATRIX = 0.03  # of mu^2, for the second moments of rows
+STRONG_MOMENTS = 150.0  # S from which on moments have `SHARE`; below, up to twice that
+KNEE_GROWS_FROM, LONGEST_CUT, FARTHEST_KNEE = 75.0, 3.0, 4.0  # nu, see above
+KNEE_OVER_CUT, WHOLE_TIME_FROM = 1.2, 20.0
+LONGER_CUT_FROM, LONGEST_CUT_OF_TWO = 75.0, 2.0  # nu / sqrt(d), of two values
+RARE_FROM, RARE_GROWTH = 50.0, 2.0  # nu from which on rare values get up to that time
+MATRIX = 0.015  # of mu^2, for the second moments of rows
 LEAST_ROUNDS = 20  # rounds with a preconditioner
 ROUNDS = (100, 1000)
 WEAK_BELOW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
@@ -65,7 +95,7 @@ METHODS = ("average", "balanced", "minimax")
 GROUP_ROUNDS = 200
 LOSS_BOUND = 2.0
 LOSSES = 0.1  # of mu^2 besides the moments', for the losses that move weights
-CALIBRATED = 0.02  # of mu^2, for the release that makes scores log-odds
+CALIBRATED = 0.05  # of mu^2, for the release that makes scores log-odds
 CHECKED = 0.05  # of mu^2, for one release of the losses of a model that was trained without groups
 WEIGHTS = 2.1  # steps of log weights add up to that, on a loss of 1, or to less:
 WEIGHT_NOISE = 0.2  # noise of the smallest group's log weight at the end, at most
@@ -98,6 +128,10 @@ class Defaults:
       line: the release that calibrates the scores of a model of the average record, or None.
       matrix: the release of rows' second moments that makes a preconditioner, or None for none.
       people: k, how many records of one person may differ.
+      moments_share: of mu^2, for the release of moments.
+      label_deviation: s of the label's released mean.
+      cut: L, the length that rows are cut to, over sqrt(d) standard deviations.
+      cut_by_length: whether that is times `records.typical_length`, by released moments.
 
     Examples:
         >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
@@ -123,6 +157,10 @@ class Defaults:
     line: Repeat | None = None
     matrix: Repeat | None = None
     people: int = 1
+    moments_share: float = SHARE
+    label_deviation: float = 0.0
+    cut: float = 1.0
+    cut_by_length: bool = False
 
     @property
     def scaling(self) -> "Defaults":
@@ -137,21 +175,32 @@ class Defaults:
     @property
     def label_floor(self) -> float:
         """Returns the least variance that a label which is a number is divided by."""
-        return max(LABEL_FLOOR_DEVIATIONS * self.deviation, FLOOR)
+        return max(self.label_deviation, LABEL_FLOOR)
 
     @property
     def algorithm(self) -> Any:
         """Returns the algorithm that `hyper` is for."""
         return sgda if self.method == "average" else balanced_groups
 
+    def named(self) -> tuple[tuple[str, Description], ...]:
+        """Returns all releases, each after what it releases; the run is the last one."""
+        means = ("means and mean squares" if self.standardise else
+                 f"the {self.label.released}"), self.moments
+        optional = (("second moments of rows", self.matrix), ("losses of groups", self.losses),
+                    ("slope of scores" if isinstance(self.label, labels.Several) else
+                     "slope and intercept of scores", self.line))
+        run = "gradients" + " and losses of groups" * (self.method == "minimax")
+        return (*(("ranges of columns", x) for x in self.alongside), means,
+                *((name, x) for name, x in optional if x is not None),
+                (run, self.algorithm.mechanism(self.hyper)))
+
     def extra(self) -> tuple[Description, ...]:
         """Returns the releases that are charged with the run."""
-        optional = (x for x in (self.matrix, self.losses, self.line) if x is not None)
-        return (*self.alongside, self.moments, *optional)
+        return tuple(part for _, part in self.named()[:-1])
 
     def mechanism(self) -> Description:
         """Describes all releases together."""
-        return Sequence(parts=(*self.extra(), self.algorithm.mechanism(self.hyper)))
+        return Sequence(parts=tuple(part for _, part in self.named()))
 
     def explain(self) -> str:
         """Explains every setting in words, from the features' scaling to the averaging."""
@@ -170,10 +219,11 @@ class Defaults:
                    f"ridge of {self.ridge:.4g}" + self.label.growth_in_words)
         lines = [
             f"{self.label.loss} on {n} records; a row without a label has weight 0",
-            f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a further "
-            "constant 1",
-            f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, "
-            f"{of_rows}and the rest for gradients",
+            f"Features are {scale}, and divided by {self.cut:.3g} sqrt(d)"
+            + " times the typical length of rows by these moments" * self.cut_by_length
+            + "; a row longer than 1 is scaled down to 1, and has a further constant 1",
+            f"A share of {self.moments_share:.3g} of the budget (of mu squared) pays for that "
+            f"release, {of_rows}and the rest for gradients",
             f"Sampler: none; the batch of every round is all {n} records",
             f"Clip norm of a record's gradient: {clip:.4g}",
             f"Noise of a round over the clip norm: {float(noise):.4g}",
@@ -195,8 +245,8 @@ class Defaults:
           described: all that is released; None: `mechanism()`.
         """
         notes = [] if self.strength >= WEAK_BELOW else [Note(
-            None, f"the data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
-            f"{WEAK_BELOW:.0f}, so expect little of the score",
+            None, "for so many columns, a mean of rows of length 1 has noise of length "
+            f"{2 / self.strength:.2g}, as n mu / sqrt(d) = {self.strength:.0f}",
             "ask for a larger epsilon, or leave columns out")]
         others = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)
@@ -239,7 +289,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
       by_label: whether all records of a group have one label, which is then public.
       method: "average", of all records; "balanced", every group has the same weight; "minimax",
         balanced at first, then the largest loss of a group is made small. None: for groups that
-        contain the label "minimax", or "balanced" where losses would be noise; else "average".
+        contain the label, or a label that is a number, "minimax", or "balanced" where losses would
+        be noise; else "average".
       alongside: other mechanisms on the same records that are paid from epsilon.
       preconditioned: whether second moments of rows may be released, where that saves rounds.
       people: k, if any k records of one person may differ instead of one.
@@ -253,6 +304,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         >>> chosen.hyper.query.sampling, jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
         (Full(), True)
     """
+    checks.kinds({"schema": (Schema, "a Schema"), "sizes": (tuple | list, "sizes of groups"),
+                  "by_label": checks.TRUTH, "preconditioned": checks.TRUTH}, locals())
     checks.count("population", population, low=2)
     for k, size in enumerate(sizes):
         checks.count(f"sizes[{k}]", size)
@@ -268,37 +321,94 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     weight_steps_total = min(WEIGHTS, WEIGHT_NOISE * min(sizes, default=0)
                              * math.sqrt(losses_mu_squared) / LOSS_BOUND)
     if method is None:
-        method = "average" if not (sizes and by_label) else (
+        method = "average" if not sizes or not (by_label or isinstance(label, labels.Amount)) else (
             "minimax" if weight_steps_total >= LEAST_WEIGHT_STEPS else "balanced")
-    moments = release(statistics.psi_length(schema), SHARE)
-    deviation = statistics.deviation(moments)
-    standardise, group_losses, calibration = deviation <= TOO_NOISY, None, None
-    if not standardise:
-        moments = release(statistics.psi_length(schema, False), SHARE)
+    group_losses, calibration = None, None
     if sizes and method == "average":
         group_losses = _losses(sizes, 1, CHECKED * (2 / whole_noise) ** 2)
     if method == "average" and label.calibration_clip is not None:
         calibration = release(label.calibration_clip, CALIBRATED)
-    gradients_share = ((1 - SHARE) * (1 - LOSSES if method == "minimax" else 1)
+    nu = population * 2 / whole_noise / width * math.sqrt(
+        1 - SHARE - MATRIX - CALIBRATED * bool(calibration))
+    scales = _scales(release, schema, nu * math.sqrt(width))
+    label, cut, time_part = _let_go(label, nu, width, method == "average" and scales.standardise,
+                                    preconditioned)
+    gradients_share = ((1 - scales.share) * (1 - LOSSES if method == "minimax" else 1)
                        - CHECKED * bool(group_losses))
     mu = 2 / whole_noise * math.sqrt(gradients_share)
     effective_population = population if method == "average" else len(sizes) * min(sizes)
-    flow_time = GATHERED * effective_population * mu / (2 * label.clip * label.time_divisor)
+    flow_time = (time_part * GATHERED * effective_population * mu
+                 / (2 * label.clip * label.time_divisor))
     if method == "average":
         rounds = _rounds(population, label, width, flow_time, mu, MATRIX / gradients_share,
-                         release(1.0, MATRIX), preconditioned and standardise)
+                         release(1.0, MATRIX, apart=statistics.SECOND_APART),
+                         preconditioned and scales.standardise)
     else:
         rounds = _group_rounds(sizes, label, flow_time, mu, weight_steps_total,
                                losses_mu_squared if method == "minimax" else 0.0)
     result = Defaults(
-        rounds.hyper, moments, standardise, deviation,
-        max(label.variance_floor_deviations * deviation, FLOOR), rounds.time,
+        rounds.hyper, scales.moments, scales.standardise, scales.deviation,
+        max(label.variance_floor_deviations * scales.deviation, FLOOR), rounds.time,
         effective_population * rounds.mu / math.sqrt(width), alongside, float(epsilon),
         float(delta), method, population, label, group_losses, calibration, rounds.second_moments,
-        people)
+        people, scales.share, statistics.label_deviation(
+            scales.moments, schema, scales.standardise), cut,
+        method == "average" and preconditioned and isinstance(label, labels.TwoValues))
     hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
                       alongside=result.extra(), people=people)
     return dataclasses.replace(result, hyper=hyper)
+
+
+class _Scales(NamedTuple):
+    """The release that features are scaled by, see `Defaults`, and its share of mu^2."""
+
+    moments: Repeat
+    standardise: bool
+    deviation: float
+    share: float
+
+
+def _scales(release: Callable[..., Repeat], schema: Schema, strength: float) -> _Scales:
+    """Chooses the release of moments, which has more of mu^2 where `strength`, S, is small."""
+    def moments(share: float, features: bool = True) -> Repeat:
+        return release(statistics.psi_length(schema, features), share,
+                       apart=statistics.psi_apart(schema, features))
+
+    first = moments(SHARE)
+    deviation = statistics.deviation(first)
+    if deviation > TOO_NOISY:
+        return _Scales(moments(SHARE, False), False, deviation, SHARE)
+    share = SHARE * min(max(STRONG_MOMENTS / strength, 1.0), 2.0)
+    if share > SHARE:
+        first = moments(share)
+    return _Scales(first, True, statistics.deviation(first), share)
+
+
+def _let_go(label: labels.Label, nu: float, width: int, scaled: bool,
+            preconditioned: bool) -> tuple[labels.Label, float, float]:
+    """Returns the label, the cut and the part of the time that the data are many enough for.
+
+    All follow from public numbers, and none is in a bound on a record's gradient.
+
+    Args:
+      label: the kind of label.
+      nu: n mu0 / d.
+      width: d.
+      scaled: whether features are scaled, for the average record.
+      preconditioned: whether second moments of rows may be released.
+    """
+    root = math.sqrt(nu / KNEE_GROWS_FROM)
+    if scaled and isinstance(label, labels.Amount):
+        knee = min(max(KNEE_OVER_CUT * root, 1.0), FARTHEST_KNEE)
+        return (dataclasses.replace(label, knee=knee), min(max(root, 1.0), LONGEST_CUT),
+                # S / 100 is nu / 20 at d = 25
+                min(max(nu / WHOLE_TIME_FROM * max(1.0, math.sqrt(width / WIDE)), 0.5), 1.0))
+    if scaled and preconditioned and isinstance(label, labels.TwoValues):
+        root = math.sqrt(nu / math.sqrt(width) / LONGER_CUT_FROM)
+        cut = min(max(root, 1.0), LONGEST_CUT_OF_TWO)
+        growth = RARE_GROWTH if nu >= RARE_FROM else 1.0
+        return dataclasses.replace(label, largest_growth=growth), cut, cut**2
+    return label, 1.0, 1.0
 
 
 class _Rounds(NamedTuple):

@@ -1,7 +1,10 @@
 """The public schema of a table: its columns with their ranges or values, label, owner, groups."""
 
 import dataclasses
-from collections.abc import Mapping
+import numbers
+import os
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +12,16 @@ import numpy as np
 from jaxminimax.base import checks, identity, row_names, saved_json
 from jaxminimax.tables import columns as kinds
 from jaxminimax.tables.columns import Category, Charged, Column, Number, places, word
+
+_NAME = "a column's name"
+_KINDS: dict[str, tuple[Any, str]] = {
+    "columns": (Mapping, "a mapping of names to columns, such as {'age': Number(18, 90)}"),
+    "label": (str | int | tuple, _NAME), "owner": (str | int | tuple | None, f"{_NAME} or None"),
+    "groups": (str | int | tuple | None, f"{_NAME} or None"),
+    "group_values": (tuple | list, "the groups, such as ('f', 'm')"),
+    "positive": (str | numbers.Number | np.bool_ | None, "one value, or None"),
+    "by_label": checks.TRUTH, "path": (str | os.PathLike, "a path"),
+    "rows": (Iterable, "a frame, or records with a name each")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +95,7 @@ class Schema:
     target: Category | Number | None = None
 
     def __post_init__(self) -> None:
+        checks.kinds(_KINDS, vars(self))
         if not self.columns:
             raise ValueError("schema must declare a column at least: [columns.NAME] with range = "
                              "[low, high] or categories = [...].")
@@ -98,9 +112,9 @@ class Schema:
             raise ValueError(f"most = {self.most} rows are those of an owner: say [owner] name.")
         if (self.groups is None) != (not self.group_values):
             raise ValueError("groups must have a name and values: [groups] name, values = [...].")
-        if not isinstance(self.by_label, bool) or (self.by_label and self.groups is None):
-            raise ValueError(f"by_label must be true or false, of groups, got {self.by_label}: "
-                             "[groups] name, values = [...], by_label = true.")
+        if self.by_label and self.groups is None:
+            raise ValueError("by_label must be of groups: [groups] name, values = [...], "
+                             "by_label = true.")
         self._check_target()
         if self.positive is not None:
             object.__setattr__(self, "positive", word(self.positive))
@@ -160,6 +174,7 @@ class Schema:
         """
         import tomllib
 
+        checks.kinds(_KINDS, {"path": path})
         try:
             with open(path, "rb") as file, saved_json.explained(
                     path, "schema in TOML", "The published schema of schemas says what it holds."):
@@ -203,8 +218,10 @@ class Schema:
         Raises:
           ValueError: for a row that declares neither a range nor values.
         """
+        checks.kinds(_KINDS, {"rows": rows, "label": label, "owner": owner})
         records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
-        if not any("name" in one and {"low", "values"} & set(one) for one in records):
+        if not any("name" in one and {"low", "values"} & set(one)
+                   for one in records if isinstance(one, Mapping)):
             raise ValueError("rows must have name, and low and high or values: is this a codebook?")
         columns: dict[str, Column] = {}
         for one in records:
@@ -253,8 +270,8 @@ class Schema:
         unknown = [name for name in names if name not in self.columns]
         if unknown:
             raise ValueError(f"columns {unknown} are not declared; there are {list(self.columns)}.")
-        left = {name: c for name, c in self.columns.items() if name not in names}
-        return dataclasses.replace(self, columns=left)
+        others = {name: c for name, c in self.columns.items() if name not in names}
+        return dataclasses.replace(self, columns=others)
 
     def without_charged(self) -> "Schema | None":
         """Returns the schema without columns whose ranges are to be released; None if all are."""
@@ -344,8 +361,10 @@ class Schema:
         """
         columns = columns_of(frame)
         if name not in columns:
-            raise ValueError(f"the table has no column {name!r}; it has "
-                             f"{kinds.listed(columns, columns, self.names)}.")
+            alike = [x for x in columns if _plain(x) == _plain(name)]
+            raise ValueError(f"the table has no column {name!r}; it has " + (
+                f"{alike[0]!r}, which is written differently: use one of both." if alike else
+                f"{kinds.listed(columns, columns, self.names)}."))
         if columns.count(name) > 1:
             raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
@@ -356,6 +375,8 @@ class Schema:
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
+        if name in self.numeric:
+            kinds.check_type(name, getattr(column, "dtype", getattr(column, "type", "")))
         listed = isinstance(column, list | tuple | np.ma.MaskedArray) or identity.in_dictionary(
             column)
         return identity.exact(column) if listed else column
@@ -367,12 +388,18 @@ def columns_of(frame: Any) -> list[Any]:
     Raises:
       ValueError: for what is no table.
     """
+    if hasattr(frame, "collect_schema") and not hasattr(frame, "__len__"):
+        raise ValueError("the table is a lazy frame, which has no rows yet: give .collect() of it.")
     columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
     if columns is frame and not isinstance(frame, Mapping):
         raise ValueError("a table must be a data frame or a dictionary of columns, got a "
                          f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
                          "of records, or of an array and columns=[...].")
     return list(columns)
+
+
+def _plain(name: Any) -> str:
+    return re.sub(r"[\W_]", "", str(name).casefold())
 
 
 def _target(label: Mapping[str, Any]) -> Category | Number | None:

@@ -1,12 +1,14 @@
 """Statistics of a table that are released before training, and the preconditioner made of them.
 
-**Ranges.** One release of all columns' histograms over fixed cells: eight to a decade from 10^-2
-to 10^6 on either side of 0, one around 0, one beyond either end, one for what is missing. A record
-sits in one cell of each of c columns, a vector of norm sqrt(c), which is its clip norm. A range is
-from the 1st to the 99th percentile of the cells whose noisy share stands out: above what noise
-alone reaches in any cell of any column once in a hundred runs, as one empty cell far out would
-stretch the range by decades. If no cell does, it is the fullest one and its neighbours. Everything
-after the release is post-processing.
+**Ranges.** One release of all columns' histograms over fixed cells: eight to a decade from 10^-2 to
+10^6 on either side of 0, one around 0, one beyond either end, one for what is missing. A record
+sits in one cell of each of c columns, a vector of norm sqrt(c), which is its clip norm. Its numbers
+are at least 0 and add up to at most 1 in a column, so two records p and p' have <p, p'> >= 0 and
+are at most sqrt(2 c) apart, which is charged. (A person's shares of cells are no different.) A
+range is from the 1st to the 99th percentile of the cells whose noisy share stands out: above what
+noise alone reaches in any cell of any column once in a hundred runs, as one empty cell far out
+would stretch the range by decades. If no cell does, it is the fullest one and its neighbours.
+Everything after the release is post-processing.
 
 **Moments.** One release of means and second moments puts features on one scale. psi of a row: x_j
 and x_j^2 - 1 for a number in [-1, 1]; x_j - 1/2 for what is 0 or 1; e - 1/k for the k places e of a
@@ -19,6 +21,28 @@ other ones. For a number, and for a category with k >= 2 that has one of its val
 so |psi|^2 <= c^2 = numbers + 1/4 flags + sum_categories (1 - 1/k) + the label's length (1/4 of two
 values), the clip never binds, and the mean of psi over persons moves by at most 2 c / n when one of
 them is replaced. (Of a person with several rows it is their mean, which is no longer.)
+
+*It moves by less, D / n.* A person's vector is in the convex hull of the psi of rows and of 0, so
+two of them are at most as far apart as two of these points: a distance is convex in either. Blocks
+of single columns add their squared distances. Two values of a category are sqrt(2) apart, and a
+value and none 1. A flag, or two values, 1. For numbers with a = |x - x'|, |x + x'| <= 2 - a, so
+that
+
+    |psi - psi'|^2 <= a^2 (1 + (2 - a)^2) <= 4,
+
+as it increases up to a = 2. With a flag of missing cells, one present and one missing cell have x^2
++ x^4 + 1 <= 3, and 4 stays. No block is longer than its distance, with 1/4 to spare, so that 0 and
+what stands for rows without a label, below, are no farther from psi. In all
+
+    D^2 = 4 numbers + flags that are columns + 2 categories + a^2 D_label^2,
+
+with D_label^2 = 1 for two values, 2 for several, 4 for a number. The release is charged for D.
+
+*The label's weight.* The label is one coordinate among many, and its mean and variance scale all
+that is trained. So its part of psi is multiplied by a public a >= 1, so large that it has a tenth
+of the features' squared distance, and the released numbers are divided by it. The label's part of
+c^2 and D^2 is a^2 times what it was: noise and charge cover it, and the noise of the label's mean
+is s / a.
 
 A row without a label adds no psi: the sum of a person's weights is the share w of the rows with
 one. A further number, (1 - w) / 2, tells how many lack it. So a person's vector is w times a mean
@@ -34,10 +58,12 @@ least.
 
     M = mean over persons of sum_k weight_k u_k u_k^T,     |u u^T| = |u|^2 <= 1,
 
-has a clip norm of 1, which never binds, and moves by at most 2 / n when a person is replaced. All
-d^2 numbers get noise of standard deviation s = noise multiplier / n. The symmetric part of that
-noise has the law of the noise on the products u_i u_j, i <= j, with those of i < j times sqrt(2);
-its spectral norm is about s sqrt(2 d).
+has a clip norm of 1, which never binds, and moves by at most sqrt(2) / n when a person is replaced:
+parts A and B of two persons are positive semi-definite with norms of at most 1, so <A, B> =
+tr(A^(1/2) B A^(1/2)) >= 0 and |A - B|^2 = |A|^2 + |B|^2 - 2 <A, B> <= 2. Clipping, which multiplies
+by a number in [0, 1], keeps that. All d^2 numbers get noise of standard deviation s = noise
+multiplier / n. The symmetric part of that noise has the law of the noise on the products u_i u_j, i
+<= j, with those of i < j times sqrt(2); its spectral norm is about s sqrt(2 d).
 
 A loss whose second derivative by x w is at most 2 h has the Hessian 2 h diag(M, 1) at most, as rows
 are centred. Steps along P g for a released gradient g, with
@@ -54,7 +80,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -78,21 +104,34 @@ _FALSE = 0.01  # chance that an empty cell of any column counts
 _TAIL = 0.01  # share of the values that are left outside at either end
 _SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
 _LACKING, _FEWEST = 3.0, 0.05  # standard deviations; least share of rows with a label
+LABEL_SHARE = 0.1  # of the features' part of D^2, that the label's is at least
 _LARGEST = 10**9  # numbers that the release of ranges holds at once
 
 
-def one_release(population: int, clip: float, noise_multiplier: float | None = None) -> Repeat:
+class Apart(NamedTuple):
+    """A bound on how far apart the vectors of two records lie, and why it holds, for statements."""
+
+    distance: float
+    because: str
+
+
+def one_release(population: int, clip: float, noise_multiplier: float | None = None,
+                apart: Apart | None = None) -> Repeat:
     """Describes one release of the mean over all records of a vector no longer than `clip`."""
     noise = None if noise_multiplier is None else Saddle(noise_multiplier, None)
+    # products and sums of weights in float32 are a little more than their bounds
+    stated: dict[str, Any] = {} if apart is None else {"because": apart.because, "distance": Saddle(
+        min(apart.distance * (1 + 2.0**-16), 2 * clip), None)}
     return Repeat(query=Query(clip=Saddle(clip, None), population=population,
-                              noise_multiplier=noise), times=1)
+                              noise_multiplier=noise, **stated), times=1)
 
 
 def shared_release(population: int, clip: float, share: float, epsilon: float, delta: float,
-                   alongside: tuple[Description, ...] = (), people: int = 1) -> Repeat:
+                   alongside: tuple[Description, ...] = (), people: int = 1,
+                   apart: Apart | None = None) -> Repeat:
     """Describes `one_release` that takes a share of what `alongside` leaves of (epsilon, delta)."""
-    (described,) = calibrate_shares((one_release(population, clip),), (share,), epsilon, delta,
-                                    alongside=alongside, people=people)
+    (described,) = calibrate_shares((one_release(population, clip, apart=apart),), (share,),
+                                    epsilon, delta, alongside=alongside, people=people)
     return described
 
 
@@ -135,8 +174,10 @@ def ranges_query(population: int, schema: Schema, epsilon: float, delta: float,
                          f"need histograms of {size:.2g} numbers, above {_LARGEST:.2g}: declare "
                          "ranges of some columns, or leave some out.")
     # a record is in one cell of every column
-    return (shared_release(population, math.sqrt(len(schema.charged)), RANGES_SHARE, epsilon,
-                           delta, people=people),)
+    return (shared_release(
+        population, math.sqrt(len(schema.charged)), RANGES_SHARE, epsilon, delta, people=people,
+        apart=Apart(math.sqrt(2 * len(schema.charged)), "a record's shares of cells are at least 0 "
+                    "and add up to 1 at most in each column.")),)
 
 
 def least_share(described: Repeat) -> float:
@@ -200,7 +241,29 @@ def _range(shares: np.ndarray, least: float) -> Number:
 def psi_length(schema: Schema, features: bool = True) -> float:
     """Returns c, the longest psi of a row; of the label alone without the features."""
     columns = schema.columns.values() if features else ()
-    return math.sqrt(sum(column.length for column in columns) + labels.label_of(schema).length)
+    return math.sqrt(sum(column.length for column in columns)
+                     + label_weight(schema, features) ** 2 * labels.label_of(schema).length)
+
+
+def psi_apart(schema: Schema, features: bool = True) -> Apart:
+    """Returns D, how far apart the psi of two persons are at most, clipped to `psi_length`."""
+    columns = schema.columns.values() if features else ()
+    square = (sum(column.squared_distance for column in columns)
+              + label_weight(schema, features) ** 2 * labels.label_of(schema).squared_distance)
+    return Apart(math.sqrt(square), "every column adds centred numbers of public ranges, whose "
+                                    "squared distances add up.")
+
+
+def label_weight(schema: Schema, features: bool = True) -> float:
+    """Returns a >= 1, by which the label's part of psi is multiplied; public."""
+    of_features = sum(column.squared_distance for column in schema.columns.values()) * features
+    return max(1.0, math.sqrt(
+        LABEL_SHARE * of_features / labels.label_of(schema).squared_distance))
+
+
+def label_deviation(described: Repeat, schema: Schema, features: bool = True) -> float:
+    """Returns the standard deviation of the noise in the label's released mean."""
+    return deviation(described) / label_weight(schema, features)
 
 
 def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
@@ -229,7 +292,9 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     width, label = schema.width, labels.label_of(schema)
     shift, squared = _layout(schema)
     places = np.flatnonzero(squared)
-    problem = _psi(label, tuple(shift.tolist()) if features else None, tuple(places.tolist()))
+    label_factor = label_weight(schema, features)
+    problem = _psi(label, tuple(shift.tolist()) if features else None, tuple(places.tolist()),
+                   label_factor)
     start = Saddle(np.zeros(label.numbers + features * (width + len(places)) + 1,
                             jnp.result_type(float)), ())
     answer = np.asarray(sums.compiled_release(key, described, problem, start,
@@ -237,7 +302,7 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     absent = float(answer[-1]) if answer[-1] > _LACKING * deviation(described) else 0.0
     labelled = max(1 - 2 * absent, _FEWEST)
     of_label, answer = np.split(answer[:-1] / labelled, [label.numbers])
-    prior = label.prior(of_label)
+    prior = label.prior(of_label / label_factor)
     if not features:
         return scorer.Moments(np.zeros(width), np.ones(width), prior, labelled)
     mean = answer[:width] + shift
@@ -247,15 +312,16 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
 
 
 @functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
-def _psi(label: labels.Label, shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
+def _psi(label: labels.Label, shift: tuple[float, ...] | None, places: tuple[int, ...],
+         label_factor: float) -> Problem:
     """Makes psi and the number of what has no label an operator.
 
-    Psi is that of the label alone, or with the features less `shift` and squares.
+    Psi is that of the label times its factor, alone or with the features less `shift` and squares.
     """
 
     def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
         x, y, weight = record
-        parts = label.psi(y)
+        parts = [label_factor * part for part in label.psi(y)]
         if shift is not None:
             x = x[:, : len(shift)]
             parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 1]
@@ -276,6 +342,8 @@ def _form(w: jax.Array, v: PyTree, record: tuple[jax.Array, jax.Array]) -> jax.A
 
 
 _SECOND = Problem(saddle_operator(_form))
+SECOND_APART = Apart(math.sqrt(2), "parts of second moments are positive semi-definite, no longer "
+                                   "than 1.")
 
 
 def least_ridge(width: int, population: int, noise_multiplier: float, half: float) -> float:

@@ -3,16 +3,18 @@
 import functools
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Ledger
-from jaxminimax.base import programs
+from jaxminimax.accounting import Ledger, epsilon
+from jaxminimax.base import checks, own_files, programs
+from jaxminimax.mechanism import Sequence
 from jaxminimax.placement import agreement
 from jaxminimax.releases import release_keys
-from jaxminimax.tables import certified, linear, preparation, processes, records, statistics
+from jaxminimax.tables import certified, linear, notes, preparation, processes, records, statistics
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.preparation import Prepared
 from jaxminimax.tables.rule import defaults
@@ -23,7 +25,8 @@ from jaxminimax.tables.unfinished import Unfinished
 
 def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[linear.Run], Scorer], *,
               ledger: Ledger | None = None, name: str | None = None, folder: Any = None,
-              asked: dict[str, Any] | None = None, **driver: Any) -> Scorer:
+              asked: dict[str, Any] | None = None, stop_on_notes: bool = False,
+              **driver: Any) -> Scorer:
     """Charges everything, releases everything, and closes the run, in this order.
 
     Args:
@@ -34,6 +37,7 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
       name: of the run in the ledger.
       folder: for a run that may be stopped; None: nothing is saved.
       asked: plain values that the user gave, for the promise of the folder.
+      stop_on_notes: whether notes on released moments end it.
       **driver: for `fit`, such as `mesh`, `callback` and `progress`, which is False.
 
     Raises:
@@ -59,7 +63,11 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
         rows, scaled_out = prepared.arranged_rows()
         driver = {"progress": False, **driver, **job.driver(
             rows.x.size, prepared.settings.hyper.iterations)}
-        scorer = trained(linear.Run(prepared, keys, schema, rows, scaled_out, job.once, driver))
+        try:
+            scorer = trained(linear.Run(prepared, keys, schema, rows, scaled_out, job.once, driver,
+                                        stop_on_notes))
+        except notes.StoppedOnNotesError as error:
+            raise _stopped(prepared, entry, folder, error) from None
         if share is not None:  # processors of several kinds may round differently
             agreement.agree(share.mesh, scorer=scorer.weights)
         if prepared.apart is not None:  # by a key of its own, again the same if the run goes on
@@ -69,6 +77,19 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
         if entry is not None:
             entry.close()
         return scorer
+
+
+def _stopped(prepared: Prepared, entry: Any, folder: Any, error: Exception) -> Exception:
+    """Closes a run that ended after its moments, and returns what to say of it."""
+    scaling = prepared.settings.scaling
+    released = (*scaling.alongside, scaling.moments)
+    if entry is not None:  # a ledger takes back what was not released, where its rule can
+        entry.close(None if prepared.apart is not None else SimpleNamespace(spent=len(released)))
+    if folder is not None:
+        own_files.remove(folder)
+    cost = epsilon(Sequence(parts=released), scaling.delta, people=prepared.people)
+    return type(error)(f"{error} So training ended after its moments, which have epsilon = "
+                       f"{cost:.3g} at delta = {scaling.delta:g} and stay spent.")
 
 
 def _with_ranges(prepared: Prepared, charged: records.Records | None,
@@ -101,7 +122,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           allow_large_delta: bool = False, people: int = 1, folder: Any = None,
           ledger: Ledger | None = None, name: str | None = None, unit: str | None = None,
           mesh: Mesh | None = None, shards: int | None = None, certify: float | None = None,
-          **driver: Any) -> Scorer:
+          stop_on_notes: bool = False, **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -146,6 +167,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         groups or ranges that are charged.
       certify: share of each group's rows to hold out for a certificate of the worst group's share
         of wrong predictions, `Scorer.certificate`, at no further epsilon; None for none.
+      stop_on_notes: whether a note on released moments, such as on a column without a number, ends
+        the training before the rest is released, for a tenth of the budget.
       **driver: for `fit`, such as `callback`.
 
     Raises:
@@ -154,6 +177,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         folder of another run, one that another user owns or may write to or that another process
         has, for owners and `people`, a certificate without groups or with owners, or a ledger that
         refuses the run or is for another number of people.
+      StoppedOnNotesError: with `stop_on_notes`, where there is a note on released moments.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -164,6 +188,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)
     """
+    checks.kinds(preparation.ARGUMENTS, locals())
     preparation.check_people(people, schema.owner is not None)
     share = None
     if mesh is None or (shards is None and len(agreement.processes(mesh)) == 1):
@@ -180,5 +205,6 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         key = share.agreed(key, schema, frame, f"{_settings_in_words(prepared, mesh)} for "
                                                f"{epsilon!r}, {delta!r}, {method!r}")
     return carry_out(prepared, key, linear.train_linear, ledger=ledger, name=name, folder=folder,
-                     progress=progress, asked={"epsilon": float(epsilon), "delta": float(delta),
-                                               "method": method, "certify": certify}, **driver)
+                     stop_on_notes=stop_on_notes, progress=progress, asked={
+                         "epsilon": float(epsilon), "delta": float(delta), "method": method,
+                         "certify": certify}, **driver)

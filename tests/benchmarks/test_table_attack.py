@@ -4,6 +4,18 @@ import numpy as np
 import pytest
 
 from benchmarks.privacy.attacks import table as table_attack
+from jaxminimax.tables import statistics
+
+
+def _attains(actual, count):
+    assert len(actual) == count, actual
+    assert max(actual.values()) <= 1 + 1e-6, actual
+    proven = [ratio for name, ratio in actual.items() if name.startswith(table_attack.PROVEN)
+              and not name.endswith(statistics.SECOND_APART.because)]
+    # a distance is a claim that nothing enforces, so the search must reach it; that of second
+    # moments needs rows at right angles after scaling, which tests/tables/test_statistics.py has
+    assert min(proven) > 0.98, actual
+    assert min(actual.values()) > 0.4, actual  # or the search would have found nothing
 
 
 @pytest.mark.parametrize("pairs", [pytest.param(44, marks=pytest.mark.slow),
@@ -12,18 +24,14 @@ def test_no_release_moves_further_than_is_charged_for(tmp_path, pairs):
     # each of 4 kinds of tables with each of 11 forms of names, and at night by each of 3 routes
     kinds = ("ranges", "average", "losses", "balanced")
     actual = table_attack.worst(pairs, tmp_path, kinds=kinds)
-    assert len(actual) == 6, actual
-    assert max(actual.values()) <= 1 + 1e-6, actual
-    assert min(actual.values()) > 0.4, actual  # or the search would have found nothing
+    _attains(actual, 7)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("classes", 4), ("number", 3)])
 def test_no_release_of_other_labels_moves_further_than_is_charged_for(tmp_path, kind, count):
     actual = table_attack.worst(6, tmp_path, names=("int64", "like words"), kinds=(kind,))
-    assert len(actual) == count, actual
-    assert max(actual.values()) <= 1 + 1e-6, actual
-    assert min(actual.values()) > 0.4, actual
+    _attains(actual, count)
 
 
 @pytest.mark.parametrize("names", table_attack.NAMES)

@@ -326,6 +326,43 @@ def test_a_switch_of_jax_leaves_a_run_as_it_is(switch):
         chex.assert_trees_all_close(run(), wanted, atol=1e-6)
 
 
+@pytest.mark.slow
+def test_metrics_of_a_callback_are_those_of_a_run_that_ends_there():
+    seen, settings = [], hyper()
+
+    def fit(callback):
+        return jmm.fit(jax.random.key(3), START, dataset(), settings, jmm.sgda, PROBLEM, delta=1e-5,
+                       every=10, progress=False, callback=callback)
+
+    def log(state, metrics):
+        seen.append(metrics)
+        return jnp.asarray(metrics.round == 30)  # of JAX, as of a metric of a model
+
+    ended = fit(log)
+    assert [(x.round, x.rounds, x.releases) for x in seen] == [(k, 40, k) for k in (10, 20, 30)]
+    assert sorted(x.seconds for x in seen) == [x.seconds for x in seen]
+    stated = ended.statement
+    assert seen[-1].epsilon == min(stated.epsilon, stated.epsilon_if_stopped_by_looking)
+    assert all(x.epsilon <= stated.epsilon for x in seen)
+    # not how long a release took, which statements assume to be unknown
+    assert seen[-1].to_json() == {"round": 30, "rounds": 40, "releases": 30,
+                                  "epsilon": seen[-1].epsilon}
+    # a second argument with a default is the caller's own
+    fit(lambda state, own="own": seen.append(own))
+    assert seen[3:] == ["own"] * 4
+    with pytest.raises(TypeError, match=r"callback is called with \(state, metrics\)"):
+        fit(lambda a, b, c: None)
+
+
+def test_a_player_without_a_clip_norm_may_have_no_step():
+    query = jmm.Query(clip=Saddle(1.0, None), population=N, noise_multiplier=Saddle(1.0, None))
+    made = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.0), iterations=2)
+    assert jmm.sgda.init(Saddle(jnp.zeros(D), ()), made).z.v == ()
+    for wrong in (Saddle(0.0, 0.0), Saddle(0.1, -1.0)):
+        with pytest.raises(ValueError, match=r"step\.[wv]"):
+            jmm.sgda.init(START, dataclasses.replace(made, step=wrong))
+
+
 def test_debug_nans_is_refused_by_fit():
     with jax.debug_nans(True), pytest.raises(ValueError, match="jax_debug_nans is on"):
         jmm.fit(jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5)

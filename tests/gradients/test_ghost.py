@@ -180,7 +180,7 @@ def test_every_parameter_is_treated_as_it_should_be(model):
     assert [t.kind for t in plan.treatments] == KINDS[model]
     text = clipped_sum(saddle_operator(model), Saddle(1.0, 1.0), strategy="ghost").explain(z, x)
     assert text.startswith("strategy ghost\nparameter")
-    for line, t in zip(text.splitlines()[2:-1], plan.treatments, strict=True):
+    for line, t in zip(text.splitlines()[2:-2], plan.treatments, strict=True):
         assert f" {t.numbers:,} " in line
         assert f" {8 * t.numbers:,} " in line  # bytes of float64
         assert str(list(t.shape)) in line

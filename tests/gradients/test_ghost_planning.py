@@ -147,9 +147,20 @@ def test_few_rows_are_held_at_once_and_many_as_fit_a_cache():
 
     z = Saddle(S((20,), jnp.float32), S((), jnp.float32))
     stated = [clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0)).explain(
-        z, S((n, 20), jnp.float32)).splitlines()[-1] for n in (4096, 200_000)]
-    assert stated[0].startswith("all rows at once of 4,096")
-    assert stated[1].startswith("slices of ")
+        z, S((n, 20), jnp.float32)).splitlines()[-2:] for n in (4096, 200_000)]
+    assert stated[0][0].startswith("all rows at once of 4,096")
+    assert stated[1][0].startswith("slices of ")
+    assert stated[0][1].startswith("of the bytes that a pass moves, 100% are for the rows")
+
+
+@pytest.mark.parametrize("rows", [2, 50])
+def test_bytes_for_rows_and_for_sums_are_all_that_a_pass_moves(rows):
+    z, x = Saddle(S((300, 20), jnp.float32), ()), S((rows, 20), jnp.float32)
+    total = clipped_sum(saddle_operator(lambda w, v, x: jnp.tanh(w @ x).sum()), Saddle(1.0, None))
+    need = total._chosen(z, x, rows).need
+    share = rows * need.record / (rows * need.record + need.sums)
+    assert f"moves, {share:.0%} are for the rows" in total.explain(z, x)
+    assert 0.01 < share < 0.99
 
 
 def test_whole_gradients_are_held_in_slices_earlier_than_factors_and_in_whole_blocks():

@@ -296,6 +296,44 @@ def test_leaves_that_an_optimiser_never_moves_are_named(change, named):
         assert texts[0].startswith("The optimiser never moves z.w['body'] (9 of 12 numbers)")
 
 
+def test_an_optimiser_that_asks_for_the_value_is_refused_with_the_way_out():
+    plateau = Saddle(lambda step: optax.chain(optax.sgd(step), optax.contrib.reduce_on_plateau()),
+                     optax.sgd)
+    with pytest.raises(TypeError, match=r"optimiser\.w asks for more.*'value'.*schedule"):
+        checked(lambda w, v, r: jnp.sum(w * r[0]), jnp.ones(WIDE), optimiser=plateau)
+    with pytest.raises(TypeError, match="of its own"):  # of another kind, as it was
+        checked(lambda w, v, r: jnp.sum(w * r[0]), jnp.ones(WIDE),
+                optimiser=plateau._replace(w=mistaken))
+
+
+def mistaken(step):
+    def update(g, state, z=None):
+        raise TypeError("of its own")
+
+    return optax.GradientTransformation(lambda z: (), update)
+
+
+MASK = jax.random.key(3)
+
+
+@pytest.mark.parametrize(("key", "named"), [
+    (lambda own: MASK, True), (lambda own: jax.random.key(3), True),
+    (lambda own: jax.random.split(MASK)[0], True), (lambda own: own, False)])
+def test_a_key_that_does_not_change_is_named(key, named):
+    layer = nn.Dropout(0.5, deterministic=False)
+
+    def loss(w, v, r, own):
+        return jnp.sum(layer.apply({}, w * r[0], rngs={"dropout": key(own)}))
+
+    problem = jmm.Problem(jmm.saddle_operator(loss), random=True)
+    z = Saddle(jnp.ones(WIDE), ())
+    query = jmm.Query(clip=CLIP, noise_multiplier=Saddle(1.0, None), population=N)
+    made = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.0), iterations=2)
+    data = np.ones((N, WIDE), np.float32), np.ones(N, np.int32)
+    found = jmm.check(problem, z, data, made, measure=False).warnings
+    assert any("Problem(random=True)" in text for text in found) is named
+
+
 def test_frozen_leaves_are_a_warning_of_check():
     frozen = optax.multi_transform({"train": optax.sgd(0.1), "freeze": FROZEN},
                                    {"body": "freeze", "head": "train"})
@@ -348,6 +386,9 @@ def of_tail(divergence):
 
 
 LIBRARY = {
+    "adversarial": [(problems.adversarial(loss, problems.gradient_attack(
+        loss, radius=0.1, norm=norm, steps=3)), Saddle(THETA, ()), LABELLED)
+        for loss in (SQUARES, BASE) for norm in ("l2", "linf")],
     "affine": [(problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=0.5,
                                 domain=BALL), Saddle(jnp.zeros(2), ()), S((2,), jnp.float32))],
     "auc": [(problems.auc(LINEAR, prior=0.7, radius=BOTH, dual=dual), problems.auc_start(THETA),
@@ -356,6 +397,9 @@ LIBRARY = {
             problems.mlp_init(jax.random.key(0), dim=3, hidden=4)), LABELLED)],
     "bilinear_game": [(problems.bilinear_game(coupling=1.0, radius=BOTH), PAIR,
                        (FEATURES, FEATURES))],
+    "bounded_group_loss": [(problems.bounded_group_loss(
+        SQUARES, shares=SHARES, level=1.0, weight=2.0, radius=1.0), Saddle(THETA, jnp.zeros(2)),
+        (COUNT, LABELLED))],
     "bounded_bilinear": [(problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=BOTH), PAIR,
                           (S((3, 3), jnp.float32), FEATURES, FEATURES))],
     "cournot": [(problems.cournot(cost=0.2 * np.ones(2), slope=np.ones(2), capacity=np.ones(2),
@@ -363,8 +407,9 @@ LIBRARY = {
                  (REAL, REAL))],
     "dro": [(problems.dro(BASE, penalty=0.5, cap=cap), problems.reweighted_start(THETA, "cvar"),
              LABELLED) for cap in (10.0, np.inf)],
-    "fermi": [(problems.fermi(LINEAR, shares=SHARES, weight=1.0),
-               problems.fermi_start(THETA, shares=SHARES), MARKED)],
+    "fermi": [(problems.fermi(LINEAR, shares=SHARES, weight=1.0, kind=kind),
+               problems.fermi_start(THETA, shares=SHARES, kind=kind), MARKED)
+              for kind in ("parity", "error_rate")],
     "group_glm": [(problems.group_glm(name, feature_bound=2.0, radius=1.0), Saddle(THETA, ()),
                    LABELLED) for name in sorted(problems.GLM_LOSSES)],
     "group_means": [(problems.group_means(radius=1.0, record_bound=1.0), Saddle(THETA, ()),
@@ -375,6 +420,10 @@ LIBRARY = {
                                                 radius=BOTH),
                         problems.multiclass_auc_start(jnp.zeros((3, 3)), classes=3, form=form),
                         (FEATURES, COUNT)) for form in ("hand_till", "macro")],
+    "multilabel_auc": [(problems.multilabel_auc(LINEAR, prior=[0.1, 0.3], labelled=[1.0, 0.5],
+                                                radius=BOTH),
+                        problems.multiclass_auc_start(jnp.zeros((3, 2)), classes=2, form="macro"),
+                        (FEATURES, S((2,), jnp.float32)))],
     "parity": [(problems.parity(LINEAR, shares=SHARES, weight=1.0),
                 problems.parity_start(THETA, shares=SHARES), MARKED)],
     "partial_auc": [(problems.partial_auc(LINEAR, prior=0.1, max_fpr=0.2, min_tpr=low, penalty=0.1,
@@ -405,7 +454,7 @@ def alarms(problem, z, record):
 
 
 def test_every_problem_of_the_library_is_looked_at():
-    made = {"per_person"} | {
+    made = {"adversarial", "per_person"} | {
         name for name, make in vars(problems).items() if inspect.isfunction(make) and (
             inspect.signature(make).return_annotation in (jmm.Problem, jmm.GroupProblem, Bounded))}
     assert made == set(LIBRARY)

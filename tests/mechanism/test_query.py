@@ -14,8 +14,19 @@ import jaxminimax as jmm
 from benchmarks.privacy.attacks import adaptive as adaptive_attack
 from benchmarks.privacy.mutants import between
 from benchmarks.utility import adaptive
-from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
+from jaxminimax import (
+    AdaptiveClip,
+    FixedSize,
+    Full,
+    Poisson,
+    Query,
+    Repeat,
+    Saddle,
+    accounting,
+    sgda,
+)
 from jaxminimax.gradients import summation
+from jaxminimax.mechanism import grid
 from jaxminimax.mechanism.query import count_grid
 from jaxminimax.releases import sums
 from tests.helpers.words import one_line
@@ -324,3 +335,77 @@ def test_others_refuse_it_before_data_are_read():
     with pytest.raises(ValueError, match="parameters=6"):  # five numbers and two counts
         sgda.update(jax.random.key(0), sgda.init(ZERO, settings(query())), records(),
                     settings(query(parameters=6)), ITSELF)
+
+
+# --- distances ---
+
+
+def near(distance=3.0, times=1, noise=9.0, **given):
+    given = {"because": "two records add vectors of one orthant.", **given}
+    return Repeat(query=Query(**{"clip": Saddle(2.0, None), "noise_multiplier": Saddle(noise, None),
+                                 "population": N, "distance": Saddle(distance, None), **given}),
+                  times=times)
+
+
+@pytest.mark.parametrize("distance", [2.0, math.sqrt(8), 3.0, 4.0])
+@pytest.mark.parametrize("people", [1, 3])
+def test_a_distance_is_charged_once_by_its_length_over_that_of_the_noise(distance, people):
+    """The law of T Gaussian releases, mu = k sqrt(T) D / (C z), from Balle and Wang's formula."""
+    times, delta = 5, 1e-6
+    mu = people * math.sqrt(times) * distance / (2.0 * 9.0)
+
+    def excess(e):
+        return stats.norm.cdf(mu / 2 - e / mu) - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu)
+
+    actual = jmm.epsilon(near(distance, times), delta, people=people)
+    assert excess(actual) < delta < excess(0.99 * actual)
+    assert jmm.audit.charged_signal(near(distance, times)) == pytest.approx(
+        mu / people, rel=3e-3)
+
+
+def test_twice_the_clip_norm_is_what_is_charged_without_a_distance():
+    plain = near(distance=4.0, because="")
+    plain = dataclasses.replace(plain, query=dataclasses.replace(plain.query, distance=None))
+    assert jmm.epsilon(near(4.0), 1e-6) == jmm.epsilon(plain, 1e-6)
+    assert jmm.epsilon(near(2.0, noise=4.5), 1e-6) == pytest.approx(
+        jmm.epsilon(plain, 1e-6), rel=1e-3)
+
+
+def test_calibration_gives_a_distance_less_noise_and_rounding_its_share_of_a_clip_norm():
+    (loose,), (tight,) = (accounting.calibrate_shares((near(d),), (1.0,), 1.0, 1e-6)
+                          for d in (4.0, 2.0))
+    assert tight.query.noise_multiplier.w == pytest.approx(
+        loose.query.noise_multiplier.w / 2, rel=1e-3)
+    # block sums lose ETA of a clip norm on either side, D + 2 ETA C in all, whatever D is
+    z = near(2.0).query.noise_multiplier.w
+    counted = near(2.0).effective_noise_multiplier("replace_one")
+    assert z / counted - 1 >= 2 * 2.0 * grid.ETA / 2.0
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"distance": 1.9}, r"\[C, 2 C\]"), ({"distance": 4.1}, r"\[C, 2 C\]"),
+    ({"distance": math.nan}, "distance.w"), ({"distance": "3"}, "distance.w"),
+    ({"distance": None}, "one number"), ({"because": ""}, "because"), ({"because": 3}, "because"),
+    ({"sampling": Poisson(rate=0.1)}, r"Full\(\)"),
+    ({"sampling": FixedSize(batch=10)}, r"Full\(\)"),
+    ({"adaptive": AdaptiveClip()}, "fixed clip norm"),
+    ({"clip": Saddle(2.0, 2.0), "noise_multiplier": Saddle(9.0, 9.0)}, "one player"),
+    ({"clip": Saddle(math.inf, None), "noise_multiplier": Saddle(0.0, None)}, r"\[C, 2 C\]"),
+])
+def test_a_distance_without_a_proof_is_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        jmm.epsilon(near(**given), 1e-6)
+
+
+def test_a_distance_is_for_replaced_records_of_the_whole_data_and_has_a_reason():
+    with pytest.raises(ValueError, match="replace_one"):
+        jmm.epsilon(near(), 1e-6, neighbours="add_or_remove_one")
+    with pytest.raises(ValueError, match="parts"):
+        jmm.epsilon(dataclasses.replace(near(), parts=2), 1e-6)
+    with pytest.raises(ValueError, match="reason of a distance"):
+        jmm.epsilon(Repeat(query=dataclasses.replace(near().query, distance=None), times=1), 1e-6)
+    with pytest.raises(ValueError, match="distance must be"):
+        jmm.epsilon(Repeat(query=dataclasses.replace(near().query, distance=3.0), times=1), 1e-6)
+    (assumed,) = near().assumed()
+    assert "at most 3 apart" in near().summary()
+    assert "one orthant" in assumed

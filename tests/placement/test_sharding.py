@@ -7,12 +7,14 @@ have saved and has planted bugs.
 """
 
 import json
+import os
 import pathlib
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -409,3 +411,42 @@ def test_copies_of_rows_that_differ_in_one_bit_are_not_released(processes):
     for mine in processes:
         assert "Copies of the rows differ" in mine["copies"]
         assert mine["bug copies"] == "no refusal"
+
+
+SPREAD = textwrap.dedent("""
+    import jax, jax.numpy as jnp
+    import jaxminimax as jmm
+    from jaxminimax import Saddle
+
+    mesh = jax.make_mesh((2,), ("data",))
+    rows = jax.device_put(jnp.ones((40, 3)), jax.NamedSharding(mesh, jax.P("data")))
+    game = jmm.Problem(jmm.saddle_operator(lambda w, v, row: jnp.sum((w - row) ** 2)))
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=40)
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.0), iterations=2)
+    key, z = jax.random.key(0), Saddle(jnp.zeros(3), ())
+    rest = hyper, jmm.sgda, game
+    for call in (lambda rows: jmm.run(key, z, rows, *rest),
+                 lambda rows: jmm.fit(key, z, rows, *rest, delta=1e-3, progress=False),
+                 lambda rows: jmm.sweep(key[None, None], z, rows, jmm.stack([hyper]), *rest[1:]),
+                 lambda rows: jmm.release(key, jmm.sgda.mechanism(hyper), 0, game, z, rows),
+                 lambda rows: jmm.private_gradient(key, rows, game, jmm.sgda.mechanism(hyper))):
+        try:
+            call(rows)
+        except ValueError as error:
+            assert "2 devices: give placement.shard(data, mesh)" in str(error), error
+        else:
+            raise AssertionError
+    jmm.fit(key, z, rows, *rest, delta=1e-3, progress=False, mesh=mesh)
+    whole = jax.device_put(rows, jax.NamedSharding(mesh, jax.P()))
+    jmm.run(key, z, whole, *rest)
+    print("done")
+""")
+
+
+@pytest.mark.slow
+def test_rows_that_the_user_spread_are_refused_with_the_way_out_or_spread_by_fit():
+    child = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SPREAD], capture_output=True, text=True, check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")
+                          + " --xla_force_host_platform_device_count=2"})
+    assert child.stdout == "done\n", child.stderr

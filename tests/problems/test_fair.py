@@ -12,7 +12,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle, problems
 from jaxminimax.accounting import epsilon
 
-KINDS = ("parity", "odds")
+KINDS = ("parity", "odds", "error_rate")
 
 
 def made(n=40, classes=3, groups=3, seed=0):
@@ -34,6 +34,13 @@ def scores(theta, x):
     return x @ theta
 
 
+def outcome(q, y, kind):
+    """Probabilities `[n, m]` of the classes; for error rates, that y is missed and that it is not.
+    """
+    right = q[np.arange(len(y)), y]
+    return np.stack([1 - right, right], 1) if kind == "error_rate" else q
+
+
 def information(p):
     """The chi-square information of a joint law `[m, k]`."""
     return float(np.sum(p**2 / (p.sum(1, keepdims=True) * p.sum(0))) - 1)
@@ -51,12 +58,12 @@ def test_the_best_response_of_fermi_attains_the_chi_square_information(kind):
     shares = counted(data, kind, 3, 3)
     problem = problems.fermi(scores, shares=shares, weight=0.7, classes=3, kind=kind)
     x, y, s = map(np.asarray, data)
-    q = np.asarray(jax.nn.softmax(x @ theta))
-    parts = [np.ones(len(y), bool)] if kind == "parity" else [y == label for label in range(3)]
+    q = outcome(np.asarray(jax.nn.softmax(x @ theta)), y, kind)
+    parts = [y == label for label in range(3)] if kind == "odds" else [np.ones(len(y), bool)]
     wanted = sum(information(np.stack([q[of & (s == g)].sum(0) for g in range(3)], 1) / of.sum())
                  for of in parts)
     v = jax.jit(problem.best_response.v)(theta, data)
-    assert v.shape == (len(parts), 3, 3)
+    assert v.shape == (len(parts), q.shape[1], 3)
     value_of = jax.jit(problem.value)
     value = value_of(Saddle(theta, v), data)
     assert value == pytest.approx(entropy(theta, data) + 0.7 * wanted, rel=1e-9)
@@ -67,18 +74,21 @@ def test_the_best_response_of_fermi_attains_the_chi_square_information(kind):
     assert np.all(np.asarray(others) <= value + 1e-12)
     # a prediction without regard to the group is worth nothing
     start = problems.fermi_start(0 * theta, shares=shares, classes=3, kind=kind)
+    assert start.v.shape == v.shape
     assert value_of(start, data) == pytest.approx(math.log(3), rel=1e-9)
     np.testing.assert_allclose(jax.jit(problem.best_response.v)(start.w, data), start.v, atol=1e-9)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "groups"), [("parity", 2), ("odds", 2), ("parity", 3)])
+@pytest.mark.parametrize(("kind", "groups"), [("parity", 2), ("odds", 2), ("parity", 3),
+                                              ("error_rate", 2)])
 def test_the_best_response_of_parity_attains_the_penalty(kind, groups):
     data, theta = made(classes=2, groups=groups), jnp.array([0.8, -0.5])
     shares = counted(data, kind, 2, groups)
     x, y, s = map(np.asarray, data)
     q = np.asarray(jax.nn.sigmoid(x @ theta))
-    parts = [np.ones(len(y), bool)] if kind == "parity" else [y == label for label in (0, 1)]
+    q = outcome(np.stack([1 - q, q], 1), y, kind)[:, 0 if kind == "error_rate" else 1]
+    parts = [y == label for label in (0, 1)] if kind == "odds" else [np.ones(len(y), bool)]
     h = np.array([[q[of & (s == g)].mean() - q[of & (s != g)].mean() for g in range(groups)]
                   for of in parts])
     h = h[:, 1:] if groups == 2 else h

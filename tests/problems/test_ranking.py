@@ -1,4 +1,4 @@
-"""AUC of several classes and partial AUC: against pairs of records, and metrics of scikit-learn."""
+"""AUC of several classes or labels, and partial AUC: against pairs of records and scikit-learn."""
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,83 @@ def test_the_value_at_the_best_responses_is_the_mean_pairwise_loss(form):
     at_saddle = jax.jit(lambda z: jmm.metrics.mean_operator(problem, z, DATA))(z)
     for x in (at_saddle.w["a"], at_saddle.w["b"], at_saddle.v):
         np.testing.assert_allclose(x, 0, atol=1e-12)
+
+
+def labelled():
+    """Three labels that overlap, the first of which is missing in a third of the rows."""
+    y = (X @ RNG.normal(size=(3, K)) + RNG.normal(size=(len(X), K)) > 0.3).astype(float)
+    y[::3, 0] = np.nan
+    y[::6, 0] = -1.0
+    counted = np.isin(y, (0, 1))
+    prior = np.array([np.mean(y[counted[:, j], j]) for j in range(K)])
+    return y, dict(prior=prior, labelled=counted.mean(0))
+
+
+@pytest.mark.slow
+def test_several_labels_are_the_mean_pairwise_loss_of_the_labels_that_are_there():
+    y, shares = labelled()
+    theta = RNG.normal(size=(3, K))
+    s = X @ theta
+    pairs = [(s[y[:, j] == 1, j], s[y[:, j] == 0, j]) for j in range(K)]
+    problem = problems.multilabel_auc(problems.linear_scorer, **shares, radius=WIDE,
+                                      dual="best_response")
+    means = (jnp.array([[np.mean(one[i])] for one in pairs]) for i in (0, 1))
+    z = problem.project(Saddle(dict(zip(("theta", "a", "b"), (jnp.asarray(theta), *means),
+                                        strict=True)), jnp.zeros((K, 1))))
+    data = DATA[0], jnp.asarray(y)
+    assert jax.jit(problem.value)(z, data) == pytest.approx(np.mean([square(*x) for x in pairs]))
+    at_saddle = jax.jit(lambda z: jmm.metrics.mean_operator(problem, z, data))(z)
+    for x in (at_saddle.w["a"], at_saddle.w["b"], at_saddle.v):
+        np.testing.assert_allclose(x, 0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_several_labels_reach_least_squares_over_pairs():
+    y, shares = labelled()
+    problem = problems.multilabel_auc(problems.linear_scorer, **shares, radius=WIDE)
+    start = problems.multiclass_auc_start(jnp.zeros((3, K)), classes=K, form="macro")
+    theta = np.asarray(without_noise(problem, start, (DATA[0], jnp.asarray(y)), 1500, 0.4
+                                     ).w["theta"])
+    for j in range(K):
+        apart = (X[y[:, j] == 1][:, None] - X[y[:, j] == 0][None]).reshape(-1, 3)
+        best = np.linalg.lstsq(apart, np.ones(len(apart)), rcond=None)[0]
+        np.testing.assert_allclose(theta[:, j], best, atol=1e-3)
+
+
+def test_labels_of_which_one_is_true_are_the_classes():
+    both = (problems.multilabel_auc(problems.linear_scorer, prior=SHARES, radius=WIDE),
+            problems.multiclass_auc(problems.linear_scorer, shares=SHARES, form="macro",
+                                    radius=WIDE))
+    z = jax.tree.map(lambda x: jnp.asarray(RNG.normal(size=x.shape)), problems.multiclass_auc_start(
+        jnp.zeros((3, K)), classes=K, form="macro"))
+    ours, macro = (problem.operator(z, (DATA[0][0], y)) for problem, y in zip(
+        both, (jax.nn.one_hot(labels[0], K), labels[0]), strict=True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, macro)
+
+
+def test_a_record_without_labels_adds_nothing():
+    problem = problems.multilabel_auc(problems.linear_scorer, prior=SHARES, radius=WIDE)
+    z = problems.multiclass_auc_start(jnp.ones((3, K)), classes=K, form="macro")
+    g = problem.operator(z, (DATA[0][0], jnp.array([jnp.nan, -1.0, 2.0])))
+    assert not any(np.any(x) for x in jax.tree.leaves(g))
+
+
+@pytest.mark.parametrize(("how", "words"), [
+    (dict(prior=[0.5, 1.0]), "prior must be .* leave out labels"),
+    (dict(prior=0.5), "prior must be"), (dict(prior=[0.5], labelled=[0.0]), "labelled must be"),
+    (dict(prior=[0.5], labelled=[0.5, 0.5]), "labelled must be 1 shares"),
+    (dict(prior=[0.5], dual="best"), "dual"),
+    (dict(prior=[0.5], radius=Saddle(0.0, 1.0)), r"radius\.w")])
+def test_wrong_numbers_of_labels_are_refused(how, words):
+    with pytest.raises(ValueError, match=words):
+        problems.multilabel_auc(problems.linear_scorer, **{"radius": WIDE, **how})
+
+
+def test_a_record_with_another_number_of_labels_is_refused():
+    problem = problems.multilabel_auc(problems.linear_scorer, prior=SHARES, radius=WIDE)
+    z = problems.multiclass_auc_start(jnp.ones((3, K)), classes=K, form="macro")
+    with pytest.raises(ValueError, match="vector of labels"):
+        problem.operator(z, (DATA[0][0], jnp.ones(2)))
 
 
 def without_noise(problem, start, data, rounds, step):
@@ -128,14 +205,20 @@ def test_a_partial_scorer_is_better_where_it_counts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["macro", "hand_till"])
+@pytest.mark.parametrize("form", ["macro", "hand_till", "multilabel"])
 def test_every_record_is_monotone_and_within_the_constants(form):
-    radius, r = Saddle(0.3, 0.2), 1.0
-    bound, smooth, diameter = problems.auc_constants(SHARES, form=form, feature_bound=r,
-                                                     radius=radius)
+    radius, r, own = Saddle(0.3, 0.2), 1.0, labels
+    several = form == "multilabel"
+    bound, smooth, diameter = problems.auc_constants(
+        np.minimum(SHARES, 1 - SHARES) if several else SHARES, form=form, feature_bound=r,
+        radius=radius)
     problem = problems.multiclass_auc(problems.linear_scorer, shares=SHARES, form=form,
-                                      radius=radius)
-    start = problems.multiclass_auc_start(jnp.zeros((3, K)), classes=K, form=form)
+                                      radius=radius) if not several else problems.multilabel_auc(
+        problems.linear_scorer, prior=SHARES, radius=radius)
+    if several:
+        own = RNG.integers(0, 2, (len(X), K))
+    start = problems.multiclass_auc_start(jnp.zeros((3, K)), classes=K,
+                                          form="macro" if several else form)
     flat, back = jax.flatten_util.ravel_pytree(start)
 
     def operator(u, record):
@@ -151,7 +234,7 @@ def test_every_record_is_monotone_and_within_the_constants(form):
 
     x = X / np.linalg.norm(X, axis=1, keepdims=True)
     norms, slopes, moduli, us = of_point(RNG.normal(size=(150, len(flat))),
-                                         (jnp.asarray(x), labels))
+                                         (jnp.asarray(x), own))
     assert 0.3 * bound < norms.max() <= bound
     assert 0.3 * smooth < slopes.max() <= smooth
     assert moduli.min() >= -1e-9
@@ -176,6 +259,9 @@ def test_the_bound_of_a_partial_auc_holds():
                                      radius=WIDE), "shares"),
     (lambda: problems.multiclass_auc(problems.linear_scorer, shares=[0.5, 0.5], form="ovo",
                                      radius=WIDE), "form"),
+    (lambda: problems.auc_constants([0.5], form="labels", feature_bound=1.0, radius=WIDE), "form"),
+    (lambda: problems.auc_constants([1.5], form="multilabel", feature_bound=1.0, radius=WIDE),
+     "prior"),
     (lambda: problems.partial_auc(problems.linear_scorer, prior=0.5, max_fpr=1.0, penalty=0.1,
                                   radius=WIDE), "max_fpr"),
     (lambda: problems.partial_auc(problems.linear_scorer, prior=0.5, max_fpr=0.1, min_tpr=1.0,

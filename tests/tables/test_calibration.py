@@ -41,7 +41,15 @@ def test_intercepts_have_the_noise_that_is_described():
     """Of undecided scores the intercept is the noise of one number over 1/4 and the ridge."""
     deviation, y = 0.01, np.arange(200) % 2
     shifts = lines(described(200, deviation), np.zeros(200), y, 300)[:, 0]
-    assert np.std(shifts) == pytest.approx(deviation / (0.25 + 3 * deviation), rel=0.2)
+    shrunk = 1 + (4 * deviation / 0.25) ** 2
+    assert np.std(shifts) == pytest.approx(deviation / (0.25 + 3 * deviation) / shrunk, rel=0.2)
+
+
+def test_a_shift_that_is_noise_is_shrunk_to_nearly_nothing():
+    """At noise of 1 the mean of p (1 - p), at most 1/4, says nothing: a seventeenth is left."""
+    shifts = lines(described(200, 1.0), np.zeros(200), np.arange(200) % 2, 200)[:, 0]
+    # Newton's step is noise of 1 over 3 at least, before it
+    assert np.abs(shifts).max() < 5 / 3 / 17
 
 
 def test_no_record_of_classes_is_longer_than_the_clip_norm():

@@ -1,6 +1,7 @@
 """Tables from the command line: what must be stated, what is charged, and runs that go on."""
 
 import decimal
+import hashlib
 import itertools
 import json
 import math
@@ -374,8 +375,19 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     assert 0 < stated["auc_standard_error"] < 0.1
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     for part in ("Assumptions, each with the person", "Settings", "<li>Operator: The key is secret",
-                 "trust model", "DeLong", f"{up(stated['epsilon_with_curve'])}"):
+                 "trust model", "DeLong", f"{up(stated['epsilon_with_curve'])}", "<dt>signature",
+                 hashlib.sha256((tmp_path / "m" / "model.json").read_bytes()).hexdigest(),
+                 "not stated: --by says"):
         assert part in page
+    # one set of bounds on attacks, those of the noise, and each release by what it is
+    said = jmm.accounting.Statement.from_json(stated["statement"])
+    assert said == one.statement
+    assert said.answers is not None
+    for text in (page, str(one.statement).replace("\n    ", " ")):
+        assert all(x in text for x in said.meaning())
+        assert all(f"{part}{'</dt>' if text is page else ' '}" in text for part in said.parts)
+    assert said.parts[-1] == "gradients"
+    assert len(set(said.parts)) == len(said.parts) > 2
 
 
 def test_a_delta_that_is_too_large_is_noted_on_the_page():

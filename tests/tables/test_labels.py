@@ -151,6 +151,33 @@ def test_the_time_of_steps_grows_with_near_shares_and_never_beyond_what_rounds_a
         assert ten.growth(at._replace(prior=np.eye(10)[0])) == 1
 
 
+def test_rare_values_get_more_time_up_to_twice_and_equal_ones_none():
+    rare, moments = labels.TwoValues(2.0), scorer.Moments(np.zeros(1), np.ones(1), 0.5)
+    growth = [rare.growth(moments._replace(prior=q)) for q in (0.5, 0.8, 0.2, 0.02)]
+    assert growth == pytest.approx([1, 1.25, 1.25, 2])
+    assert labels.TwoValues().growth(moments._replace(prior=0.02)) == 1
+
+
+@pytest.mark.parametrize("knee", [1.0, 2.5])
+def test_the_knee_is_that_of_the_residual_in_released_deviations_of_the_label(knee):
+    """A gradient is that of Huber's loss with the knee h, over h; finished weights have units."""
+    kind = labels.Amount(0.0, 10.0, knee)
+    rng = np.random.default_rng(0)
+    moments = scorer.Moments(np.zeros(3), np.ones(3), np.array([0.1, 0.05]))
+    deviation = math.sqrt(0.05 - 0.01 + 0.0005)
+    x, y, w = rng.normal(size=(50, 1, 4)), rng.uniform(-1, 1, (50, 1)), rng.normal(size=4)
+    u = kind.target(y, moments, 0.0005)
+    actual = jax.vmap(kind.problem.operator, (None, 0))(Saddle(w, ()), (x, u, np.ones((50, 1)))).w
+    residual = knee * (x[:, 0] @ w) - (y[:, 0] - 0.1) / deviation
+    expected = np.clip(residual, -knee, knee)[:, None] * x[:, 0] / knee
+    assert np.allclose(actual, expected, atol=1e-5)
+    assert np.abs(residual).max() > knee, "some are linear"
+    done = kind.finished(w.copy(), moments, 0.0005)
+    shifted = x[:, 0].copy()
+    shifted[:, -1] = 1
+    assert np.allclose(shifted @ done, 5 + 5 * (0.1 + deviation * knee * (shifted @ w)), atol=1e-4)
+
+
 def test_two_logits_would_follow_the_model_of_two_values():
     """The difference of two columns has twice the gradient of the logistic model."""
     rng = np.random.default_rng(0)
@@ -250,3 +277,36 @@ def test_the_command_trains_and_predicts(schema, tmp_path, capsys):
         assert (shares.idxmax(axis=1) == "probability of " + cells.decision).all()
     else:
         assert cells.prediction.between(0, 100).all()
+
+
+# --- settings that follow the data's size ---
+
+
+def settings(n, epsilon, width, schema=AMOUNT):
+    columns = {f"x{k}": Number(0, 1) for k in range(width)}
+    return defaults(n, Schema(columns, "y", schema.positive, target=schema.target),
+                    epsilon=epsilon, delta=1e-6)
+
+
+def test_cut_and_knee_grow_with_records_and_epsilon_and_shrink_with_columns():
+    plain = settings(20_000, 1.0, 30)
+    more = settings(60_000, 1.0, 30), settings(20_000, 3.0, 30), settings(20_000, 1.0, 10)
+    for other in more:
+        assert 1 <= plain.cut < other.cut <= 3
+        assert 1 <= plain.label.knee < other.label.knee <= 4
+    few, many = settings(1000, 0.5, 10), settings(10**6, 4.0, 4)
+    assert (few.cut, few.label.knee) == (1, 1)
+    assert (many.cut, many.label.knee) == (3, 4)
+    assert settings(20_000, 1.0, 30, CLASSES).cut == 1
+    # noise of the label's mean is the least variance, or a public one
+    assert few.label_floor == few.label_deviation
+    assert many.label_floor == 0.0005
+
+
+def test_rounds_suffice_for_rare_values_at_any_released_share():
+    schema = Schema({f"x{k}": Number(0, 1) for k in range(100)}, "y", "1")
+    chosen = defaults(40_000, schema, epsilon=4.0, delta=1e-6)
+    assert chosen.label.largest_growth == 2
+    query = chosen.matrix.query
+    least = statistics.least_ridge(100, 40_000, query.noise_multiplier.w, chosen.label.curvature)
+    assert chosen.ridge / chosen.label.largest_growth >= least

@@ -213,7 +213,8 @@ def test_no_record_is_longer_than_its_clip_norm_and_one_without_labels_has_a_hal
     rows, bound = persons(schema, 400), statistics.psi_length(schema, features)
     shift, squared = statistics._layout(schema)
     psi = statistics._psi(labels.label_of(schema), tuple(shift.tolist()) if features else None,
-                          tuple(np.flatnonzero(squared).tolist()))
+                          tuple(np.flatnonzero(squared).tolist()),
+                          statistics.label_weight(schema, features))
     vectors = jax.vmap(lambda record: psi.operator(Saddle(jnp.zeros(1), ()), record).w)(
         tuple(map(jnp.asarray, rows)))
     length = np.linalg.norm(vectors, axis=1)

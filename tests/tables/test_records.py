@@ -1,6 +1,7 @@
 """Tables as arrays: the same from a frame and from pieces of a file, whatever a piece holds."""
 
 import dataclasses
+import math
 import mmap
 import tempfile
 
@@ -25,6 +26,7 @@ from jaxminimax.tables import (
     train,
     training,
 )
+from jaxminimax.tables.scorer import Moments
 
 SCHEMA = Schema({"a": Charged(missing=True), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1,
                 owner="who", most=2, groups="c", group_values=("u", "v"))
@@ -251,3 +253,20 @@ def test_features_in_a_file_train_the_same_scorer_bit_for_bit(tmp_path, monkeypa
     assert np.array_equal(mapped.weights, memory.weights)
     for one in lines[0][2:5]:  # scores, labels and weights
         assert is_mapped(one), "nothing of all rows stays in memory"
+
+
+# --- rows that are cut farther out ---
+
+
+@pytest.mark.parametrize("cut", [1.0, 2.3])
+def test_stretched_moments_and_floor_cut_rows_at_that_length_and_divide_by_it(cut):
+    """(m, m^2 + L^2 v) and L^2 floor are rows over L sqrt(d) deviations, cut at 1."""
+    rng = np.random.default_rng(0)
+    x, floor = rng.uniform(-1, 1, (200, 5)), 0.01
+    mean = rng.uniform(-0.3, 0.3, 5)
+    moments = Moments(mean, mean**2 + rng.uniform(0.0, 0.1, 5), 0.5)
+    actual = records.scaled(x, records.stretched(moments, cut), cut**2 * floor)
+    rows = (x - mean) / np.sqrt(moments.second - mean**2 + floor) / (cut * math.sqrt(5))
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(actual[:, :-1], rows / np.maximum(length, 1), atol=1e-6)
+    assert (length > 1).any()

@@ -244,7 +244,7 @@ def test_everything_is_charged_and_nothing_twice():
 def test_too_few_records_release_their_prior_alone():
     assert not defaults(30, SCHEMA, epsilon=0.3, delta=1e-6).standardise
     assert defaults(30_000, SCHEMA, epsilon=0.3, delta=1e-6).standardise
-    assert "expect little" in defaults(30, SCHEMA, epsilon=0.3, delta=1e-6).explain()
+    assert "has noise of length" in defaults(30, SCHEMA, epsilon=0.3, delta=1e-6).explain()
 
 
 def test_rows_are_no_longer_than_the_square_root_of_two():

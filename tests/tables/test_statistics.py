@@ -14,9 +14,11 @@ from jaxminimax import Saddle
 from jaxminimax.releases import sums
 from jaxminimax.tables import (
     Category,
+    Charged,
     Number,
     Schema,
     defaults,
+    labels,
     linear,
     statistics,
     train,
@@ -180,3 +182,104 @@ def test_a_stopped_run_never_releases_it_twice_and_the_whole_costs_what_is_state
     one = train(table, SCHEMA, **how)
     assert len(one.statement.sampling) == 4
     assert 0.9999 * 4 < one.statement.epsilon <= 4
+
+
+# --- distances ---
+
+
+COLUMNS = {"a": Number(-1, 1), "b": Number(0, 1, missing=True), "c": Category(("u", "v", "w")),
+           "d": Category(("yes",))}
+LABELS = {"two": ("y", 1, None), "several": ("y", None, Category(("0", "1", "2"))),
+          "number": ("y", None, Number(-1, 1))}
+
+
+def schema_of(kind, columns=COLUMNS):
+    label, positive, target = LABELS[kind]
+    return Schema(columns, label, positive, target=target)
+
+
+def corners(schema, seed=0, n=4000):
+    """Cells at the ends of ranges and of every value, half of them missing or of no value."""
+    rng = np.random.default_rng(seed)
+    numbers = [-1.0, 0.0, 1.0, np.nan]
+    cells = {"a": rng.choice(numbers, n), "b": rng.choice(numbers, n),
+             "c": rng.choice(["u", "v", "w", "?"], n), "d": rng.choice(["yes", "no"], n),
+             "y": rng.choice([-1, 1], n) if schema.kind == "number" else rng.choice(
+                 ["0", "1", "2"] if schema.kind == "classes" else [0, 1], n)}
+    x = schema.features(cells)
+    return x, np.asarray(schema.labels(cells), np.float32)
+
+
+@pytest.mark.parametrize("features", [True, False])
+@pytest.mark.parametrize("kind", LABELS)
+def test_no_two_persons_are_farther_apart_than_the_charged_distance_and_some_are_so_far(
+        kind, features):
+    """By brute force over weighted means of up to two rows, of weights that add up to 0 to 1."""
+    schema = schema_of(kind)
+    x, y = corners(schema)
+    shift, squared = statistics._layout(schema)
+    factor = statistics.label_weight(schema, features)
+    psi = statistics._psi(labels.label_of(schema), tuple(shift) if features else None,
+                          tuple(np.flatnonzero(squared).tolist()), factor).operator
+    rng = np.random.default_rng(1)
+    share = rng.uniform(0, 1, (len(x), 1))
+    total = rng.choice([0.0, 0.5, 1.0, 1.0], (len(x), 1))
+    weight = np.concatenate([share, 1 - share], 1) * total
+    weight[: len(x) // 2] = [1.0, 0.0]
+    other = rng.permutation(len(x))
+    rows = np.stack([x, x[other]], 1), np.stack([y, y[other]], 1), weight
+    z = Saddle(np.zeros(1), ())
+    vectors = np.asarray(jax.vmap(lambda *record: psi(z, record).w)(
+        *(jnp.asarray(part, jnp.float32) for part in rows)), np.float64)
+    square = np.sum(vectors**2, 1)
+    apart = np.sqrt(np.maximum(square[:, None] + square - 2 * vectors @ vectors.T, 0).max())
+    bound = statistics.psi_apart(schema, features).distance
+    assert max(apart, math.sqrt(square.max())) <= bound * (1 + 1e-5)
+    assert apart > 0.999 * bound
+    assert math.sqrt(square.max()) <= statistics.psi_length(schema, features) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("release", ["second moments", "ranges"])
+def test_two_persons_attain_the_distance_that_is_charged(release):
+    """Rows at right angles, and other cells in every column; the noise of one key cancels."""
+    key, one = jax.random.key(0), np.ones((N, 1), np.float32)
+    if release == "ranges":
+        schema = Schema({"a": Charged(), "b": Charged()}, "y", 1)
+        (described,) = statistics.ranges_query(N, schema, 20.0, 1e-3)
+        data, start = np.zeros((N, 1, 2)), np.zeros((2, statistics.CELLS))
+        other = data.copy()
+        other[0] = 5e5
+        made = [sums.compiled_release(key, described, statistics._SHARES, Saddle(start, ()), (
+            statistics.cells(cells), one)).w for cells in (data, other)]
+    else:
+        described = statistics.shared_release(N, 1.0, 0.5, 20.0, 1e-3,
+                                              apart=statistics.SECOND_APART)
+        data = np.zeros((N, 1, D + 1), np.float32)
+        data[0, 0, 0] = 1
+        other = np.roll(data, 1, axis=2)
+        made = [statistics.release_second_moments(key, described, x, one) for x in (data, other)]
+    moved = N * np.linalg.norm(np.asarray(made[1], np.float64) - made[0])
+    distance = described.query.distance.w
+    assert distance < 2 * described.query.clip.w
+    assert moved == pytest.approx(distance, rel=1e-3)
+    # mu = D / (noise of the sum), from the noise alone
+    noise = described.query.noise_multiplier.w * described.query.clip.w
+    assert jmm.audit.charged_signal(described) == pytest.approx(distance / noise, rel=1e-3)
+
+
+def test_the_label_has_a_tenth_of_the_distance_and_its_mean_the_noise_over_its_weight():
+    schema = schema_of("number", {f"x{k}": Number(-1, 1) for k in range(90)})
+    factor = statistics.label_weight(schema)
+    assert factor == pytest.approx(3)
+    assert statistics.label_weight(schema, False) == 1
+    n, few = 50, 300
+    described = statistics.one_release(n, statistics.psi_length(schema), 0.5,
+                                       statistics.psi_apart(schema))
+    x, one = np.zeros((n, 1, 90)), np.ones((n, 1))
+    means = np.array([statistics.release_moments(
+        jax.random.key(k), described, x, np.zeros((n, 1)), one, schema).prior[0]
+        for k in range(few)])
+    expected = statistics.label_deviation(described, schema)
+    assert expected == pytest.approx(statistics.deviation(described) / 3)
+    assert np.std(means) == pytest.approx(expected, rel=5 / math.sqrt(2 * few))
+    assert np.mean(means) == pytest.approx(0, abs=5 * expected / math.sqrt(few))

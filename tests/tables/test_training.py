@@ -17,7 +17,19 @@ from benchmarks.privacy.mutants import tables as mutants
 from jaxminimax import __main__ as main
 from jaxminimax import estimators
 from jaxminimax.releases import sums
-from jaxminimax.tables import Category, Charged, Number, Schema, train
+from jaxminimax.tables import (
+    Category,
+    Charged,
+    Number,
+    Schema,
+    fair,
+    linear,
+    preparation,
+    records,
+    train,
+    training,
+    unfinished,
+)
 
 KEY = jax.random.key(7, impl="threefry2x32")
 EPSILON, DELTA = 4.0, 1e-4
@@ -80,6 +92,10 @@ def ledger_of(name, path, **how):
     return jmm.accounting.Ledger(path / "l.json", **{
         "epsilon": 9.0, "delta": 1e-3, "people": 2 if "people" in name else 1,
         "unit": "one person" if name in OWNED else None, **how})
+
+
+class StoppedError(Exception):
+    """Ends a run on the way."""
 
 
 class ReleasedError(Exception):
@@ -155,6 +171,114 @@ def test_a_ledger_that_adds_deltas_charges_that_of_the_run(name, tmp_path, monke
     (run,) = ledger.statement().runs
     assert run["charge"]["delta"] == DELTA
     assert run["charge"]["epsilon"] == pytest.approx(EPSILON, rel=2e-3)
+
+
+# --- a run that was stopped goes on ---
+
+
+def in_a_folder(name, folder, ledger):
+    """The scorer of a training with a folder; estimators have none, so theirs is prepared here."""
+    if name in SCHEMAS:
+        return through(name, ledger, folder=folder)
+    schema = Schema({"age": Number(18, 90)}, "ill", "1")
+    groups = preparation.PrivateGroups((TABLE.sex == "m").to_numpy().astype(int), ("f", "m"))
+    prepared = preparation.prepare(records.encoded(TABLE, schema), schema, fair.fair_defaults,
+                                   epsilon=EPSILON, delta=DELTA, names=(), groups=groups)
+    return training.carry_out(prepared, KEY, fair.train_fair, ledger=ledger, folder=folder)
+
+
+_LINE = ("moments", "preconditioner", "line")
+STAGES = {"rows": _LINE, "owners": _LINE, "ranges": ("ranges", *_LINE), "minimax": ("moments",),
+          "groups": (*_LINE, "losses"), "certificate": (*_LINE, "losses"),
+          "number": ("moments", "preconditioner"), "fair": ("moments", "shares")}
+
+
+@pytest.mark.parametrize(("name", "saved"), [
+    pytest.param(name, saved, marks=() if name == "ranges" and saved else pytest.mark.slow)
+    for name in STAGES for saved in (True, False)])
+def test_a_training_that_was_stopped_after_a_release_makes_none_twice_and_is_charged_once(
+        name, saved, tmp_path, monkeypatch):
+    """Stopped before a release is saved, it is made again with its own key: the same noise."""
+    sound, names = unfinished.Unfinished.once, []
+
+    def trained(folder, stop=None):
+        def once(job, stage, make):
+            names.append(stage)
+            if stage == stop and not saved:
+                make()
+                raise StoppedError
+            result = sound(job, stage, make)
+            if stage == stop:
+                raise StoppedError
+            return result
+
+        with mutants.without_releases() as made, monkeypatch.context() as patched:
+            patched.setattr(unfinished.Unfinished, "once", once)
+            try:
+                return in_a_folder(name, folder, ledger), made
+            except StoppedError:
+                return None, made
+            finally:
+                jax.effects_barrier()
+
+    ledger = ledger_of(name, tmp_path)
+    full, made = trained(tmp_path / "full")
+    (whole,) = ledger.statement().runs
+    assert tuple(names) == STAGES[name]
+    rounds = {one[:3] for one in made if one.number == 1}
+    for stage in STAGES[name]:
+        (tmp_path / stage).mkdir()
+        ledger = ledger_of(name, tmp_path / stage)
+        stopped, before = trained(tmp_path / stage / "run", stage)
+        (run,) = ledger.statement().runs
+        assert (stopped, run["closed"]) == (None, None)
+        scorer, after = trained(tmp_path / stage / "run")
+        (run,) = ledger.statement().runs
+        assert run["charge"] == whole["charge"]
+        assert run["closed"] is not None
+        np.testing.assert_array_equal(scorer.weights, full.weights)
+        assert scorer.statement == full.statement
+        assert {*before, *after} == set(made), "no release with another key, number or setting"
+        again = {one for one in before if one in after}
+        assert {one for one in again if one[:3] not in rounds} == (
+            set() if saved else {[x for x in before if x[:3] not in rounds][-1]})
+
+
+# --- rows in files, and in shards ---
+
+
+@pytest.mark.parametrize("name", ["auc", "owners of fit", "weights", "ranges of fit"])
+def test_a_fit_of_rows_in_files_trains_on_those_of_rows_in_memory(name, tmp_path, monkeypatch):
+    read, how = [], {"class_weight": {0: 1.0, 1: 3.0}} if name == "weights" else {}
+    monkeypatch.setattr(linear, "train_linear", lambda run: read.append(run) or 1 / 0)
+    for mapped in (records.MAPPED, 0):
+        monkeypatch.setattr(records, "MAPPED", mapped)
+        with mutants.without_releases(), pytest.raises(ZeroDivisionError):
+            through("auc" if name == "weights" else name, **how)
+    memory, mapped = read
+    assert mapped.prepared.table.store._in_files
+    assert not memory.prepared.table.store._in_files
+    for one, two in zip((*memory.rows, memory.scaled_out), (*mapped.rows, mapped.scaled_out),
+                        strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert memory.prepared.settings == mapped.prepared.settings
+    assert memory.prepared.class_weight == mapped.prepared.class_weight
+
+
+@pytest.mark.slow
+def test_rows_in_files_and_in_shards_give_the_scorer_of_rows_in_memory_bit_for_bit(monkeypatch):
+    made = {}
+    for mapped in (records.MAPPED, 0):
+        monkeypatch.setattr(records, "MAPPED", mapped)
+        for shards in (4, 4) if mapped else (4,):
+            made[mapped, shards, len(made)] = through("rows", shards=shards).weights
+        for name in ("owners of fit", "auc"):
+            made.setdefault(name, []).append(through(name).weights)
+    first, *others = (x for at, x in made.items() if isinstance(at, tuple))
+    for pair in (*((first, x) for x in others), made["owners of fit"], made["auc"]):
+        np.testing.assert_array_equal(*pair)
+    one = through("rows").weights  # sums of shards are rounded in another order
+    np.testing.assert_allclose(first, one, rtol=1e-3, atol=1e-3)
 
 
 # --- one key for one run ---

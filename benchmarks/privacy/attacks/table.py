@@ -53,6 +53,7 @@ SCHEMAS = {
                       target=Category(("1", str(LARGE), "u"))),
     "number": Schema({"b": COLUMNS["b"], "c": COLUMNS["c"]}, "a", None, "who", MOST,
                      target=Number(-1, 1))}
+PROVEN = "mean with distance "  # less than twice a clip norm, so that it must be attained
 _gradient = jax.jit(sums.release, static_argnames="problem")
 _of_all_groups = jax.jit(release_weighted_gradient, static_argnames="problem")
 
@@ -71,6 +72,7 @@ NAMES: dict[str, Callable[[int], Any]] = {
     "small": lambda k: k}
 CELLS = ("1", "-1", "0.5", "1e300", "-inf", "nan", "", "text", " 1 ", "9" * 400, "\ufeff", "1,5")
 LABELS = ("0", "1", "0", "1", "", "NA")
+CORNERS = {"a": ("-1.0", "1.0"), "b": ("0", "9"), "c": ("1", "u"), "y": ("0", "1")}
 VALUES = ("1", "1.0", "true", "u", "U", "", str(LARGE), str(LARGE + 1), "x")
 
 
@@ -86,11 +88,17 @@ class Moved(NamedTuple):
     ratio: float
 
 
-def _rows(rng: np.random.Generator, group: int, count: int,
-          label: int | None) -> list[dict[str, Any]]:
-    """Rows of a person: of odd cells, or all at the ends of their ranges."""
-    edge = rng.random() < 0.7
-    ends = {"a": str(rng.choice([-1.0, 1.0])), "b": "9", "c": "u", "y": str(rng.choice(LABELS))}
+def _rows(rng: np.random.Generator, group: int, count: int, label: int | None,
+          corner: int | None = None) -> list[dict[str, Any]]:
+    """Rows of a person: of odd cells, or all at the ends of their ranges.
+
+    `corner`: 0 for all lower ends and 1 for all upper ones, which are as far apart as can be.
+    """
+    edge = rng.random() < 0.7 or corner is not None
+    ends = {"a": str(rng.choice([-1.0, 1.0])), "b": str(rng.choice(["0", "9"])),
+            "c": str(rng.choice(["1", "u"])), "y": str(rng.choice(LABELS))}
+    if corner is not None:
+        ends = {name: cells[corner] for name, cells in CORNERS.items()}
     fixed = {"g": group} | ({} if label is None else {"y": str(label)})
     return [(ends if edge else {"a": str(rng.choice(CELLS)), "b": str(rng.choice(CELLS)),
                                 "c": str(rng.choice(VALUES)), "y": str(rng.choice(LABELS))}) | fixed
@@ -114,8 +122,11 @@ def neighbours(seed: int, names: str, fixed_label: bool) -> tuple[pd.DataFrame, 
         people.append(_rows(rng, k % 2, int(rng.integers(1, MOST + 3)), label))
     order = rng.permutation([k for k, rows in enumerate(people) for _ in rows])
     gone = int(rng.integers(PERSONS))
-    new = _rows(rng, gone % 2, int(rng.integers(1, MOST + 3)),
-                gone // 2 % 2 if fixed_label else None)
+    opposite = rng.random() < 0.5
+    label = gone // 2 % 2 if fixed_label else None
+    if opposite:
+        people[gone] = _rows(rng, gone % 2, len(people[gone]), label, 0)
+    new = _rows(rng, gone % 2, int(rng.integers(1, MOST + 3)), label, 1 if opposite else None)
     of_others = [k for k in order if k != gone]
     places = rng.integers(len(of_others) + 1, size=len(new))
     other_order = np.insert(np.array(of_others), places, -1)
@@ -196,6 +207,9 @@ def _charged(described: Any) -> tuple[str, float]:
     query = described.query
     if hasattr(query, "sizes"):
         return "gradient of all groups", 2 * query.clip / (len(query.sizes) * min(query.sizes))
+    if query.distance is not None:
+        distance = query.distance.w
+        return f"{PROVEN}{distance:.3g}, as {query.because}", distance / query.population
     return f"mean with clip norm {query.clip.w:.3g}", 2 * query.clip.w / query.population
 
 

@@ -24,9 +24,11 @@ from jaxminimax import Saddle
 from jaxminimax.base import identity
 from jaxminimax.estimators import PrivateAUCClassifier, PrivateFairClassifier
 from jaxminimax.gradients import summation
+from jaxminimax.mechanism import costs
 from jaxminimax.releases import made_releases, release_keys, sums
 from jaxminimax.tables import (
     NoteWarning,
+    Number,
     Schema,
     fair,
     files,
@@ -44,6 +46,9 @@ AIMS: dict[str, tuple[Any, str]] = {
     "held-out rows": (files, "held_out"),
     "extra releases": (rule.Defaults, "extra"),
     "moments": (statistics, "release_moments"),
+    "distance of moments": (statistics, "psi_apart"),
+    "description of a release": (statistics, "one_release"),
+    "charge over a distance": (costs, "gaussian"),
     "second moments": (statistics, "release_second_moments"),
     "calibration": (labels, "release_calibration"),
     "weight": (summation, "clip_weight"),
@@ -234,6 +239,76 @@ def long_rows() -> Finding:
                          np.full((9, 1, 3), 2.0, np.float32), np.ones((9, 1), np.float32))
 
 
+def without_the_labels_weight(psi_apart: Any) -> Any:
+    """The distance of moments is that of a label whose part has the weight 1."""
+    def changed(schema: Schema, features: bool = True) -> statistics.Apart:
+        with mock.patch.object(statistics, "label_weight", return_value=1.0):
+            return psi_apart(schema, features)
+
+    return changed
+
+
+def a_tenth_nearer(one_release: Any) -> Any:
+    """A distance is stated a tenth too small."""
+    def changed(population: int, clip: float, noise: Any = None, apart: Any = None) -> Any:
+        return one_release(population, clip, noise, apart and apart._replace(
+            distance=max(0.9 * apart.distance, clip)))
+
+    return changed
+
+
+def twice_over(gaussian: Any) -> Any:
+    """A distance counts twice in the charge, (D / 2 C)^2 of mu instead of D / 2 C."""
+    return lambda times, z, unit=costs.CLIP_NORM: gaussian(times, z * 2 / unit.moves, unit)
+
+
+def _over_the_distance(release: Callable[..., Any], described: Any, records: int,
+                       pair: Any) -> Finding:
+    """How far a release moves on a pair of data sets with one key, over the described distance."""
+    answers: list[Any] = []
+    real = sums.compiled_release
+
+    def kept(*args: Any) -> Any:
+        answers.append(real(*args))
+        return answers[-1]
+
+    with mock.patch.object(sums, "compiled_release", kept):
+        for data in pair:
+            release(KEY, described, *data)
+    moved = np.linalg.norm(np.asarray(answers[1].w, np.float64) - np.asarray(answers[0].w))
+    return Finding(float(moved) * records / described.query.distance.w, 1.0)
+
+
+def opposite_cells() -> Finding:
+    """As `_over_the_distance`, of moments of a person with all numbers at the other ends."""
+    schema = Schema({f"x{k}": Number(-1, 1) for k in range(90)}, "y", target=Number(-1, 1))
+    described = statistics.one_release(9, statistics.psi_length(schema), 1.0,
+                                       statistics.psi_apart(schema))
+    x, one = np.ones((9, 1, 91)), np.ones((9, 1))
+    others = x.copy()
+    others[0] = -1
+    return _over_the_distance(
+        lambda key, made, x: statistics.release_moments(key, made, x, x[..., 0], one, schema),
+        described, 9, [(x,), (others,)])
+
+
+def right_angles() -> Finding:
+    """As `_over_the_distance`, of second moments of a person whose row turns by a right angle."""
+    described = statistics.one_release(9, 1.0, 1.0, statistics.SECOND_APART)
+    x = np.zeros((9, 1, 4), np.float32)
+    x[0, 0, 0] = 1
+    return _over_the_distance(
+        lambda key, made, x: statistics.release_second_moments(key, made, x, np.ones((9, 1))),
+        described, 9, [(x,), (np.roll(x, 1, 2),)])
+
+
+def charged_of_a_distance() -> Finding:
+    """The parameter mu that noise and distance of second moments have, over the charged one."""
+    query = statistics.one_release(9, 1.0, 5.0, statistics.SECOND_APART).query
+    charged = jmm.audit.charged_signal(jmm.Repeat(query=query, times=1))
+    return Finding(query.distance.w / 5.0 / charged, 1.0)
+
+
 def labels_out_of_range() -> Finding:
     """As `_moved_by_one`, of the release that calibrates scores, with labels of 5."""
     return _moved_by_one(
@@ -301,6 +376,12 @@ BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], st
      _MOVED),
     ("calibration of classes not clipped", "sensitivity", "weight", plants.lifted,
      classes_out_of_range, _MOVED),
+    ("the label's weight not in the distance of moments", "sensitivity", "distance of moments",
+     without_the_labels_weight, opposite_cells, _MOVED),
+    ("second moments a tenth nearer than they are", "sensitivity", "description of a release",
+     a_tenth_nearer, right_angles, _MOVED),
+    ("a distance twice in the charge", "accountant: distance", "charge over a distance",
+     twice_over, charged_of_a_distance, "mu of noise and distance over the charged"),
     *((f"{name.replace('_', ' ')} under the key of {other.replace('_', ' ')}",
        "one key for one release", "keys of a training", under(name, other), shared_keys,
        "releases with another one's key") for name, other in _UNDER),

@@ -146,6 +146,17 @@ class Plan(NamedTuple):
         """Splits values into those of the leaves of w and those of v."""
         return Saddle(leaves[: self.leaves.w], leaves[self.leaves.w:])
 
+    def by_way(self) -> str:
+        """The table in a line for each way in which gradients are kept, the largest part first."""
+        ways: dict[str, list[tuple[int, str]]] = {}
+        for name, t in zip(self.names, self.treatments, strict=True):
+            if t is not None:
+                ways.setdefault(str(t), []).append((t.numbers, name))
+        return "\n".join(
+            f"{sum(n for n, _ in leaves):,} numbers a row for {leaves[0][1]}"
+            + f" and {len(leaves) - 1} more" * (len(leaves) > 1) + f": {how}"
+            for how, leaves in sorted(ways.items(), key=lambda x: -sum(n for n, _ in x[1])))
+
     def __str__(self) -> str:
         rows = [(name, str(list(t.shape)), f"{t.numbers:,}", f"{t.bytes:,}", str(t))
                 for name, t in zip(self.names, self.treatments, strict=True) if t is not None]
