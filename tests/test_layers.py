@@ -80,7 +80,7 @@ TESTED_IN = {
     "releases/test_opening": "releases/budget releases/watch",
     "releases/test_sums": "releases/reading",
     "tables/test_training": "tables/linear",
-    "tables/test_scorer": "tables/columns tables/files tables/report tables/rule tables/schema "
+    "tables/test_scorer": "tables/columns tables/files tables/report tables/schema "
                           "tables/unfinished",
     "test_command": "__main__ commands options",
     "test_names": "face types base/types",

@@ -92,8 +92,16 @@ def mechanism(hyper: Hyper) -> Repeat | Sequence:
     Raises:
       ValueError: for turns that are no counts, or of a query that joins the players or the rounds.
     """
-    if hyper.turns is None:
-        return Repeat(query=hyper.query, times=hyper.iterations)
+    return _together(hyper) if hyper.turns is None else _in_turn(hyper)
+
+
+def _together(hyper: Hyper) -> Repeat:
+    return Repeat(query=hyper.query, times=hyper.iterations)
+
+
+def _in_turn(hyper: Hyper) -> Sequence:
+    """Describes the steps of players that take turns."""
+    assert hyper.turns is not None
     _check_turns(hyper.query, hyper.turns)
     players = [p for p in ("v", "w") if getattr(hyper.query.clip, p) is not None]
     each = tuple(getattr(hyper.turns, p) for p in players)
@@ -170,9 +178,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
     `key` is the secret root key of the run. The result is NaN once all releases are spent.
     """
-    described = mechanism(hyper)
-    if isinstance(described, Repeat):
-        return descent.update(key, state, data, hyper, problem, described, rule)
+    if hyper.turns is None:
+        return descent.update(key, state, data, hyper, problem, _together(hyper), rule)
+    described = _in_turn(hyper)
     rounds, at = state.spent // sum(described.each), (state.z, state.memory)
     for part, times in zip(described.parts, described.each, strict=True):
         def step(j: jax.Array, at: tuple[Saddle, Saddle], part: Repeat = part,

@@ -152,10 +152,10 @@ def multilabel_auc(scorer: Scorer, *, prior: Sequence[float] | np.ndarray,
 
     def weigh(y: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
         y = _vi.shaped("the vector of labels", y, (k,))
-        there = (y >= 0) & (y <= 1)
-        own = jnp.where(there, y, 0).astype(dtype)
+        labelled = (y >= 0) & (y <= 1)
+        own = jnp.where(labelled, y, 0).astype(dtype)
         return ((own * jnp.asarray(1 / (k * here * p), dtype))[:, None],
-                ((there - own) * jnp.asarray(1 / (k * here * (1 - p)), dtype))[:, None])
+                ((labelled - own) * jnp.asarray(1 / (k * here * (1 - p)), dtype))[:, None])
 
     return _compared(scorer, weigh, np.full((k, 1), 1 / k), radius, dual)
 

@@ -105,6 +105,8 @@ PLANS = [
 # excess risk falls from 0.040 at n = 4,000 to 0.030 at 32,000, a third of the theorem's slope. Over
 # other solvers recursive descent-ascent is recursive regularisation again.
 SLOWER = {"group_oco", "recursive_inner"}
+# Without noise the gap of recursive descent-ascent falls from 0.042 to 0.022 here, too slowly.
+SLOWER_WITHOUT_NOISE = {"recursive_sgda"}
 
 
 def problem(planned, n):
@@ -156,7 +158,7 @@ def test_every_plan_is_tried_with_and_without_privacy_where_it_can():
     planned = {name for name, module in ALGORITHMS.items() if hasattr(module, "plan")}
     assert {p.name.split(",")[0] for p in PLANS} == planned - SLOWER
     for p in PLANS:
-        if None not in p.epsilons:
+        if None not in p.epsilons and p.name not in SLOWER_WITHOUT_NOISE:
             with pytest.raises(ValueError, match="epsilon"):
                 jmm.plan(ALGORITHMS[p.name.split(",")[0]], epsilon=None, delta=DELTA,
                          **p.numbers(p.ns[0]))

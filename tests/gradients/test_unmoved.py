@@ -397,6 +397,10 @@ LIBRARY = {
             problems.mlp_init(jax.random.key(0), dim=3, hidden=4)), LABELLED)],
     "bilinear_game": [(problems.bilinear_game(coupling=1.0, radius=BOTH), PAIR,
                        (FEATURES, FEATURES))],
+    "composed": [(problems.composed(
+        [lambda w, x: jnp.sum((w - problems.sanitise(x, 1.0)) ** 2) / 2], loss_bound=2.0, slope=2.0,
+        curvature=1.0, domain=Saddle(problems.ball(1.0), problems.box(np.zeros(1), np.ones(1)))),
+        Saddle(jnp.zeros(3), jnp.ones(1)), FEATURES)],
     "bounded_group_loss": [(problems.bounded_group_loss(
         SQUARES, shares=SHARES, level=1.0, weight=2.0, radius=1.0), Saddle(THETA, jnp.zeros(2)),
         (COUNT, LABELLED))],

@@ -110,7 +110,7 @@ def test_it_is_charged_and_rounds_are_few_at_equal_time():
         # noise that a flat direction gathers: T steps that add up to tau
         gathered = chosen.time * 2 * chosen.hyper.query.clip.w * math.sqrt(SCHEMA.width) / (
             chosen.strength * math.sqrt(SCHEMA.width) ** 2)
-        assert gathered == pytest.approx(0.7)
+        assert gathered == pytest.approx(0.7 * chosen.cut**2)
 
 
 def test_the_clip_norm_grows_with_the_data_until_nothing_is_clipped():
