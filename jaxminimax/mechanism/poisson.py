@@ -108,7 +108,7 @@ class Poisson(Sampling):
         return self.rate * drawn * population
 
     def _divides_by_mean(self, population: int) -> bool:
-        """Whether sums are divided by n r: where p_0 is more than little, and not just bounded."""
+        """Says if sums are divided by n r: where p_0 is more than little, and not just bounded."""
         return self.again > _SELDOM and _is_enumerated(self._room(population)[0])
 
     def mean_drawn(self, population: int) -> float:
@@ -307,7 +307,7 @@ def _lost(mean: float, slots: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_enumerated(room: Room) -> bool:
-    """Whether the law of the slots with a row of their own is computed exactly."""
+    """Says if the law of the slots with a row of their own is computed exactly."""
     return room.shuffled or room.slots <= _MOST_ENUMERATED
 
 
