@@ -42,13 +42,13 @@ def calibrate_parts(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: f
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=800)
         >>> hyper = jmm.accounting.calibrate_parts(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
         >>> hyper.query.sampling  # large batches, small epsilon
-        Poisson(rate=0.01, capacity=None)
+        Poisson(rate=0.01, capacity=None, again=0.001)
     """
     query: Any = getattr(hyper, "query", None)
     described: Any = curve.of_run(algorithm, hyper)
     if correlated.in_turn(query, 2) is None:
         raise ValueError("calibrate_parts takes a Query of Poisson(rate=...) samples with bands=1, "
-                         f"no capacity and fixed clip norms, got {query!r}.")
+                         f"no capacity, no other again and fixed clip norms, got {query!r}.")
     if getattr(described, "parts", 0) != 1 or described.times != getattr(hyper, "iterations", None):
         raise ValueError("calibrate_parts is for one release a round on the whole data: with "
                          "several, those of one place in a round would read the same parts only.")

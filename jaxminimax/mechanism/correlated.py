@@ -334,10 +334,12 @@ class CyclicPoisson(Sampling):
 def in_turn(query: Any, parts: int) -> Any:
     """Returns a query of Poisson samples as one of p parts in turn and p bands, of the same batch.
 
-    Returns None for a query of other samples, with bands, a capacity or clip norms that change.
+    Returns None for a query of other samples, with slots that are set by `capacity` or `again`,
+    bands, or clip norms that change.
     """
     sampling = getattr(query, "sampling", None)
-    if (not isinstance(sampling, poisson.Poisson) or sampling.capacity is not None
+    if (not isinstance(sampling, poisson.Poisson)
+            or sampling != poisson.Poisson(rate=sampling.rate)
             or getattr(query, "bands", None) != 1 or query.adaptive is not None):
         return None
     return dataclasses.replace(query, bands=parts, sampling=CyclicPoisson(

@@ -48,6 +48,7 @@ def test_one_pass_of_small_batches_at_a_large_epsilon_takes_parts_in_turn():
 
 @pytest.mark.parametrize("query", [
     {"sampling": jmm.Full()}, {"sampling": jmm.Poisson(rate=0.01, capacity=400)},
+    {"sampling": jmm.Poisson(rate=0.01, again=0.1)},
     {"sampling": jmm.Disjoint(batch=200), "bands": 4}, {"adaptive": jmm.AdaptiveClip()}])
 def test_other_samples_and_noise_are_refused(query):
     with pytest.raises(ValueError, match="calibrate_parts takes a Query of Poisson"):
