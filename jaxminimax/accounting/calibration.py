@@ -3,6 +3,7 @@
 The privacy loss falls with the scale of the noise, and `find` finds the least scale.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -350,9 +351,11 @@ def find(value: Falling, target: float, guess: Falling | None = None, *,
         tolerance = _EXACT if guess is None else _NEAR
     other, missed = start, value(start) / target
     if guess is not None and _FAR < abs(math.log(max(missed, 1e-300))) < 5.0:
-        # a guess that is far off is off by about the same factor nearby
+        # a guess that is far off is off by about the same factor nearby; not where it cannot be,
+        # as next to releases with a cost that no noise lowers
         aim = guess(start) / missed
-        other = _secant(guess, *_bracket(guess, aim, start, 1.01, name), aim, 1e-3)
+        with contextlib.suppress(ValueError):
+            other = _secant(guess, *_bracket(guess, aim, start, 1.01, name), aim, 1e-3)
     if value(max(start, other)) <= target < value(min(start, other)):
         low, high = sorted((start, other))
     else:

@@ -170,9 +170,9 @@ def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
     steep = bound + (0.0 if hyper.composite else recursive.modulus(hyper.base, t) * reach)
     noise = sum(sum(a.size for a in jax.tree.leaves(x)) * (c * s / batch_size(query)) ** 2
                 for x, c, s in zip(z, clips, grid.check_noise(query), strict=True) if s is not None)
-    match query.sampling:
-        case Poisson(rate=rate):
-            noise = noise + bound**2 * (1 - rate) / (rate * query.population)
+    if isinstance(query.sampling, Poisson):
+        spread: Any = query.sampling.spread(query.population)
+        noise = noise + bound**2 * spread / batch_size(query)
     return distance / jnp.sqrt(hyper.inner * (steep**2 + noise))
 
 

@@ -30,6 +30,7 @@ import numpy as np
 from jaxminimax.base import own_files
 
 _REGISTERS: dict[str, "Register"] = {}
+_MAKING = threading.Lock()  # two threads would make two of one key
 
 
 class Limits(NamedTuple):
@@ -100,7 +101,12 @@ class Register:
 
     def _write(self, line: str) -> None:
         if self.has_journal:
-            os.write(self._file, f"{line}\n".encode())
+            text = f"{line}\n".encode()
+            if os.write(self._file, text) != len(text):  # the disk is full
+                self.closed = True  # a next line would be added to a part of this one
+                raise OSError("A line of the journal was written in part, so its release is not "
+                              "answered, and this private_gradient is closed: make room on the "
+                              "disk, and go on in another process.")
             os.fsync(self._file)
 
     @property
@@ -209,12 +215,13 @@ def register(key: str, limits: Limits, path: str | os.PathLike[str] | None) -> R
     Raises:
       ValueError: for a key of another run, or one whose run has no such journal.
     """
-    if key not in _REGISTERS:
-        _REGISTERS[key] = Register(limits, path)
-    elif _REGISTERS[key].limits != limits:
+    with _MAKING:
+        if key not in _REGISTERS:
+            _REGISTERS[key] = Register(limits, path)
+    if _REGISTERS[key].limits != limits:
         raise ValueError("The key was used for another private_gradient, with another description, "
                          "strategy or mesh: secret_key() draws one for each.")
-    elif path is not None and not _REGISTERS[key].has_journal:
+    if path is not None and not _REGISTERS[key].has_journal:
         raise ValueError("The key has a private_gradient without a journal in this process: give "
                          "journal=... from the beginning.")
     return _REGISTERS[key]

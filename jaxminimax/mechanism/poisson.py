@@ -12,7 +12,8 @@ slots do not hold a sample with it. Unless a capacity is given, s is at most `ag
 
 With p_0 the probability that the other records fill the slots, given that a sample fits, a record
 is drawn with probability r = q (1 - p_0), and a sample has n r records on average. Where `again` is
-above 1/1000 sums are divided by n r, so that the mean of a release is that of all records.
+above 1/1000 sums are divided by n r, so that the mean of a release is that of all records. In more
+than 4,096 slots p_0 is bounded only, and sums are divided by q n: a bound would scale them up.
 """
 
 import functools
@@ -102,9 +103,17 @@ class Poisson(Sampling):
                     "None, or give room for a few standard deviations.")
 
     def batch_size(self, population: int) -> float:
-        """The expected size: n r where `again` is above 1/1000, and otherwise about that, q n."""
-        drawn = 1 - self.not_drawn(population) if self.again > _SELDOM else 1.0
+        """The expected size n r, where `again` is above 1/1000; or about that, q n."""
+        drawn = 1 - self.not_drawn(population) if self._divides_by_mean(population) else 1.0
         return self.rate * drawn * population
+
+    def _divides_by_mean(self, population: int) -> bool:
+        """Says if sums are divided by n r: where p_0 is more than little, and not just bounded."""
+        return self.again > _SELDOM and _is_enumerated(self._room(population)[0])
+
+    def mean_drawn(self, population: int) -> float:
+        """Returns q n: `charge` divides by the chance of a fit what is of samples before it."""
+        return self.rate * population
 
     def _room(self, population: int) -> tuple[Room, int]:
         """The slots, and the most records of a sample."""
@@ -131,7 +140,7 @@ class Poisson(Sampling):
 
     def shortfall(self, population: int) -> float:
         """The part p_0 by which the mean of a release falls short, 0 where it is divided by n r."""
-        return 0.0 if self.again > _SELDOM else self.not_drawn(population)
+        return 0.0 if self._divides_by_mean(population) else self.not_drawn(population)
 
     def not_drawn(self, population: int) -> float:
         """p_0 = P[the others fill the slots, and the record is not drawn], given that all fit.
@@ -144,7 +153,7 @@ class Poisson(Sampling):
         rate, (room, most), law = float(self.rate), self._room(population), scipy.stats.binom
         if rate == 1:
             return 0.0
-        if room.shuffled or room.slots <= _MOST_ENUMERATED:
+        if _is_enumerated(room):
             chance = _new_slots(room, population)
             fits, rest = np.minimum(most, np.arange(room.slots + 1)), 0.0
             alone = law.pmf(fits, population - 1, rate)
@@ -295,6 +304,11 @@ def _lost(mean: float, slots: int) -> tuple[np.ndarray, np.ndarray]:
     lost = np.arange(min(slots, int(mean + 20 * math.sqrt(mean)) + 40) + 1)
     return lost, (np.exp(lost * math.log(mean) - mean - scipy.special.gammaln(lost + 1)) if mean
                   else (lost == 0).astype(float))
+
+
+def _is_enumerated(room: Room) -> bool:
+    """Says if the law of the slots with a row of their own is computed exactly."""
+    return room.shuffled or room.slots <= _MOST_ENUMERATED
 
 
 @functools.lru_cache(maxsize=64)

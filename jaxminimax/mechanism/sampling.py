@@ -179,6 +179,10 @@ class Sampling(abc.ABC):
     def batch_size(self, population: int) -> float:
         """The public number that a sum is divided by; never the realised batch size."""
 
+    def mean_drawn(self, population: int) -> float:
+        """The mean number of rows of an attempt, which those that fit do not exceed."""
+        return self.batch_size(population)
+
     @abc.abstractmethod
     def rows_read(self, population: int) -> int:
         """Rows of the fixed-shape batch that a release works on."""

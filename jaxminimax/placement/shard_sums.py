@@ -90,7 +90,7 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
         return most
     # without a record, the others of a sample are fewer, but not if more than n rows are drawn
     n = query.population - (batch_size(query) > query.population)
-    mean = batch_size(query) * min(1.0, size / max(n, 1))
+    mean = query.sampling.mean_drawn(query.population) * min(1.0, size / max(n, 1))
     chance = -math.log(distinct.CROWDED)
     more = chance / 3 + math.sqrt((chance / 3) ** 2 + 2 * chance * mean)
     return min(most, math.ceil(mean + more))

@@ -346,6 +346,8 @@ def composed(losses: Sequence[Callable[[PyTree, PyTree], jax.Array]], *, domain:
     Args:
       losses: phi_1, ..., phi_m, functions `(w, record) -> []`, convex in w on W for records of any
         content; the code does not check this, nor their constants. `sanitise` records inside.
+        Clipped sums are private whatever losses are. Certified solutions, those of `proximal` and
+        `recursive`, are private only where this and the constants hold.
       domain: W and V, two `Set`s; V of arrays `[m]`.
       loss_bound: B.
       slope: G.

@@ -73,6 +73,15 @@ def test_a_search_ends_on_the_private_side_however_far_off_its_guess_is(guessed,
     assert 7.0 <= calibration.find(value, 1.0, guess) <= 7.0 * (1 + near)
 
 
+def test_a_guess_that_cannot_be_mended_is_gone_on_from():
+    """Next to a cost that no noise lowers, no scale has so small a guess as the mend asks for."""
+    def value(scale):
+        return 0.97 + 0.08 / scale
+
+    found = calibration.find(value, 1.0, lambda scale: 0.97 + 0.03 / scale)
+    assert 0.9998 <= value(found) <= 1.0
+
+
 def test_an_infinite_value_is_left_behind():
     def value(scale):
         return math.inf if scale < 3 else 10 / scale

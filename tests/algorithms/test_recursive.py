@@ -418,6 +418,19 @@ def test_the_quadratic_is_neither_clipped_nor_noised_and_the_data_part_is_both()
     assert g.std(0) == pytest.approx(2.0 * 0.7 / 6, rel=0.05)
 
 
+@pytest.mark.parametrize("again", [1e-3, 0.5])
+def test_steps_count_the_variance_of_the_samples_that_are_drawn(again):
+    """That of the theorem: of samples that are drawn again it is over their smaller size."""
+    quiet = dataclasses.replace(DESCENT, composite=True, query=dataclasses.replace(
+        DESCENT.query, noise_multiplier=Saddle(0.0, 0.0), population=1000))
+    sampled = dataclasses.replace(quiet, query=dataclasses.replace(
+        quiet.query, sampling=jmm.Poisson(rate=0.004, again=again)))
+    full, step = (float(recursive_sgda.steps(x, ZERO, 1.0)) for x in (quiet, sampled))
+    size, rate = jmm.mechanism.batch_size(sampled.query), 0.004
+    # 1 / step^2 is in proportion to L^2 + V, V = n q (1 - q) L^2 / size^2
+    assert (full / step) ** 2 - 1 == pytest.approx(1000 * rate * (1 - rate) / size**2, rel=1e-4)
+
+
 def test_the_step_is_that_of_the_bound_on_one_vector():
     two = dataclasses.replace(DESCENT, query=dataclasses.replace(DESCENT.query, joint=False))
     wide = dataclasses.replace(DESCENT, query=dataclasses.replace(

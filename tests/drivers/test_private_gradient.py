@@ -1,8 +1,10 @@
 """A release as an optax transformation: what it computes, what it refuses, and what goes on."""
 
+import contextlib
 import itertools
 import math
 import os
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -722,6 +724,47 @@ def test_a_process_that_is_forked_off_is_refused(then, tmp_path, monkeypatch):
             jax.block_until_ready(then(private, state, ticket))
     assert np.isfinite(private.update(ticket, state, Z)[0].w).all()
     private.close()
+
+
+LIMITS = point_register.Limits("run", 9, False, "machine")
+
+
+def test_threads_that_begin_at_once_have_one_register(monkeypatch):
+    """Each with its own would make a number at a point of its own."""
+    waiting, made_by = threading.Barrier(2), []
+
+    class Slow(point_register.Register):
+        def __init__(self, *args):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                waiting.wait(0.2)  # for another thread that makes one too
+            super().__init__(*args)
+
+    monkeypatch.setattr(point_register, "Register", Slow)
+    monkeypatch.setattr(point_register, "_REGISTERS", {})
+    threads = [threading.Thread(target=lambda: made_by.append(
+        point_register.register("key", LIMITS, None))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made_by[0] is made_by[1]
+
+
+def test_a_line_that_a_full_disk_cuts_short_is_no_answer(tmp_path, monkeypatch):
+    """A process that goes on cuts it off, and would make the number at another point."""
+    register = point_register.Register(LIMITS, tmp_path / "points")
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, text: write(file, text[:-3]))
+        with pytest.raises(OSError, match="in part"):
+            register.admit(np.array([1, 2, 5], np.uint32))
+    for number in (5, 6):  # no line is added to a part of another
+        with pytest.raises(RuntimeError, match="closed"):
+            register.admit(np.array([1, 2, number], np.uint32))
+    register.close()
+    again = point_register.Register(LIMITS, tmp_path / "points")
+    assert not again.points
+    again.close()
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import jaxminimax as jmm
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Query, Repeat, Saddle
 from jaxminimax.mechanism import (
     CyclicPoisson,
+    batch_size,
     distinct,
     fixed_size,
     overflow_probability,
@@ -26,6 +27,7 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.mechanism import distinct as slots
 from jaxminimax.mechanism.sampling import SampleKeys
+from jaxminimax.placement import shard_sums
 
 SIGMAS = 4.5
 # (q, n): all, half, tiny expected size, one record, not a power of 16, more than one digit
@@ -604,6 +606,28 @@ def test_another_draw_more_often_saves_slots_at_the_same_charge(again, slots, le
     assert 0.5 * again < how.drawn_less(60_000) <= again
     (ours, _), (rates, _) = (x.charge(100, 1.0, 60_000).losses[0] for x in (how, usual))
     assert ours.rate == pytest.approx(rates.rate, rel=1e-12) == pytest.approx(16 / 60_000)
+
+
+@pytest.mark.parametrize("again", [0.1, 0.5])
+def test_no_release_is_scaled_up_by_a_bound_on_how_seldom_records_are_drawn(again, monkeypatch):
+    """Of many slots p_0 is bounded, from above: n r would be too small a divisor."""
+    n, how = 20_000, Poisson(rate=0.21, again=again)
+    bounded = how.not_drawn(n)
+    monkeypatch.setattr(poisson, "_MOST_ENUMERATED", 10_000)
+    exact = how.not_drawn(n)
+    assert exact < 0.1 * bounded
+    monkeypatch.undo()
+    mean = 0.21 * n * (1 - exact) / how.batch_size(n)  # of a release, over that of all records
+    assert 1 - how.shortfall(n) <= mean <= 1 + 1e-9
+
+
+def test_a_pass_holds_the_rows_of_a_shard_before_samples_are_drawn_again():
+    """What is charged is P[more] before a sample fits, divided by the chance that it does."""
+    wide, usual = (dataclasses.replace(query(0.02, 50_000), sampling=Poisson(rate=0.02, again=x))
+                   for x in (0.5, 1e-3))
+    assert batch_size(wide) < 0.99 * batch_size(usual)
+    size = 50_000 // 8
+    assert shard_sums.pass_rows(wide, size, 8) == shard_sums.pass_rows(usual, size, 8)
 
 
 @pytest.mark.slow
