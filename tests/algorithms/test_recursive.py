@@ -564,7 +564,7 @@ def test_the_next_solution_is_as_near_as_the_theorem_says(t):
     assert 0.99 < max(ratios) / (2.0**t / (2.0 ** (t + 1) - 1)) <= 1 + 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", [recursive, recursive_sgda])
 @pytest.mark.parametrize("dim", [1, 100])
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])

@@ -307,7 +307,7 @@ def test_an_inner_algorithm_that_releases_what_is_not_charged_is_refused(update,
         jmm.run(jax.random.key(0), ZERO, DATA, hyper, recursive_inner, GAME)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_jit_inside_the_inner_algorithm_is_of_every_part():
     """It is traced once a round's program: its numbers come from the state, not from a cache."""
     inner = altered(functools.partial(jax.jit, static_argnames=("problem",))(

@@ -443,7 +443,7 @@ SPREAD = textwrap.dedent("""
 """)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_that_the_user_spread_are_refused_with_the_way_out_or_spread_by_fit():
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SPREAD], capture_output=True, text=True, check=False,
