@@ -37,10 +37,11 @@ LABELS = {"mnist": ((5, 6, 7, 8, 9), (0, 2, 4, 6, 8), (2, 3, 5, 7)),
           "fashion_mnist": ((5, 7, 9), (0, 2, 3, 4, 6), (1, 3))}  # classes that each is true for
 ASSUMED = (
     "Keys follow from the seeds so that the table can be repeated; a real run needs a secret key.",
-    "Settings were written down by hand, one for every epsilon, and not searched; but for the attack, "
-    "whose first radius, 0.1, left no way above chance, so that 0.02 and log-loss were taken.",
-    "Measures of held-out rows are computed without privacy. A seed is a key, and for regression and "
-    "error rates a split too; both ways have the same seeds, and errors are of each way alone.")
+    "Settings were written down by hand, one for every epsilon, and not searched; but for the "
+    "attack, whose first radius, 0.1, left no way above chance, so that 0.02 and log-loss were "
+    "taken.",
+    "Measures of held-out rows are computed without privacy. A seed is a key, and for regression "
+    "and error rates a split too; both ways have the same seeds, and errors are of each way alone.")
 
 
 class Cell(NamedTuple):
