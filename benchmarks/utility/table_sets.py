@@ -199,4 +199,5 @@ def load(name: str) -> Table:
         raise ValueError(f"no table {name!r}; there are {', '.join(TABLES)}.")
     source, found_on, make = TABLES[name]
     frame, schema = make()
-    return Table(name, source, frame, schema, found_on)
+    # a label of "?" is none: such rows are left out, as other methods have no use for them
+    return Table(name, source, frame[~np.isnan(schema.labels(frame))], schema, found_on)
