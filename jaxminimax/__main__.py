@@ -6,8 +6,8 @@ import json
 import sys
 import warnings
 
+from jaxminimax.apps.tables import notes, scorer
 from jaxminimax.base import own_files
-from jaxminimax.tables import notes, scorer
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,8 +24,8 @@ def main(argv: list[str] | None = None) -> int:
         commands_of.choices["predict"].allow_abbrev = False
         commands = {"predict": scorer.predict}
     else:
-        from jaxminimax.commands import COMMANDS as commands
-        from jaxminimax.commands import parser_of
+        from jaxminimax.apps.commands import COMMANDS as commands
+        from jaxminimax.apps.commands import parser_of
         parser = parser_of(__doc__)
     args = parser.parse_args(words)
     if argv is None and args.command == "train":

@@ -49,7 +49,7 @@ from benchmarks.common import report
 from benchmarks.utility.worst_group import methods as group_methods
 from benchmarks.utility.worst_group import tasks as group_tasks
 from jaxminimax import Saddle
-from jaxminimax.tables import defaults, records
+from jaxminimax.apps.tables import defaults, records
 
 quick = bool(os.environ.get("JAXMINIMAX_QUICK"))
 delta = 1e-6

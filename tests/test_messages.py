@@ -28,6 +28,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
+from jaxminimax.apps.tables import Category, Number, Schema, Scorer, files, notes, statistics
+from jaxminimax.apps.tables.scorer import Moments
+from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.estimators import (
     PrivateAUCClassifier,
     PrivateClassifier,
@@ -35,9 +38,6 @@ from jaxminimax.estimators import (
     PrivateRegressor,
     PrivateWorstGroupClassifier,
 )
-from jaxminimax.tables import Category, Number, Schema, Scorer, files, notes, statistics
-from jaxminimax.tables.scorer import Moments
-from jaxminimax.tables.unfinished import Unfinished
 
 ROOT = pathlib.Path(__file__).parents[1] / "jaxminimax"
 # parts of cells, none of which is a word of the library

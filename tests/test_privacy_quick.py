@@ -34,17 +34,17 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import between, detectors, subtle
 from jaxminimax import Saddle, estimators
+from jaxminimax.apps.commands import COMMANDS, parser_of
+from jaxminimax.apps.tables import Charged, Number, Schema, defaults, labels, statistics, unfinished
+from jaxminimax.apps.tables.labels import Amount, Several
+from jaxminimax.apps.tables.scorer import Moments
 from jaxminimax.base import programs
-from jaxminimax.commands import COMMANDS, parser_of
 from jaxminimax.drivers import long_runs, runs
 from jaxminimax.mechanism.factorisation import coefficients
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import opening, reading, sums
 from jaxminimax.releases.sums import release
-from jaxminimax.tables import Charged, Number, Schema, defaults, labels, statistics, unfinished
-from jaxminimax.tables.labels import Amount, Several
-from jaxminimax.tables.scorer import Moments
 from tests.helpers import two_devices
 from tests.releases.test_opening import RELEASES, ROWS, SIZES, Case, N, W
 

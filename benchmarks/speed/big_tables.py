@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.common import report
 
-OURS = ("import sys\nfrom jaxminimax.tables import records\nrecords.MAPPED = {}\n"
+OURS = ("import sys\nfrom jaxminimax.apps.tables import records\nrecords.MAPPED = {}\n"
         "from jaxminimax.__main__ import main\n"
         "main(sys.argv[1:])")
 PLAIN = ("import pandas\nfrom sklearn.linear_model import LogisticRegression\n"

@@ -26,11 +26,11 @@ from benchmarks.data_sets import data
 from benchmarks.published.table2 import settings as table2_settings
 from benchmarks.utility import table_sets
 from jaxminimax import Saddle
-from jaxminimax.tables import files, rule
-from jaxminimax.tables.linear import train_linear
-from jaxminimax.tables.preparation import prepare
-from jaxminimax.tables.records import encoded
-from jaxminimax.tables.training import carry_out
+from jaxminimax.apps.tables import files, rule
+from jaxminimax.apps.tables.linear import train_linear
+from jaxminimax.apps.tables.preparation import prepare
+from jaxminimax.apps.tables.records import encoded
+from jaxminimax.apps.tables.training import carry_out
 
 TABLES = ("fair: an affair", "randhie: ten visits", "randhie: fair or poor health")
 COLUMN = "ijcnn1, MLP"

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.common import report
 from benchmarks.utility import table_sets
 from benchmarks.utility.table_sets import Table
-from jaxminimax.tables import (
+from jaxminimax.apps.tables import (
     defaults,
     files,
     labels,
@@ -32,7 +32,7 @@ from jaxminimax.tables import (
     rule,
     training,
 )
-from jaxminimax.tables.records import scaled
+from jaxminimax.apps.tables.records import scaled
 
 EPSILONS = (0.5, 1.0, 4.0)
 NAMES = ("fair: an affair", "randhie: a visit", "ijcnn1", "adult: income")

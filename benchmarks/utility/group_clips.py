@@ -25,8 +25,8 @@ from benchmarks.utility.worst_group import __main__ as worst_group
 from benchmarks.utility.worst_group import methods, tasks
 from jaxminimax import Saddle, balanced_groups
 from jaxminimax.accounting import calibrate_noise
+from jaxminimax.apps.tables import NoteWarning, defaults, records, statistics
 from jaxminimax.releases import release_keys
-from jaxminimax.tables import NoteWarning, defaults, records, statistics
 
 CASES = {"randhie-label": 80, "cattaneo-label": 80, "adult-label": 40}  # and seeds at most
 EPSILONS = (0.5, 1.0, 4.0)

@@ -18,7 +18,7 @@ from sklearn.linear_model import HuberRegressor
 from benchmarks.common import report, result_tables
 from benchmarks.utility import table_sets
 from benchmarks.utility.tables import error, held_runs
-from jaxminimax.tables import Category, Number, Schema, command, files, train
+from jaxminimax.apps.tables import Category, Number, Schema, command, files, train
 
 _EPSILONS = (0.5, 1.0, 4.0)
 _MOST = 8_000  # rows of a table

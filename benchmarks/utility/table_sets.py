@@ -20,8 +20,8 @@ from benchmarks.data_sets import adult as set_adult
 from benchmarks.data_sets import ijcnn1 as set_ijcnn1
 from benchmarks.data_sets import images as set_images
 from benchmarks.utility import package_tables
-from jaxminimax.tables import Category, Number, Schema
-from jaxminimax.tables.columns import Column
+from jaxminimax.apps.tables import Category, Number, Schema
+from jaxminimax.apps.tables.columns import Column
 
 _ADULT: dict[str, Any] = {  # as adult.names lists them, and "?" for what is not known
     "age": Number(17, 90),

@@ -22,8 +22,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from benchmarks.common import report, result_tables
 from benchmarks.utility import package_tables, plain_privacy, table_sets
 from benchmarks.utility.table_sets import Table
-from jaxminimax.tables import files, train
-from jaxminimax.tables.command import STRENGTHS, area, reference
+from jaxminimax.apps.tables import files, train
+from jaxminimax.apps.tables.command import STRENGTHS, area, reference
 
 _EPSILONS = (0.5, 1.0, 4.0)
 _STEP = 4.0  # of the plain descent

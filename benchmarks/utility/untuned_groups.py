@@ -30,8 +30,8 @@ from benchmarks.common import report
 from benchmarks.utility import package_tables
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibrate_noise
+from jaxminimax.apps.tables import NoteWarning, Schema
 from jaxminimax.estimators import PrivateFairClassifier, PrivateWorstGroupClassifier
-from jaxminimax.tables import NoteWarning, Schema
 
 TABLES = {"alcohol": "white", "twoyear": "female", "cps_mixtape": "black"}  # and their groups
 FAIR = ("twoyear", "cps_mixtape")  # on alcohol all methods predict one class for everybody

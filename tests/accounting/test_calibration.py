@@ -12,9 +12,9 @@ import jaxminimax as jmm
 from benchmarks.privacy import calibration as targets
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibration, curve, gaussian, stating, tuning
+from jaxminimax.apps.tables import check, statistics
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from jaxminimax.mechanism.repetitions import Repetitions
-from jaxminimax.tables import check, statistics
 from tests.helpers.lanes import rest_nightly
 
 pytestmark = pytest.mark.usefixtures("real_noise")

@@ -14,11 +14,11 @@ import pytest
 
 import jaxminimax as jmm
 from benchmarks.privacy.mutants.between import COLLIDING
+from jaxminimax.apps.commands import COMMANDS, parser_of
+from jaxminimax.apps.tables import Category, Number, Schema, files, scorer
+from jaxminimax.apps.tables.records import by_person
 from jaxminimax.base.identity import persons
-from jaxminimax.commands import COMMANDS, parser_of
 from jaxminimax.estimators import PrivateAUCClassifier, PrivateFairClassifier
-from jaxminimax.tables import Category, Number, Schema, files, scorer
-from jaxminimax.tables.records import by_person
 
 LARGE = 1_700_000_000_000_000_000  # floats are 256 apart there
 SCHEMA = Schema({"x": Number(-1, 1)}, "y", "1", owner="who", most=2)
@@ -170,9 +170,10 @@ def seen_by(train):
         raise ZeroDivisionError
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("jaxminimax.tables.rule.defaults", "jaxminimax.tables.training.defaults",
-                     "jaxminimax.tables.fair.fair_defaults",
-                     "jaxminimax.tables.check.counts_query"):
+        for name in ("jaxminimax.apps.tables.rule.defaults",
+                     "jaxminimax.apps.tables.training.defaults",
+                     "jaxminimax.apps.tables.fair.fair_defaults",
+                     "jaxminimax.apps.tables.check.counts_query"):
             patch.setattr(name, chosen)
         with pytest.raises(ZeroDivisionError):
             train()
@@ -228,8 +229,8 @@ def test_large_integers_are_persons_each_wherever_owners_are_read():
             raise ZeroDivisionError  # nothing but the number of records is looked at
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("jaxminimax.tables.rule.defaults", chosen)
-            patch.setattr("jaxminimax.tables.fair.fair_defaults", chosen)
+            patch.setattr("jaxminimax.apps.tables.rule.defaults", chosen)
+            patch.setattr("jaxminimax.apps.tables.fair.fair_defaults", chosen)
             with pytest.raises(ZeroDivisionError):
                 kind(**how).fit(x, y, owners=ids, **more)
         assert seen == [400]

@@ -20,9 +20,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
+from jaxminimax.apps.tables import Number, Schema, Scorer, train, unfinished
+from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import own_files
-from jaxminimax.tables import Number, Schema, Scorer, train, unfinished
-from jaxminimax.tables.unfinished import Unfinished
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCHEMA = Schema({"a": Number(0, 80), "b": Number(0, 1)}, "y", 1)
@@ -427,7 +427,7 @@ def trained_with(key, where):
 KILLED = """
 import os, signal, sys
 from jaxminimax import __main__
-from jaxminimax.tables import scorer
+from jaxminimax.apps.tables import scorer
 
 save = scorer.Scorer.save
 scorer.Scorer.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -486,7 +486,7 @@ PAIRS = 12
 RACER = """
 import json, sys, time
 import jax, numpy as np
-from jaxminimax.tables.unfinished import Unfinished
+from jaxminimax.apps.tables.unfinished import Unfinished
 
 for line in sys.stdin:
     folder, at = json.loads(line)

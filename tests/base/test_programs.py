@@ -18,10 +18,10 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import jaxminimax as jmm
 from jaxminimax import Saddle, tables
+from jaxminimax.apps.tables import labels, statistics, unfinished
 from jaxminimax.base import programs
 from jaxminimax.drivers import long_runs, saved_runs
 from jaxminimax.releases import noisy_sums
-from jaxminimax.tables import labels, statistics, unfinished
 from tests.helpers.lanes import rest_nightly
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import jaxminimax as jmm
+from jaxminimax.apps.tables import NoteWarning, Number, Schema, Scorer, scorer, train
 from jaxminimax.base import row_names
 from jaxminimax.estimators import (
     PrivateAUCClassifier,
@@ -18,7 +19,6 @@ from jaxminimax.estimators import (
     PrivateWorstGroupClassifier,
 )
 from jaxminimax.releases import sums
-from jaxminimax.tables import NoteWarning, Number, Schema, Scorer, scorer, train
 
 N = 12
 RNG = np.random.default_rng(0)

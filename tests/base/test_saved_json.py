@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from jaxminimax.apps.tables import Category, DamagedFileError, Number, Schema, Scorer
+from jaxminimax.apps.tables.scorer import Moments
+from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import saved_json
 from jaxminimax.base.saved_json import FORMATS
 from jaxminimax.base.types import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.tables import Category, DamagedFileError, Number, Schema, Scorer
-from jaxminimax.tables.scorer import Moments
-from jaxminimax.tables.unfinished import Unfinished
 
 OF_RELEASE = functools.cache(fingerprint.of_release)
 COLUMNS = {"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),

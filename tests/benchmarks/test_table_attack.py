@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.privacy.attacks import table as table_attack
-from jaxminimax.tables import statistics
+from jaxminimax.apps.tables import statistics
 
 
 def _attains(actual, count):

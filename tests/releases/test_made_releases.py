@@ -14,8 +14,8 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import tables as mutants
 from jaxminimax import Saddle
+from jaxminimax.apps.tables import check, records, unfinished
 from jaxminimax.releases import made_releases, release_keys
-from jaxminimax.tables import check, records, unfinished
 
 N, D = 12, 2
 KEY = jax.random.wrap_key_data(np.array([0x2C3D4E5F, 0x6B7C8D9E], np.uint32), impl="threefry2x32")

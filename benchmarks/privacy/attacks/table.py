@@ -24,10 +24,7 @@ import numpy as np
 import pandas as pd
 
 from jaxminimax import Saddle, sgda
-from jaxminimax.mechanism import GroupLosses, Repeat
-from jaxminimax.releases import sums
-from jaxminimax.releases.groups import release_group_losses, release_weighted_gradient
-from jaxminimax.tables import (
+from jaxminimax.apps.tables import (
     Category,
     Charged,
     Number,
@@ -36,8 +33,11 @@ from jaxminimax.tables import (
     linear,
     train,
 )
-from jaxminimax.tables import records as recording
-from jaxminimax.tables.columns import Column
+from jaxminimax.apps.tables import records as recording
+from jaxminimax.apps.tables.columns import Column
+from jaxminimax.mechanism import GroupLosses, Repeat
+from jaxminimax.releases import sums
+from jaxminimax.releases.groups import release_group_losses, release_weighted_gradient
 
 PERSONS, MOST, ROUTES = 30, 2, ("frame", "csv", "parquet")
 LARGE = 1_700_000_000_000_000_000  # floats are 256 apart there

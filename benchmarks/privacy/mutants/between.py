@@ -23,13 +23,13 @@ import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import KEY, Finding
 from jaxminimax import Saddle, sgda
 from jaxminimax.accounting import curve
+from jaxminimax.apps.tables import Charged, NoteWarning, Schema, statistics, train, unfinished
 from jaxminimax.base import identity
 from jaxminimax.drivers import saved_runs
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import CyclicPoisson
 from jaxminimax.placement import shard_sums, sharding
 from jaxminimax.releases import sums
-from jaxminimax.tables import Charged, NoteWarning, Schema, statistics, train, unfinished
 
 AIMS: dict[str, tuple[Any, str]] = {
     "name of a person": (identity, "_name"),

@@ -19,10 +19,7 @@ import jaxminimax as jmm
 from benchmarks.privacy.mutants import tables
 from benchmarks.privacy.mutants.detectors import KEY, Finding
 from jaxminimax.accounting import Ledger, books
-from jaxminimax.base import identity
-from jaxminimax.estimators import PrivateAUCClassifier
-from jaxminimax.releases import sums
-from jaxminimax.tables import (
+from jaxminimax.apps.tables import (
     Charged,
     Number,
     Schema,
@@ -35,7 +32,10 @@ from jaxminimax.tables import (
     train,
     training,
 )
-from jaxminimax.tables.unfinished import Unfinished
+from jaxminimax.apps.tables.unfinished import Unfinished
+from jaxminimax.base import identity
+from jaxminimax.estimators import PrivateAUCClassifier
+from jaxminimax.releases import sums
 
 AIMS: dict[str, tuple[Any, str]] = {
     "charge": (preparation, "charge"),

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle, sgda
+from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import own_files
 from jaxminimax.drivers import saved_runs
-from jaxminimax.tables.unfinished import Unfinished
 
 AIMS: dict[str, tuple[Any, str]] = {
     "saved state": (saved_runs.Folder, "latest"),

@@ -21,12 +21,7 @@ from benchmarks.privacy.attacks import table as table_attack
 from benchmarks.privacy.mutants import plants
 from benchmarks.privacy.mutants.detectors import KEY, Finding
 from jaxminimax import Saddle
-from jaxminimax.base import identity
-from jaxminimax.estimators import PrivateAUCClassifier, PrivateFairClassifier
-from jaxminimax.gradients import summation
-from jaxminimax.mechanism import costs
-from jaxminimax.releases import made_releases, release_keys, sums
-from jaxminimax.tables import (
+from jaxminimax.apps.tables import (
     NoteWarning,
     Number,
     Schema,
@@ -39,6 +34,11 @@ from jaxminimax.tables import (
     statistics,
     train,
 )
+from jaxminimax.base import identity
+from jaxminimax.estimators import PrivateAUCClassifier, PrivateFairClassifier
+from jaxminimax.gradients import summation
+from jaxminimax.mechanism import costs
+from jaxminimax.releases import made_releases, release_keys, sums
 
 AIMS: dict[str, tuple[Any, str]] = {
     "name of a person": (identity, "_name"),

@@ -12,13 +12,13 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks.utility.worst_group.tasks import Rows, Task
 from jaxminimax import GroupGradients, GroupLosses, Saddle
+from jaxminimax.apps.tables import Schema, defaults, linear, rule
+from jaxminimax.apps.tables.columns import Number
+from jaxminimax.apps.tables.preparation import prepare
+from jaxminimax.apps.tables.records import scaled
+from jaxminimax.apps.tables.scorer import Moments
+from jaxminimax.apps.tables.training import carry_out
 from jaxminimax.mechanism import Selection
-from jaxminimax.tables import Schema, defaults, linear, rule
-from jaxminimax.tables.columns import Number
-from jaxminimax.tables.preparation import prepare
-from jaxminimax.tables.records import scaled
-from jaxminimax.tables.scorer import Moments
-from jaxminimax.tables.training import carry_out
 
 TABLES = ("average", "balanced", "balanced, then minimax")  # by the rule
 _NAMED = dict(zip(TABLES, ("average", "balanced", "minimax"), strict=True))

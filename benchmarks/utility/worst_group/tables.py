@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.data_sets import data
-from jaxminimax.tables import Category, Number, Schema
-from jaxminimax.tables.columns import Column
+from jaxminimax.apps.tables import Category, Number, Schema
+from jaxminimax.apps.tables.columns import Column
 
 LABEL = "label"
 _FLAG = Category(("1",))

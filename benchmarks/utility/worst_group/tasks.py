@@ -8,8 +8,8 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.utility.worst_group import tables
-from jaxminimax.tables import records
-from jaxminimax.tables.records import Groups
+from jaxminimax.apps.tables import records
+from jaxminimax.apps.tables.records import Groups
 
 SMALL = ("merge", "drop")
 
