@@ -24,7 +24,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 
 ROOT = pathlib.Path(jmm.__file__).parent
-APART = {"tables", "audit", "estimators", "__main__.py", "commands.py", "options.py"}
+APART = {"apps", "audit", "__main__.py", "tables.py", "estimators.py"}
 LEDGER = ("ledger.py", "books.py", "filters.py", "tuning.py")
 SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
           tokenize.ENDMARKER)
@@ -59,7 +59,7 @@ def folders() -> dict[str, collections.Counter[str]]:
         part = path.relative_to(ROOT).parts
         counted = kinds(path.read_text())
         core = part[0] not in APART and not path.name.startswith(LEDGER)
-        for name in (part[0] if len(part) > 1 else "(top)", "all", *(["core"] if core else [])):
+        for name in ("/".join(part[:-1][:1 + (part[0] == "apps")]) or "(top)", "all", *(["core"] if core else [])):
             sums[name].update(counted)
     return sums
 

@@ -424,7 +424,8 @@ def printed():
     """What messages print, by the part of the package, besides numbers by a format and kinds."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
-        part = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        part = path.relative_to(ROOT / "apps" if "apps" in path.parts else ROOT).parts[0]
+        part = part.removesuffix(".py")
         for node in ast.walk(ast.parse(path.read_text())):
             name = getattr(node, "func", None)
             if not isinstance(node, ast.Raise) and (
