@@ -59,7 +59,8 @@ def folders() -> dict[str, collections.Counter[str]]:
         part = path.relative_to(ROOT).parts
         counted = kinds(path.read_text())
         core = part[0] not in APART and not path.name.startswith(LEDGER)
-        for name in ("/".join(part[:-1][:1 + (part[0] == "apps")]) or "(top)", "all", *(["core"] if core else [])):
+        folder = "/".join(part[:-1][:1 + (part[0] == "apps")]) or "(top)"
+        for name in (folder, "all", *(["core"] if core else [])):
             sums[name].update(counted)
     return sums
 

@@ -287,7 +287,8 @@ def test_what_is_missing_is_named_with_its_extra(monkeypatch, tmp_path):
     with pytest.raises(ImportError, match=r"pip install 'jaxminimax\[fit\]'"):
         jmm.fit(KEY, START, (X, Y), hyper(), jmm.sgda, PROBLEM, delta=DELTA, checkpoint=tmp_path)
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
-    monkeypatch.delitem(sys.modules, "jaxminimax.estimators", raising=False)
+    for name in ("estimators", "apps.estimators"):
+        monkeypatch.delitem(sys.modules, f"jaxminimax.{name}", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'jaxminimax\[sklearn\]'"):
         importlib.import_module("jaxminimax.estimators")
 

@@ -21,7 +21,7 @@ from jaxminimax.apps import commands, options
 from jaxminimax.base import own_files
 from tests.helpers.words import one_line
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 CALIBRATE = ["calibrate", "sgda", "--epsilon", "1", "--delta", "1e-5", "--population", "5000",
              "--iterations", "50", "--json"]

@@ -17,7 +17,7 @@ from jaxminimax.apps.tables.records import scaled
 from jaxminimax.apps.tables.scorer import Moments
 from jaxminimax.base.saved_json import FORMATS
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
+DOCS = pathlib.Path(__file__).parents[3] / "docs"
 SCHEMA = Schema({"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
                  "size": Number(-1e-3, 1e6, missing=True),
                  "work": Category(("state", "private", 3, 1))},
