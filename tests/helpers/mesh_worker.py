@@ -321,8 +321,9 @@ def bugs(found):
 
 def costs(found):
     """One device's share of a release, against the model."""
-    steps = [scaling.compiled(count, population=10_000, batch=400, dim=512, hidden=64)
-             for count in (2, 8)]
+    steps = [scaling.compiled(count, jmm.FixedSize(batch=400, replacement=True), population=10_000,
+                              dim=512, hidden=64) for count in (2, 8)]
+    found["gathered"] = [(step.gathered, step.rows) for step in steps]
     found["collectives"] = [step.collectives for step in steps]
     found["size"] = [step.size for step in steps]
     found["share"] = steps[0].flops / steps[1].flops, steps[0].rows / steps[1].rows
