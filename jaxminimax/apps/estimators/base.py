@@ -186,7 +186,7 @@ class PrivateEstimator(BaseEstimator):
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
         # of pyarrow, whose missing cells NumPy may read as others
         X = X.to_pandas() if hasattr(X, "column_names") else X
-        is_array = hasattr(X, "__array__") or hasattr(X, "tocsr")  # scikit-learn refuses sparse ones
+        is_array = hasattr(X, "__array__") or hasattr(X, "tocsr")  # sparse: refused below
         if not is_array and (isinstance(X, Mapping) or not hasattr(X, "__len__")):
             raise ValueError("X must be numbers [n, d], or a table with a schema, got "
                              f"{checks.describe(X)}: say schema={{name: Number(low, high)}}.")
