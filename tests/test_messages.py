@@ -393,17 +393,17 @@ PRINTED = {
         " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labelled!r | labels.size"
         " | lengths | low!r | name | prior!r | reach!r | rows | shape | shares!r | wanted"),
     "releases": (
-        "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(value.label)"
-        " | _text(where.under) | answers | axes | by | clip!r | data_argument!r | described"
-        " | described(mechanism)[0]!r | e.primitive.name | each.shape[2:] | error"
-        " | jnp.result_type(group) | jnp.result_type(spent) | jnp.result_type(v)"
-        " | jnp.shape(v) | kind | last[0] | limit | line | losses.shape[2:]"
-        " | mechanism.kind!r | mechanism.place | mechanism.population | name | named"
-        " | num_coordinates | number | one.line | opened.data.described | p | path | place"
-        " | place[1] | programs.line(e) | programs.line(equation) | promised!r"
-        " | query.clip!r | query.groups!r | query.smooth!r | release | rows | settings"
-        " | shape | size | spent | stream[0] | stream[1] | t | true!r | unwritten.pop()"
-        " | use[-1] | what | which!r | x.primitive.name"),
+        "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(site.under)"
+        " | _text(value.label) | answers | axes | caller | clip!r | data_argument!r"
+        " | described | described(mechanism)[0]!r | e.primitive.name | error"
+        " | groups_described!r | jnp.result_type(group) | jnp.result_type(spent)"
+        " | jnp.result_type(v) | jnp.shape(v) | kind | last[0] | limit | line"
+        " | losses.shape[2:] | mechanism.kind!r | mechanism.place | mechanism.population"
+        " | name | named | num_coordinates | number | opened.data.described | p | path"
+        " | place | place[1] | programs.line(e) | programs.line(equation) | promised!r"
+        " | query.clip!r | query.groups!r | query.smooth!r | release | release.line | rows"
+        " | settings | shape | size | spent | stream[0] | stream[1] | t | text | true!r"
+        " | unwritten.pop() | use[-1] | x.primitive.name"),
     "tables": (
         "' '.join(inline) | ' '.join(sorted(taken)) | ' '.join(unknown)"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
