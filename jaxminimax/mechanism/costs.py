@@ -207,10 +207,10 @@ class Charge(NamedTuple):
 def _bad_sets(people: int, rate: float) -> float:
     """The term (1) of `Charge.failures`."""
     law = size_law.binomial(people, *float(rate).as_integer_ratio())
-    each = (min(1.0, 2 * grid.DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
+    failures = (min(1.0, 2 * grid.DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
             for j in range(law.first, law.first + len(law.upper)))
     # sum_j P[j] min{1, 2 (2^j - 1) d}, masses rounded up, those not listed in full
-    return (math.fsum(p * bad for p, bad in zip(law.upper, each, strict=True))
+    return (math.fsum(p * bad for p, bad in zip(law.upper, failures, strict=True))
             + law.rest) * (1 + 2.0**-50)
 
 
@@ -279,13 +279,13 @@ def count_multiplier(players: types.Saddle, joint: bool, counts: int, share: Any
     """
     # z_P, in the floats that the release draws with
     z = [jnp.asarray(x, jnp.float32) for x in players if x is not None]
-    smallest = together = jnp.min(jnp.stack(z))
+    smallest = combined_z = jnp.min(jnp.stack(z))
     if not joint:  # scaled, so that squares neither overflow nor underflow
-        together = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
-                                           for x in z))
+        combined_z = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
+                                             for x in z))
     share = jnp.asarray(share, jnp.float32)
     # z_b = z_P (k (1 - share) / share)^(1/2)
-    return jnp.where(smallest == 0, 0.0, together * jnp.sqrt(counts * (1 - share) / share))
+    return jnp.where(smallest == 0, 0.0, combined_z * jnp.sqrt(counts * (1 - share) / share))
 
 
 def charged(z: float, unit: Unit, parameters: int = grid.PARAMETERS, *, absent: bool = False,
@@ -357,8 +357,8 @@ def price(leaf: Any, neighbours: str) -> Charge:
 def compose(*parts: Charge) -> Charge:
     """The cost of several mechanisms on the same data."""
     losses: dict[PrivacyLoss, int] = {}
-    for one in parts:
-        for loss, times in one.losses:
+    for charge in parts:
+        for loss, times in charge.losses:
             losses[loss] = losses.get(loss, 0) + times
     # mu^2, failures, departures and ratios of adaptive releases add up
     return Charge(sum(c.gaussian for c in parts), tuple(sorted(losses.items())),

@@ -143,8 +143,8 @@ class Description(abc.ABC):
         """The descriptions in it that releases are made for, each with its own place, in order."""
         return self.flattened()
 
-    def placed(self, taken: set[tuple[int, int]]) -> "Description":
-        """The same at places that are not in `taken`, to which they are added; see `Answered`."""
+    def placed(self, occupied: set[tuple[int, int]]) -> "Description":
+        """The same at places that are not `occupied`, to which they are added; see `Answered`."""
         return self
 
     def summary(self) -> str:
@@ -207,12 +207,12 @@ class Answered(Description):
         Places are counted for each kind, so two classes of one kind never share a key.
         """
 
-    def placed(self, taken: set[tuple[int, int]]) -> Self:
+    def placed(self, occupied: set[tuple[int, int]]) -> Self:
         """Places it at its own place, or at the next free one."""
         place = self.place
-        while (self.kind, place) in taken:
+        while (self.kind, place) in occupied:
             place += 1
-        taken.add((self.kind, place))
+        occupied.add((self.kind, place))
         return self if place == self.place else dataclasses.replace(self, place=place)
 
 

@@ -29,7 +29,7 @@ from jaxminimax.base import checks, types
 from jaxminimax.base.random_bits import fold_in, word_pairs
 from jaxminimax.mechanism import distinct
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
-from jaxminimax.mechanism.distinct import CROWDED, Room, least, rows_of_slots, tied
+from jaxminimax.mechanism.distinct import CROWDED, Room, lowest_words, rows_of_slots, tied
 from jaxminimax.mechanism.grid import BLOCK
 from jaxminimax.mechanism.sampling import Choice, InGroups, Sample, SampleKeys, Sampling, WorstCase
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
@@ -346,7 +346,7 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
         key = carry[0]
         rows, new, words = rows_of_slots(key, room, population)
         size = drawn_size(key, rate, population, most)
-        held = least(key, words, new, size)
+        held = lowest_words(key, words, new, size)
         return fold_in(key, _AGAIN), rows, held, _fits(size, new, most)
 
     slots = room.slots

@@ -335,7 +335,7 @@ def test_new_slots_are_the_first_of_each_row(rows):
 def test_the_least_numbers_are_taken(count):
     """Equal first words, and words far from where uniform ones would be, among them."""
     rng = np.random.default_rng(count)
-    pick = jax.jit(distinct.least)
+    pick = jax.jit(distinct.lowest_words)
     for trial in range(16):
         words = rng.integers(0, 2**32, count, dtype=np.uint32)
         words = (words, words & np.uint32(0xE0000000), words >> np.uint32(20),
@@ -361,7 +361,7 @@ def test_equal_words_are_put_in_order_by_the_last_bits():
     order = sorted(range(count), key=lambda j: tuple(
         int(x[j]) for x in (words, second, third, fourth)))
     for m in (0, 1, 13, 20, 33, 40):
-        held = np.asarray(distinct.least(key, words, np.ones(count, bool), m))
+        held = np.asarray(distinct.lowest_words(key, words, np.ones(count, bool), m))
         assert sorted(order[:m]) == np.flatnonzero(held).tolist()
 
 
@@ -371,7 +371,7 @@ def test_random_slots_are_uniform_where_first_bits_are_equal(bits):
 
     def one(key):
         words = word_pairs(key, (5,))[0] & np.uint32((2**bits - 1) << 30)
-        return distinct.least(key, words, among, m)
+        return distinct.lowest_words(key, words, among, m)
 
     actual = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(bits), 12_000)))
     sets, counts = np.unique(actual, axis=0, return_counts=True)
