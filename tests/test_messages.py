@@ -391,7 +391,7 @@ PRINTED = {
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
         " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labelled!r | labels.size"
-        " | lengths | low!r | name | prior!r | reach!r | rows | shape | shares!r | wanted"),
+        " | layout | lengths | low!r | name | prior!r | reach!r | rows | shape | shares!r"),
     "releases": (
         "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(site.under)"
         " | _text(value.label) | answers | axes | caller | clip!r | data_argument!r"
