@@ -1,7 +1,7 @@
 """What a person reads is in the field's words: docs/terms.md has them, and these are retired.
 
-The tests read README, CONTRIBUTING, CHANGELOG, SECURITY, `docs/`, the notebooks and the package's source:
-docstrings, comments, help texts, messages and names.
+The tests read README, CONTRIBUTING, CHANGELOG, SECURITY, `docs/`, the notebooks and the package's
+source: docstrings, comments, help texts, messages and names.
 """
 
 import ast
