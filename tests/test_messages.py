@@ -230,7 +230,6 @@ def doors(table):
     yield lambda: Schema.from_dict({"label": table, "columns": {"age": {"range": column}}})
     yield lambda: Schema.from_dict({"label": {"name": "sick", "positive": column},
                                     "columns": {"age": {"range": table}}})
-    yield lambda: Schema.from_codebook(table, label="sick", positive="1")
     yield lambda: Schema({"age": column}, "sick", "1")
     yield lambda: Schema({"age": Number(*column[:2])}, "sick", "1")
     yield lambda: Schema(SCHEMA.columns, "sick", target=table)
@@ -341,9 +340,7 @@ PRINTED = {
         " | signature | span | stats.st_uid | text | wanted | what | where | words"),
     "checkup": (
         'described | lengths | n'),
-    "commands": (
-        "', '.join(map(flag_of, own)) | args.algorithm"
-        " | args.algorithm or 'a plan for groups' | flag_of(name)"),
+    "accountant": "', '.join(NAMES) | args.algorithm!r | args.batch_size!r | expected | name",
     "drivers": (
         "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
         " | ', '.join(unknown) | 'labels' if groups else 'n'"
@@ -376,9 +373,6 @@ PRINTED = {
         '[a.shape for a in arrays] | player'),
     "noise": (
         'MOST_INDICES | bits!r | p | size'),
-    "options": (
-        "args.algorithm | args.batch!r | expected | flag | name | needed.replace('_', '-')"
-        ' | parts | records | those'),
     "placement": (
         "'two leading axes' if grouped else 'one leading axis' | AXIS!r"
         ' | [_length(x) for x in leaves] | all_rows | all_rows // size | count'
@@ -387,6 +381,9 @@ PRINTED = {
         ' | jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record) | lengths | mesh'
         ' | mesh.axis_names | name | population | rows_in_all | shards | size | sorted(process_ids)'
         " | spec | type(x).__module__.split('.')[0] | where"),
+    "planner": (
+        "', '.join(_PLANNED) | ', '.join(map(flag_of, allowed)) | args.algorithm"
+        " | args.algorithm or 'a plan for groups' | args.algorithm!r | flag_of(name)"),
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
@@ -456,5 +453,5 @@ def test_nothing_that_holds_data_is_printed_but_its_kind():
             root = re.split(r"[.\[(!]", word)[0]
             facts = {"data.mesh", "data.population", "data.shards", "data.grouped",
                      "labels.size", "records"} if part in {
-                         "placement", "drivers", "problems", "options"} else set()
+                         "placement", "drivers", "problems"} else set()
             assert root not in held or word in facts, (part, word)

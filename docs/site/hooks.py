@@ -23,7 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 # files of the repository outside docs/, and their places on the site
 ROUTES = {"README.md": "first_page.md", "CONTRIBUTING.md": "contributing.md",
-          "CHANGELOG.md": "changelog.md", "LICENSE": "license.txt", "CITATION.cff": "CITATION.cff"}
+          "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md",
+          "LICENSE": "license.txt", "CITATION.cff": "CITATION.cff"}
 ROUTES |= {p.relative_to(ROOT).as_posix(): f"results/{p.name}"
            for p in sorted((ROOT / "benchmarks").glob("*/results/*"), key=lambda p: p.name)}
 ROUTES |= {f"notebooks/{p.name}": f"notebooks/{p.stem}.md"
@@ -82,7 +83,8 @@ def on_config(config: Any) -> Any:
         {"Home": "index.md"}, *contents(),
         {"Reference": [*groups, "api/algorithms.md", *modules]},
         {"More": [{"README": "first_page.md"}, {"Notebooks": notebooks},
-                  {"Tables of results": results}, "contributing.md", "changelog.md"]}]
+                  {"Tables of results": results}, "contributing.md", "security.md",
+                  "changelog.md"]}]
     config.copyright = f"jaxminimax {importlib.import_module('jaxminimax').__version__}"
     return config
 

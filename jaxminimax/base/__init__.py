@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any
 
-VERSION = "0.2.0"
+VERSION = "0.1.0"
 
 
 def public_names(namespace: Mapping[str, Any], modules: Collection[str] = ()) -> list[str]:

@@ -29,7 +29,7 @@ class DamagedFileError(ValueError):
 
     Examples:
         >>> import pathlib
-        >>> _ = pathlib.Path("model.json").write_text('{"format": 2, "weights": [NaN]}')
+        >>> _ = pathlib.Path("model.json").write_text('{"format": 1, "weights": [NaN]}')
         >>> try:
         ...     jmm.tables.Scorer.load("model.json")
         ... except jmm.tables.DamagedFileError as error:

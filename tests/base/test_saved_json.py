@@ -329,7 +329,7 @@ def test_a_name_that_is_there_twice_is_refused(case, tmp_path):
     (("released", "prior"), [0.5, 0.5], "weights, mean, second and prior must be as many"),
     (("schema", "columns", "age", "range"), [0, 9e307], r"schema.columns.age.range\[1\] must be"),
     (("schema", "owner", "most"), 10**22, "schema.owner.most must be a number from 1 to 1e"),
-    (("schema", "columns"), {}, "a column at least"), (("format",), 3, "format must be 2")])
+    (("schema", "columns"), {}, "a column at least"), (("format",), 3, "format must be 1")])
 def test_a_model_names_the_field_that_is_wrong(at, value, field, tmp_path):
     one = Model(tmp_path, 0)
     inside = one.record
