@@ -16,6 +16,7 @@ import posixpath
 import re
 from typing import Any
 
+import griffe
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
@@ -180,6 +181,16 @@ def reference() -> dict[str, str]:
     pages["api/index.md"] = "\n\n".join(("# All names", "The public names by group, with the first "
                                          "sentence of each docstring.", *lists))
     return pages
+
+
+class PublicNames(griffe.Extension):
+    """Names of modules that load them when they are asked for: their source imports none of them."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Leads the names of `jaxminimax.tables` to where they are defined."""
+        for name in importlib.import_module("jaxminimax.tables").__all__:
+            pkg["tables"].set_member(name, griffe.Alias(
+                name, f"jaxminimax.apps.tables.{name}", parent=pkg["tables"]))
 
 
 def _table(title: str, page: str, path: str, module: Any, names: list[str]) -> str:
