@@ -151,10 +151,15 @@ def drawn(draw: Callable[[Figure], None]) -> str:
         draw(figure)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Title": draw.__doc__})
+    return dressed(file.getvalue())
+
+
+def dressed(picture: str) -> str:
+    """An SVG text with colours for the dark mode, and without blanks at the ends of lines."""
     dark = "".join(f'[style*="{kind}: {light}"]{{{kind}:{colour} !important}}'
                    for light, colour in DARK.items() for kind in ("fill", "stroke"))
     style = f"<style>@media (prefers-color-scheme: dark){{{dark}}}</style>\n"
-    text = re.sub(r"(<svg[^>]*>\n)", lambda match: match[1] + style, file.getvalue(), count=1)
+    text = re.sub(r"(<svg[^>]*>\n)", lambda match: match[1] + style, picture, count=1)
     return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
 
 

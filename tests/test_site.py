@@ -6,6 +6,7 @@
 import pathlib
 import re
 import runpy
+import sys
 
 import pytest
 
@@ -42,3 +43,50 @@ def test_the_site_is_made_and_read_without_a_network(path):
         assert "font: false" in text
         assert "- offline" in text
         assert text.count(": warn\n") == 6
+
+
+# --- pictures and pages of results ---
+
+sys.path.insert(0, str(SITE))  # as its hooks import each other
+GALLERY = runpy.run_path(str(SITE / "gallery.py"))
+ROOT = SITE.parents[1]
+RESULTS = sorted(ROOT.glob("benchmarks/**/results/*.md"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GALLERY["PICTURES"])
+def test_a_picture_is_drawn_from_a_file_of_results(name):
+    text = GALLERY["drawn"](name)
+    assert text.rstrip().endswith("</svg>")
+    assert "prefers-color-scheme: dark" in text
+    assert text.count("<path") > 10
+
+
+def test_a_picture_that_can_be_drawn_is_not_stored():
+    stored = {path.stem for path in ROOT.glob("benchmarks/**/results/*")
+              if path.suffix in (".png", ".svg", ".pdf")}
+    assert stored == set(GALLERY["STORED"])
+
+
+def test_documents_show_pictures_that_are_drawn():
+    markers = [name for path in ROOT.glob("docs/*.md")
+               for name in re.findall(r"<!-- picture:(.*?)-->", path.read_text(encoding="utf-8"))]
+    assert len(markers) > 10
+    assert {name.strip() for name in markers} <= set(GALLERY["PICTURES"])
+    for picture in GALLERY["PICTURES"].values():
+        assert (ROOT / "docs" / picture.page).exists() or picture.page in {
+            path.stem for path in RESULTS}
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_a_page_of_results_begins_with_its_title_and_a_sentence_and_folds_tables(path):
+    text = path.read_text(encoding="utf-8")
+    page = GALLERY["result_page"](text, f"results/{path.name}")
+    title, top = page.split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert top.startswith(("[![", "*"))
+    outside = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
+    assert all(len(table.splitlines()) < GALLERY["FOLDED"] + 2
+               for table in re.findall(r"(?:^\|.*\n?)+", outside, re.MULTILINE))
+    rows = re.findall(r"^\|.*$", text, re.MULTILINE)
+    assert re.findall(r"^\|.*$", page, re.MULTILINE) == rows  # none is lost

@@ -3,19 +3,20 @@
 Documents link to each other by their places in the repository, where people read them too. The
 site has the same pages in places of its own, so every link is translated: `ROUTES` gives the place
 of a file of the repository on the site. The contents of `docs/index.md` are the navigation.
-Notebooks appear with their stored outputs. The reference lists the public names by group.
+Notebooks appear with their stored outputs. `gallery.py` draws the pictures and shapes the pages of
+results, and `reference.py` makes the reference.
 """
 
 import base64
 import importlib
-import inspect
-import itertools
 import json
 import pathlib
 import posixpath
 import re
 from typing import Any
 
+import gallery
+import reference
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
@@ -26,29 +27,15 @@ ROUTES = {"README.md": "first_page.md", "CONTRIBUTING.md": "contributing.md",
           "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md",
           "LICENSE": "license.txt", "CITATION.cff": "CITATION.cff"}
 ROUTES |= {p.relative_to(ROOT).as_posix(): f"results/{p.name}"
-           for p in sorted((ROOT / "benchmarks").glob("*/results/*"), key=lambda p: p.name)}
+           for p in sorted((ROOT / "benchmarks").glob("**/results/*"), key=lambda p: p.name)}
 ROUTES |= {f"notebooks/{p.name}": f"notebooks/{p.stem}.md"
            for p in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 ROUTES |= {p.relative_to(ROOT).as_posix(): f"formats/{p.name}"
            for p in sorted((ROOT / "jaxminimax/base/formats").glob("*.json"))}
 ORIGINS = {place: name for name, place in ROUTES.items()}
-# pages of the reference: names of the top level by group, and modules with names of their own
-GROUPS = {
-    "problem": ("Write a problem", "Problem GroupProblem Saddle saddle_operator clipped_sum"),
-    "run": ("Describe a run", "Query AdaptiveClip Poisson FixedSize Full Disjoint GroupGradients "
-                              "GroupLosses Repeat Sequence Parallel"),
-    "privacy": ("Calibrate and account", "plan plans calibrate epsilon delta profile "
-                                         "statement certify"),
-    "train": ("Train", "run fit sweep tune stack check release round private_gradient"),
-}
-MODULES = {
-    "Data and problems": ("problems", "tables", "estimators", "placement"),
-    "Privacy": ("accounting", "mechanism", "audit", "noise"),
-    "Optimisation": ("averaging", "schedules", "solvers", "metrics", "types"),
-}
+# folders of benchmarks whose results have another name in the navigation
+NAMES = {"published": "Published tables", "utility": "Accuracy and gaps"}
 WIDE = (("76.234375em", "68.734375em"), ("76.25em", "68.75em"))  # 1220 and 1100 pixels
-IMPORTS = ("Examples assume\n\n```python\nimport jax\nimport jax.numpy as jnp\nimport numpy as np\n"
-           "import jaxminimax as jmm\nfrom jaxminimax import Saddle\n```")
 LINK = re.compile(r"(?<=\]\()([^()\s]+)(?=\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 FORMULA = re.compile(r"(\$\$?)([^$]+)\1")
@@ -57,40 +44,59 @@ FORMULA = re.compile(r"(\$\$?)([^$]+)\1")
 # --- navigation ---
 
 
-def contents() -> list[dict[str, list[str]]]:
-    """Sections of `docs/index.md` and the pages under them."""
-    sections: list[dict[str, list[str]]] = []
+def contents() -> dict[str, list[str]]:
+    """Groups of `docs/index.md` and the pages of each."""
+    groups: dict[str, list[str]] = {}
+    pages: list[str] = []
     for line in (ROOT / "docs/index.md").read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"\*\*(.+)\*\*", line):
-            sections.append({heading[1]: []})
-        elif sections and line:
-            (pages,) = sections[-1].values()
+            pages = groups.setdefault(heading[1], [])
+        elif groups:
             new = [target.partition("#")[0] for target in LINK.findall(line)]
             pages += [page for page in new if page.endswith(".md") and page not in pages
                       and not page.startswith("..")]
-    return sections
+    return groups
 
 
 def on_config(config: Any) -> Any:
-    """Sets the navigation, and the version in the footer."""
+    """Sets the navigation, and the version in the footer.
+
+    A group of it is a tab, whose pages stand at the side: fewer than 25 of them on every page.
+    """
     notebooks = [place for place in ROUTES.values() if place.startswith("notebooks/")]
-    results = [place for place in ROUTES.values()
-               if place.startswith("results/") and place.endswith(".md")]
-    groups = [{"All names": "api/index.md"}, *({title: f"api/{name}.md"}
-                                               for name, (title, _) in GROUPS.items())]
-    modules = [{title: [f"api/{name}.md" for name in names]} for title, names in MODULES.items()]
-    config.nav = [
-        {"Home": "index.md"}, *contents(),
-        {"Reference": [*groups, "api/algorithms.md", *modules]},
-        {"More": [{"README": "first_page.md"}, {"Notebooks": notebooks},
-                  {"Tables of results": results}, "contributing.md", "security.md",
-                  "changelog.md"]}]
-    config.copyright = f"jaxminimax {importlib.import_module('jaxminimax').__version__}"
+    results: dict[str, list[str]] = {}  # pages by the folder of their benchmarks
+    for origin, place in ROUTES.items():
+        if place.startswith("results/") and place.endswith(".md"):
+            folder = origin.split("/")[1]
+            results.setdefault(NAMES.get(folder, folder.capitalize()), []).append(place)
+    more: dict[str, list[Any]] = {  # of pages outside docs/, after those of a group
+        "Start": [{"README": "first_page.md"}, {"Notebooks": notebooks}],
+        "Extend": [place for place in ("contributing.md", "security.md", "changelog.md")
+                   if place in ORIGINS],
+        "Results": [{"Gallery": "gallery.md"}, *({name: pages} for name, pages in results.items())]}
+    config.nav = [{"Home": "index.md"},
+                  *({name: [*pages, *more.get(name, ())]} for name, pages in contents().items()),
+                  {"Reference": reference.navigation()}]
+    narrow(config.nav)
+    version = importlib.import_module("jaxminimax").__version__
+    config.copyright = f"jaxminimax {version}"
     return config
 
 
+def narrow(groups: list[dict[str, Any]]) -> None:
+    """Refuses a group of the navigation that shows 25 entries or more at once."""
+    for name, pages in ((name, pages) for group in groups for name, pages in group.items()
+                        if isinstance(pages, list)):
+        inner = [len(inside) for page in pages if isinstance(page, dict)
+                 for inside in page.values() if isinstance(inside, list)]
+        if (shown := len(pages) + max(inner, default=0)) >= 25:
+            raise ValueError(f"{name} shows {shown} entries at the side of a page: make two groups "
+                             "of it in docs/index.md.")
+
+
 def on_post_build(config: Any) -> None:
-    """Shows the side navigation from 1100 pixels on, where the theme begins at 1220."""
+    """Writes sources, and shows the side navigation from 1100 pixels, where the theme has 1220."""
+    reference.write_sources(pathlib.Path(config.site_dir))
     assets = pathlib.Path(config.site_dir) / "assets"
     for path in (*assets.glob("stylesheets/main.*.css"), *assets.glob("javascripts/bundle.*.js")):
         text = path.read_text(encoding="utf-8")
@@ -117,7 +123,10 @@ def on_files(files: Files, config: Any) -> Files:
             files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
     for name in ("iframe-worker.js", "search-words.js", "site.css"):
         files.append(File.generated(config, f"assets/{name}", abs_src_path=str(HERE / name)))
-    for place, text in reference().items():
+    for name in gallery.PICTURES:
+        files.append(File.generated(config, f"results/{name}.svg", content=gallery.drawn(name)))
+    pages = reference.reference() | {"gallery.md": gallery.gallery_page(ROUTES)}
+    for place, text in pages.items():
         files.append(File.generated(config, place, content=text))
     return files
 
@@ -149,54 +158,6 @@ def formula(match: re.Match[str]) -> str:
     return f'\n\n<div class="formula">{convert(tex, display="block")}</div>\n\n'
 
 
-def reference() -> dict[str, str]:
-    """Pages of the reference: an overview, and a heading for every public name."""
-    jmm = importlib.import_module("jaxminimax")
-    pages, lists = {}, []
-    for page, (title, words) in GROUPS.items():
-        names = words.split()
-        pages[f"api/{page}.md"] = "\n\n".join(
-            (f"# {title}", IMPORTS, *(_entry(f"jaxminimax.{name}") for name in names)))
-        lists.append(_table(title, page, "jaxminimax", jmm, names))
-    listed = {id(getattr(jmm, name)) for _, words in GROUPS.values() for name in words.split()}
-    missing = [name for name in dir(jmm) if callable(getattr(jmm, name))
-               and id(getattr(jmm, name)) not in listed]
-    if missing:
-        raise ValueError(f"GROUPS of docs/site/hooks.py has no place for {', '.join(missing)}.")
-    modules = jmm.algorithms.ALGORITHMS
-    pages["api/algorithms.md"] = "# Algorithms\n\n" + "\n\n".join(
-        _entry(f"jaxminimax.algorithms.{name}", f"members: {list(dir(module))}")
-        for name, module in modules.items())
-    lists.append(_table("Algorithms", "algorithms", "jaxminimax.algorithms", jmm, list(modules)))
-    for page in itertools.chain(*MODULES.values()):
-        path = f"jaxminimax.{page}"
-        module = getattr(jmm, page, None) or importlib.import_module(path)  # `estimators`
-        names = [name for name in dir(module) if callable(getattr(module, name))
-                 and id(getattr(module, name)) not in listed]
-        listed |= {id(getattr(module, name)) for name in names}
-        head = _entry(path, "members: false", "show_root_heading: false",
-                      "show_root_toc_entry: false")
-        pages[f"api/{page}.md"] = "\n\n".join(
-            (f"# {path}", head, IMPORTS, *(_entry(f"{path}.{name}") for name in names)))
-        lists.append(_table(f"`{path}`", page, path, module, names))
-    pages["api/index.md"] = "\n\n".join(("# All names", "The public names by group, with the first "
-                                         "sentence of each docstring.", *lists))
-    return pages
-
-
-def _table(title: str, page: str, path: str, module: Any, names: list[str]) -> str:
-    """The names of a group with their first sentences, each a link to its page."""
-    rows = [f"| [`{name}`]({page}.md#{path}.{name}) | "
-            f"{(inspect.getdoc(getattr(module, name)) or '').partition(chr(10))[0]} |"
-            for name in names]
-    return "\n".join((f"## {title}\n", "| name | what it is |", "|---|---|", *rows))
-
-
-def _entry(name: str, *options: str) -> str:
-    lines = "".join(f"\n      {option}" for option in options)
-    return f"::: {name}" + (f"\n    options:{lines}" if options else "")
-
-
 # --- links ---
 
 
@@ -208,7 +169,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """
     place = page.file.src_uri
     origin = ORIGINS.get(place, f"docs/{place}")
-    generated = place.startswith("api/")
+    generated = place.startswith(("api/", "gallery"))
     page.edit_url = None if generated or not config.repo_url else (
         f"{config.repo_url.rstrip('/')}/{config.edit_uri}{origin}")
     if place.startswith(("results/", "notebooks/", "changelog")):
@@ -216,12 +177,30 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     else:
         page.meta["search"] = {"boost": 0.5 if generated else 2}
     if place == "index.md":
-        page.meta["hide"] = ["toc"]
+        page.meta["hide"] = ["navigation", "toc"]
     if generated or place.startswith("notebooks/"):
         return markdown
     parts = FENCE.split(markdown)  # programs are left as they are
-    return "".join(part if k % 2 else LINK.sub(lambda m: translated(m[1], origin, place), part)
+    text = "".join(part if k % 2 else LINK.sub(lambda m: translated(m[1], origin, place), part)
                    for k, part in enumerate(parts))
+    if place.startswith("results/"):
+        text = gallery.result_page(text, place)
+    text = gallery.MARKER.sub(lambda match: gallery.shown(match[1], place), text)
+    return text.replace("<!-- version -->", version_line(config))
+
+
+def version_line(config: Any) -> str:
+    """The version, and where the repository is, if the site knows."""
+    version = importlib.import_module("jaxminimax").__version__
+    code = [f"[Repository]({config.repo_url})"] if config.repo_url else []
+    return " · ".join((f"Version {version}", *code, "[Changes](changelog.md)",
+                       "[Gallery](gallery.md)", "[Reference](api/index.md)"))
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Adds links to the source to the names of the reference."""
+    place = page.file.src_uri
+    return reference.with_sources(content, place) if place.startswith("api/") else content
 
 
 def translated(target: str, origin: str, place: str) -> str:
