@@ -102,12 +102,12 @@ def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
 
     def leaf(clip: Any) -> jax.Array:
         size = 0.0 if clip is None else costs.concrete(clip)
-        one = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1, (n, 1))
-        other = one.copy()
-        other[record] = rng.normal(size=2) if neighbours == "replace_one" else math.nan
-        one[record] *= GIANT
-        other[record] *= GIANT
-        return jnp.asarray(size * np.stack([one, other]), jnp.float32)
+        rows = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1, (n, 1))
+        neighbour = rows.copy()
+        neighbour[record] = rng.normal(size=2) if neighbours == "replace_one" else math.nan
+        rows[record] *= GIANT
+        neighbour[record] *= GIANT
+        return jnp.asarray(size * np.stack([rows, neighbour]), jnp.float32)
 
     return Saddle(*map(leaf, clip_norms(query)))
 
@@ -244,8 +244,8 @@ def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper
         return jax.tree.unflatten(structure, leaves)
 
     def update(key: jax.Array, state: Any, data: PyTree, hyper: Any) -> tuple[Any, PyTree]:
-        new, seen = update_and_releases(algorithm, key, state, data, hyper, problem)
-        return new, observe(new, [release.value for release in seen])
+        new, released = update_and_releases(algorithm, key, state, data, hyper, problem)
+        return new, observe(new, [release.value for release in released])
 
     shown = jax.eval_shape(lambda key, data: update(key, start, data, hyper)[1], sides[0],
                            jax.tree.map(lambda x: x[0], data))
@@ -255,8 +255,8 @@ def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper
     count = sum(map(sum, leaves))
 
     @jax.jit
-    def programme(keys: jax.Array, data: PyTree, on: jax.Array) -> Any:
-        def one(key: jax.Array) -> Any:
+    def programme(keys: jax.Array, data: PyTree, side: jax.Array) -> Any:
+        def one_run(key: jax.Array) -> Any:
             def step(state: Any, _: None) -> Any:
                 def flat(noise: list[jax.Array], key: jax.Array,
                          data: PyTree) -> tuple[Any, jax.Array]:
@@ -264,26 +264,27 @@ def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper
                     return new, jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(shown)])
 
                 # with the noise and without it, under one key
-                both, seen = jax.vmap(jax.vmap(flat, (None, None, 0)), (0, 0, None))(
+                states, observed = jax.vmap(jax.vmap(flat, (None, None, 0)), (0, 0, None))(
                     noise, jnp.stack([key, key]), data)
-                return jax.tree.map(lambda x: x[0, on], both), (seen[0], seen[1])
+                return jax.tree.map(lambda x: x[0, side], states), (observed[0], observed[1])
 
             return jax.lax.scan(step, start, length=hyper.iterations)[1]
 
         # one after the other: lanes would all take the rare branches of any of them
-        return jax.lax.map(lambda several: jax.lax.map(one, several), keys)
+        return jax.lax.map(lambda several: jax.lax.map(one_run, several), keys)
 
-    together = max(1, min(runs, 1000, _NUMBERS // (8 * hyper.iterations * count)))
+    lanes = max(1, min(runs, 1000, _NUMBERS // (8 * hyper.iterations * count)))
     results = []
-    for on, key in enumerate(sides):
-        keys = jax.random.split(key, (-(-runs // together), together))
+    for side, key in enumerate(sides):
+        keys = jax.random.split(key, (-(-runs // lanes), lanes))
         try:
-            seen = jax.device_get(programme(keys, data, jnp.int32(on)))
+            observed = jax.device_get(programme(keys, data, jnp.int32(side)))
         except jax.errors.UnexpectedTracerError as error:
             raise ValueError(
                 "The algorithm makes a release in a branch or a loop of its own, where it cannot "
                 "be observed: give observe=lambda state, released: ..., of what its state holds of "
                 "that release.") from error
-        noisy, still = (np.asarray(x, np.float64).reshape(-1, *x.shape[2:])[:runs] for x in seen)
-        results.append(Rounds(noisy, still, leaves))
+        noisy, quiet = (np.asarray(x, np.float64).reshape(-1, *x.shape[2:])[:runs]
+                        for x in observed)
+        results.append(Rounds(noisy, quiet, leaves))
     return results

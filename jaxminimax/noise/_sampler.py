@@ -160,8 +160,8 @@ def enclosed(word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     cell = (bits >> (23 - cells)) - ((127 + 31 - _tables.FIRST_OCTAVES) << cells)
     start = jax.lax.bitcast_convert_type(bits & np.int32(-1 << (23 - cells)), jnp.float32)
     v = (m - start.astype(jnp.int32)).astype(jnp.float32)
-    at = jnp.maximum(cell, 0)
-    base, c0, c1, c2 = (jnp.asarray(x).at[at].get(mode="promise_in_bounds")
+    place = jnp.maximum(cell, 0)
+    base, c0, c1, c2 = (jnp.asarray(x).at[place].get(mode="promise_in_bounds")
                         for x in (_tables.tables().base, *_tables.tables().slopes))
     y = (c2 * v + c1) * v + c0
     error = FIRST_ERROR - np.float32(0.5) * c1
@@ -188,7 +188,7 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, few: int) -> jax.Ar
     fine = _tables.fine_key(key)
     capacity = _capacity(size)
 
-    def one(x: jax.Array) -> jax.Array:
+    def settled(x: jax.Array) -> jax.Array:
         """Settles the first number that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
         word = _tables.words_of(key, fine, size, place[None], _tables.WORDS // 2)[:_tables.WORDS, 0]
@@ -196,7 +196,7 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, few: int) -> jax.Ar
         return jax.lax.dynamic_update_slice(x, value[None], [place])
 
     def one_by_one(x: jax.Array) -> jax.Array:
-        return jax.lax.while_loop(lambda x: jnp.any(x == DOUBT), one, x)
+        return jax.lax.while_loop(lambda x: jnp.any(x == DOUBT), settled, x)
 
     if size <= few:
         return jax.lax.cond(tree.in_any_lane(x == DOUBT), one_by_one, lambda x: x, x)
@@ -207,20 +207,20 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, few: int) -> jax.Ar
     total = jnp.sum(jax.lax.population_count(flags).astype(jnp.int32), dtype=jnp.int32)
 
     def all_of_them(x: jax.Array) -> jax.Array:
-        def some(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def block(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             """Settles that many of those in doubt, in float64, and returns whether one still is."""
-            x, left = carry
+            x, unsettled = carry
             rank = k * capacity + jnp.arange(capacity, dtype=jnp.int32)
             live = rank < total
             place = tree.materialise(lambda: jnp.where(live, _tables.places(flags, rank), 0))
             word, second, third = _tables.words_of(key, fine, size, place, 1, rolled=size < _MANY)
-            value, again = _tables.middle(word, second, third, shift)
-            value = jnp.where(again, DOUBT, _signed(value, word))
+            value, undecided = _tables.middle(word, second, third, shift)
+            value = jnp.where(undecided, DOUBT, _signed(value, word))
             x = x.at[jnp.where(live, place, size)].set(value, mode="drop")
-            return x, left | jnp.any(again & live)
+            return x, unsettled | jnp.any(undecided & live)
 
-        x, left = jax.lax.fori_loop(0, -(-total // capacity), some, (x, jnp.zeros((), bool)))
-        return jax.lax.cond(tree.in_any_lane(left), one_by_one, lambda x: x, x)
+        x, unsettled = jax.lax.fori_loop(0, -(-total // capacity), block, (x, jnp.zeros((), bool)))
+        return jax.lax.cond(tree.in_any_lane(unsettled), one_by_one, lambda x: x, x)
 
     return jax.lax.cond(tree.in_any_lane(total > 0), all_of_them, lambda x: x, x)
 
@@ -283,14 +283,14 @@ def thresholds() -> np.ndarray:
     In fixed point with 600 bits: the series of e^-t for t = 2^-22, 28 squarings (each doubles what
     is lost relatively, and numbers stay above 2^-93), one division.
     """
-    one = 1 << 600
-    power, term, n = 0, one, 0
+    unit = 1 << 600
+    power, term, n = 0, unit, 0
     while term:  # alternating: the sum of the terms left out is below the next
         power, n = power + (-term if n % 2 else term), n + 1
         term = (term >> _tables.BITS) // n
     rows = []
     for _ in range(DIGITS):
-        quotient = (power << 32 * DIGIT_WORDS) // (one + power)
+        quotient = (power << 32 * DIGIT_WORDS) // (unit + power)
         rows.append([(quotient >> 32 * k) & 0xFFFFFFFF for k in reversed(range(DIGIT_WORDS))])
         power = (power * power) >> 600
     return np.array(rows, np.uint32)
@@ -354,9 +354,9 @@ def chosen(key: jax.Array, below: jax.Array) -> jax.Array:
         number, _ = carry
         words = random_words(fold_in(key, number), (DIGIT_WORDS + DIGITS * DIGIT_WORDS, rings))
         index = uniform_index(words[:DIGIT_WORDS], p)
-        kept = magnitudes(words[DIGIT_WORDS:]).astype(jnp.int32) >= below[index]
-        first = index[jnp.argmax(kept)]
-        return number + 1, jnp.where(jnp.any(kept), first, -1)
+        accepted = magnitudes(words[DIGIT_WORDS:]).astype(jnp.int32) >= below[index]
+        first = index[jnp.argmax(accepted)]
+        return number + 1, jnp.where(jnp.any(accepted), first, -1)
 
     def waits(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
         number, accepted = carry

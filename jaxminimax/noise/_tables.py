@@ -180,14 +180,14 @@ def last(words: jax.Array) -> jax.Array:
     return (top >> (FRACTION - 16 * (LIMBS - 2) - BITS)).astype(jnp.int32)
 
 
-def _product(x: jax.Array, y: jax.Array, more: jax.Array) -> jax.Array:
+def _product(x: jax.Array, y: jax.Array, extra: jax.Array) -> jax.Array:
     """Computes floor(x y / 2^96) + more, in digits of 16 bits, `[6]` each."""
     products = x[:, None] * y[None, :]
-    both = jnp.pad(products & 0xFFFF, ((0, 0), (0, LIMBS + 1))) + jnp.pad(
+    padded = jnp.pad(products & 0xFFFF, ((0, 0), (0, LIMBS + 1))) + jnp.pad(
         products >> 16, ((0, 0), (1, LIMBS)))
     # rows of 13 read as rows of 12: row i moves i to the right, and columns add up
-    rows = both.reshape(-1)[: 2 * LIMBS * LIMBS].reshape(LIMBS, 2 * LIMBS)
-    columns = jnp.sum(rows, 0, dtype=jnp.uint32) + jnp.pad(more, (LIMBS, 0))
+    rows = padded.reshape(-1)[: 2 * LIMBS * LIMBS].reshape(LIMBS, 2 * LIMBS)
+    columns = jnp.sum(rows, 0, dtype=jnp.uint32) + jnp.pad(extra, (LIMBS, 0))
 
     def carry(_: jax.Array, digits: jax.Array) -> jax.Array:
         return (digits & 0xFFFF) + jnp.pad(digits[:-1] >> 16, (1, 0))
@@ -236,6 +236,6 @@ def _running_sums(x: jax.Array) -> jax.Array:
     upto = np.tri(_BLOCK, dtype=bool)
     sums = jnp.sum(jnp.where(upto[None], blocks[:, None, :], 0), -1, dtype=x.dtype)
     if len(blocks) > 1:
-        before = _running_sums(sums[:, -1]) - sums[:, -1]
-        sums = sums + before[:, None]
+        previous = _running_sums(sums[:, -1]) - sums[:, -1]
+        sums = sums + previous[:, None]
     return sums.reshape(-1)[:n]

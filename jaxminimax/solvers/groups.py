@@ -73,9 +73,9 @@ def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
         True
     """
     def value(w: jax.Array) -> jax.Array:
-        each = risks(w)
-        top = jax.lax.stop_gradient(jnp.max(each))
-        worst = top + reg_lam * jnp.log1p(jnp.mean(jnp.expm1((each - top) / reg_lam)))
+        losses = risks(w)
+        top = jax.lax.stop_gradient(jnp.max(losses))
+        worst = top + reg_lam * jnp.log1p(jnp.mean(jnp.expm1((losses - top) / reg_lam)))
         return jnp.asarray(worst + reg_w / 2 * jnp.sum(jnp.square(w - centre)))
 
     return value
@@ -106,9 +106,9 @@ def certify(gradient: Callable[[jax.Array], jax.Array], project: Project, w: jax
         >>> print(certified.point, certified.distance)
         [1.] 0.0
     """
-    here = gradient(w)
-    u = project(w - here / smooth)
-    e = gradient(u) - here + smooth * (w - u)
+    g = gradient(w)
+    u = project(w - g / smooth)
+    e = gradient(u) - g + smooth * (w - u)
     return CertifiedPoint(u, jnp.linalg.norm(e) / modulus)
 
 
@@ -221,9 +221,9 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
     gradient, hessian = jax.grad(value), jax.hessian(value)
     shares = 0.5 ** jnp.arange(8, dtype=start.dtype)
 
-    def far(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        _, count, left = carry
-        return (count < steps) & ~(left <= distance)
+    def not_certified(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        _, count, remaining = carry
+        return (count < steps) & ~(remaining <= distance)
 
     def step(carry: tuple[jax.Array, jax.Array, jax.Array]
              ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -235,12 +235,12 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
         tries = w[None] + shares[:, None] * (goal - w)[None]
         values = jax.lax.map(value, tries)
         # the longest of those that are best but for rounding
-        fine = values <= jnp.min(values) + 1e-14 * jnp.abs(jnp.min(values))
-        w = tries[jax.lax.argmax(fine, 0, jnp.int32)]
+        nearly_best = values <= jnp.min(values) + 1e-14 * jnp.abs(jnp.min(values))
+        w = tries[jax.lax.argmax(nearly_best, 0, jnp.int32)]
         return w, count + 1, certify(gradient, project, w, smooth=smooth, modulus=modulus).distance
 
-    return jax.lax.while_loop(far, step, (start, jnp.int32(0), jnp.full((), jnp.inf, start.dtype))
-                              )[0]
+    return jax.lax.while_loop(
+        not_certified, step, (start, jnp.int32(0), jnp.full((), jnp.inf, start.dtype)))[0]
 
 
 # --- risks that are not smooth ---
@@ -294,17 +294,17 @@ def subgradient(value: Callable[[jax.Array], jax.Array], project: Project, start
         >>> bool(jnp.abs(average.point[0] - 1.0) < 0.1)
         True
     """
-    both = jax.value_and_grad(value)
+    value_and_gradient = jax.value_and_grad(value)
     total = steps * (steps + 1) / 2
 
     def step(s: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         w, mean, slope, level = carry
-        here, g = both(w)
+        height, g = value_and_gradient(w)
         share, x = s / total, w - start
         mean = mean + share * x
         # l(u) = level + <slope, u - start> + (mu/2) ||u - start||^2
         slope = slope + share * (g - modulus * x)
-        level = level + share * (here - g @ x + modulus / 2 * (x @ x))
+        level = level + share * (height - g @ x + modulus / 2 * (x @ x))
         return project(w - 2 * g / (modulus * (s + 1))), mean, slope, level
 
     zero = jnp.zeros_like(start)

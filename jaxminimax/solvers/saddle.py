@@ -187,10 +187,10 @@ def operator_extrapolation(problem: Regularised, start: PyTree, steps: int | jax
     weight = 1.0 / (1.0 + problem.prox / problem.lipschitz)
 
     def step(_: jax.Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        u, before = carry
+        u, previous = carry
         g = problem.mean(u)
-        ahead = jax.tree.map(lambda a, b: a + (a - b) * weight, g, before)
-        return problem.step(u, ahead, 0.5 / problem.lipschitz), g
+        extrapolated = jax.tree.map(lambda a, b: a + (a - b) * weight, g, previous)
+        return problem.step(u, extrapolated, 0.5 / problem.lipschitz), g
 
     def first() -> tuple[PyTree, PyTree]:
         g = problem.mean(start)
@@ -228,10 +228,11 @@ def certify(problem: Regularised, point: PyTree) -> Certified:
         >>> print(certified.point.round(3), certified.residual.round(3))
         [0.5] 0.0
     """
-    here = problem.mean(point)
-    v = problem.step(point, here, 1.0 / problem.lipschitz)
-    after = problem.mean(v)
-    e = jax.tree.map(lambda a, b, u, x: a - b + problem.lipschitz * (u - x), after, here, point, v)
+    mean_here = problem.mean(point)
+    v = problem.step(point, mean_here, 1.0 / problem.lipschitz)
+    mean_after = problem.mean(v)
+    e = jax.tree.map(lambda a, b, u, x: a - b + problem.lipschitz * (u - x),
+                     mean_after, mean_here, point, v)
     return Certified(v, norm(e))
 
 
@@ -286,26 +287,26 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
         i = jax.random.randint(key, (), 0, n, jnp.int32)
         y = jax.tree.map(lambda a, b: (1 - p) * a + p * b, u, s)
         x = problem.step(y, g, size)
-        ahead = jax.tree.map(lambda a, b, c: a + b - c, g, component(x, i), component(s, i))
-        return problem.step(y, ahead, size)
+        corrected = jax.tree.map(lambda a, b, c: a + b - c, g, component(x, i), component(s, i))
+        return problem.step(y, corrected, size)
 
-    def epoch(at: At) -> At:
-        mine = jax.random.fold_in(key, at.epoch)
+    def epoch(progress: At) -> At:
+        mine = jax.random.fold_in(key, progress.epoch)
         chance = jax.random.uniform(jax.random.fold_in(mine, 0), (), jnp.float32, 1e-7)
         length = jnp.int32(1)  # geometric, with a tail of 1e-7 cut off
         if p < 1:
             length += jnp.floor(jnp.log(chance) / math.log1p(-p)).astype(jnp.int32)
         u = jax.lax.fori_loop(0, length, lambda k, u: inner(
-            (at.s, at.g), jax.random.fold_in(mine, k + 1), u), at.u)
+            (progress.s, progress.g), jax.random.fold_in(mine, k + 1), u), progress.u)
         # a snapshot's certificate begins with the mean operator that the next epoch needs
         g, residual = problem.mean(u), certify(problem, u).residual
-        return At(u, u, g, residual, at.cost + 2.0 * length + 2.0 * n, at.epoch + 1)
+        return At(u, u, g, residual, progress.cost + 2.0 * length + 2.0 * n, progress.epoch + 1)
 
     start = problem.project(problem.centre)
     begin = At(start, start, problem.mean(start), certify(problem, start).residual,
                jnp.asarray(2.0 * n), jnp.int32(0))
-    end = jax.lax.while_loop(lambda at: ~(at.residual <= residual) & (at.epoch < epochs), epoch,
-                             begin)
+    end = jax.lax.while_loop(
+        lambda progress: ~(progress.residual <= residual) & (progress.epoch < epochs), epoch, begin)
     return end.s, end.cost
 
 
