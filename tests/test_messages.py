@@ -333,11 +333,13 @@ PRINTED = {
         '10 * (k + 1) | int(np.sum(differs)) | k | missing | pair!r | query.sampling!r | runs'
         ' | shapes[0] | shapes[1]'),
     "base": (
-        "', '.join(('mechanism', *needed)) | ', '.join(choices) | 2 * size | _holder(path)"
-        " | about.st_uid | dtype | each | error | first | fix | folder | generator | inside"
-        " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, wanted)"
-        " | jnp.result_type(x) | low | module | name | of | os.fspath(what) | path"
-        " | signature | span | stats.st_uid | text | wanted | what | where | words"),
+        "', '.join(('mechanism', *functions)) | ', '.join(choices) | 2 * size"
+        " | _holder(path) | argument | call_form | contents | dtype | error | expected"
+        " | expected_name | first_name | fix | folder | generator"
+        " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, expected)"
+        " | jnp.result_type(x) | leaf_name | list_name | low | module | name"
+        " | os.fspath(target) | path | place | signature | span | stats.st_uid"
+        " | status.st_uid | text | words"),
     "checkup": (
         'described | lengths | n'),
     "accountant": "', '.join(NAMES) | args.algorithm!r | args.batch_size!r | expected | name",
@@ -375,12 +377,11 @@ PRINTED = {
         'MOST_INDICES | bits!r | p | size'),
     "placement": (
         "'two leading axes' if grouped else 'one leading axis' | AXIS!r"
-        ' | [_length(x) for x in leaves] | all_rows | all_rows // size | count'
-        ' | data.mesh | data.shards | devices'
-        ' | jax.process_count() | jax.random.key_impl(key)'
-        ' | jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record) | lengths | mesh'
-        ' | mesh.axis_names | name | population | rows_in_all | shards | size | sorted(process_ids)'
-        " | spec | type(x).__module__.split('.')[0] | where"),
+        " | [_length(x) for x in leaves] | all_rows | all_rows // size | count | data.mesh"
+        " | data.shards | devices | jax.process_count() | jax.random.key_impl(key)"
+        " | jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record) | leaf_name"
+        " | lengths | mesh | mesh.axis_names | name | population | rows_in_all | shardings"
+        " | shards | size | sorted(process_ids) | spec | type(x).__module__.split('.')[0]"),
     "planner": (
         "', '.join(_PLANNED) | ', '.join(map(flag_of, allowed)) | args.algorithm"
         " | args.algorithm or 'a plan for groups' | args.algorithm!r | flag_of(name)"),

@@ -117,7 +117,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         >>> states.average.w.shape
         (2, 3, 2)
     """
-    arguments.call(keys, z, hypers, algorithm, problem, one=False)
+    arguments.call(keys, z, hypers, algorithm, problem, single=False)
     arguments.records(data)
     checks.takes("observe", observe, "state")
     budgets = {np.shape(x)[:1] for x in jax.tree.leaves(hypers)}
