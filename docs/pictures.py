@@ -111,7 +111,7 @@ QUESTIONS = {  # about a problem, and what to take where the answer is yes
     "Do the people in the data\ntrust no server?": "sgda, one pass, batch=1",
     "Is every record read once,\nin a fixed public order?": "ftrl",
     "Are groups public, and\ndoes the worst one count?":
-        "balanced_groups\nwith a rate: group_sgd, active_groups\none read: phased_erm, group_oco",
+        "balanced_groups\nwith a rate: group_sgd,\nactive_groups; one read:\nphased_erm, group_oco",
     "Must predictions not depend\non a private group?": "sgda on fermi or parity",
     "Do you need a guarantee\non the strong gap?": "recursive, recursive_sgda",
     "Is the loss strongly convex-\nconcave, and n small?": "gda",
@@ -124,20 +124,20 @@ OTHERWISE = "sgda with Poisson samples"
 
 def choosing(figure: Figure) -> None:
     """Questions about the problem, the first of which with the answer yes names an algorithm."""
-    figure.set_size_inches(6.2, 0.75 * len(QUESTIONS) + 0.7)
+    figure.set_size_inches(4.9, 0.75 * len(QUESTIONS) + 0.7)  # legible on a phone
     axes = figure.subplots()
     arrow = {"arrowstyle": "->", "color": INK, "linewidth": 0.8}
     box = {"boxstyle": "round", "facecolor": PAPER, "edgecolor": INK}
     for k, (question, algorithm) in enumerate(QUESTIONS.items()):
         axes.annotate("", xy=(0, -k - 0.72), xytext=(0, -k - 0.28), arrowprops=arrow)
-        axes.annotate("", xy=(1.27, -k), xytext=(0.85, -k), arrowprops=arrow)
+        axes.annotate("", xy=(1.16, -k), xytext=(0.82, -k), arrowprops=arrow)
         axes.text(0.05, -k - 0.5, "no", va="center", fontsize=9)
-        axes.text(1.04, -k + 0.06, "yes", ha="center", va="bottom", fontsize=9)
+        axes.text(0.99, -k + 0.06, "yes", ha="center", va="bottom", fontsize=9)
         axes.text(0, -k, question, ha="center", va="center", fontsize=10, bbox=box)
-        axes.text(1.35, -k, algorithm, va="center", fontsize=10, bbox=box | {"facecolor": SOFT})
+        axes.text(1.24, -k, algorithm, va="center", fontsize=10, bbox=box | {"facecolor": SOFT})
     axes.text(0, -len(QUESTIONS), OTHERWISE, ha="center", va="center", fontsize=10,
               bbox=box | {"facecolor": SOFT})
-    axes.set(xlim=(-0.85, 3.2), ylim=(-len(QUESTIONS) - 0.4, 0.4))
+    axes.set(xlim=(-0.85, 2.35), ylim=(-len(QUESTIONS) - 0.4, 0.4))
     axes.set_axis_off()
 
 

@@ -25,7 +25,7 @@ pictures = importlib.import_module("pictures")
 
 FOLDED = 12  # rows of a table from which on it is folded
 TABLE = re.compile(r"(?:^\|.*\n?)+", re.MULTILINE)
-MARKER = re.compile(r"<!-- picture: (\w+) -->")
+MARKER = re.compile(r"^<!-- picture: (\w+) -->$", re.MULTILINE)
 
 
 # --- drawing ---

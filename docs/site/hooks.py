@@ -185,6 +185,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
                    for k, part in enumerate(parts))
     if place.startswith("results/"):
         text = gallery.result_page(text, place)
+    elif place in ("performance.md", "reproductions.md"):
+        text = gallery.TABLE.sub(gallery.folded, text)
     text = gallery.MARKER.sub(lambda match: gallery.shown(match[1], place), text)
     return text.replace("<!-- version -->", version_line(config))
 
