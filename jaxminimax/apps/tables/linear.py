@@ -12,13 +12,12 @@ import numpy as np
 
 from jaxminimax.accounting import statement
 from jaxminimax.apps.tables import labels, notes, records, rule, statistics
-from jaxminimax.apps.tables.preparation import Prepared
+from jaxminimax.apps.tables.preparation import Prepared, names_of
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import Moments, Scorer
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.mechanism import leaves
 from jaxminimax.releases import release_keys
 
 
@@ -96,8 +95,7 @@ class Run:
                            alongside=settings.extra(), unit=prepared.unit,
                            people=prepared.people, answers=True,
                            assumed=(*prepared.assumed, *public, settings.explain()))
-        stated = dataclasses.replace(stated, parts=tuple(
-            name for name, part in settings.named() for _ in leaves(part)))
+        stated = dataclasses.replace(stated, parts=names_of(settings.named()))
         mistakes = self._noted(moments, variances)
         notes.warn(mistakes)
         return Scorer(self.schema, weights, *self.scaling.divisors(moments), stated.to_json(),
