@@ -96,7 +96,7 @@ class Ledger:
 
     def reserve(self, described: Any, hyper: Any = None, *, name: str | None = None,
                 delta: float | None = None, unit: str | None = None,
-                run: books.RunMark | None = None) -> Entry:
+                run: books.RunMark | None = None, parts: tuple[str, ...] = ()) -> Entry:
         """Counts a run against the budget, or refuses it; call it before the run reads data.
 
         Args:
@@ -108,6 +108,7 @@ class Ledger:
           unit: the unit of privacy of the run, as in its statement; None for the ledger's, which is
             then the caller's claim. `fit` passes that of its statement.
           run: marks by which a run is recognised if it goes on after a crash; see `fit`.
+          parts: what each part of the run releases, for the statement; empty: without names.
 
         Raises:
           ValueError: if the run exceeds the budget, saying what is left; for a name or a key that
@@ -126,7 +127,7 @@ class Ledger:
         charge = self._rule.charge(mechanism, self._delta(delta), self.neighbours,
                                    self.people)
         entry = {
-            "words": mechanism.summary(), "charges": cost, "charge": charge,
+            "words": mechanism.summary(parts), "charges": cost, "charge": charge,
             "releases": releases(mechanism), "spent": None, "unit": self.unit,
             "enforced": stating.enforced_by(mechanism), "assumed": stating.assumed_by(mechanism),
             "run": None if run is None else {**run._asdict(), "of": None}}

@@ -147,10 +147,21 @@ class Description(abc.ABC):
         """The same at places that are not `occupied`, to which they are added; see `Answered`."""
         return self
 
-    def summary(self) -> str:
-        """Sentences on the releases, for statements: one a leaf, equal ones in a row once."""
-        runs = ((text, len(list(equal))) for text, equal in itertools.groupby(
-            leaf.words().summary for leaf in self.flattened()))
+    def summary(self, parts: tuple[str, ...] = ()) -> str:
+        """Sentences on the releases, for statements: one a leaf, equal ones in a row once.
+
+        Args:
+          parts: what each leaf releases, such as "gradients"; empty: they have no names.
+
+        Raises:
+          ValueError: for another number of names than there are leaves.
+        """
+        texts = [leaf.words().summary for leaf in self.flattened()]
+        if parts and len(parts) != len(texts):
+            raise ValueError(f"parts must name each of {len(texts)} leaves, got {parts!r}.")
+        if parts:
+            texts = [f"{name}: {text}" for name, text in zip(parts, texts, strict=True)]
+        runs = ((text, len(list(equal))) for text, equal in itertools.groupby(texts))
         return " ".join(text if times == 1 else f"{times} times: {text}" for text, times in runs)
 
     def enforced(self) -> tuple[str, ...]:

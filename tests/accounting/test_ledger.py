@@ -376,6 +376,19 @@ def test_budget_is_handed_out_refused_and_found_again(path, kind):
     assert jmm.epsilon(joint, 1e-6) <= 2.0
 
 
+def test_runs_say_what_their_parts_release(path):
+    """Equal ones of one name once; another number of names is refused before it is charged."""
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
+    described = jmm.Sequence(parts=(steps(400.0, 1), steps(400.0, 1), steps(400.0, 1)))
+    ledger.reserve(described, parts=("means", "means", "gradients"))
+    (run,) = ledger.statement().runs
+    one = steps(400.0, 1).summary()
+    assert run["words"] == f"2 times: means: {one} gradients: {one}"
+    with pytest.raises(ValueError, match="parts must name each of 3 leaves"):
+        ledger.reserve(described, parts=("means",))
+    assert len(ledger.statement().runs) == 1
+
+
 def test_what_was_not_released_is_given_back_where_that_is_proved(path):
     ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
     hyper = ledger.calibrate(jmm.sgda, settings(20), share=0.8)

@@ -66,9 +66,10 @@ import optax
 
 from jaxminimax.accounting import answers, calibrate, epsilon
 from jaxminimax.algorithms import balanced_groups, descent, sgda
-from jaxminimax.apps.tables import labels, statistics
+from jaxminimax.apps.tables import labels, records, statistics
 from jaxminimax.apps.tables.notes import Note
 from jaxminimax.apps.tables.schema import Schema
+from jaxminimax.apps.tables.scorer import Moments
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Query, Repeat, Sequence
@@ -176,6 +177,17 @@ class Defaults:
     def label_floor(self) -> float:
         """Returns the least variance that a label which is a number is divided by."""
         return max(self.label_deviation, LABEL_FLOOR)
+
+    def divisors(self, moments: Moments) -> tuple[Moments, float | None]:
+        """Returns what features are scaled by, the released moments and a floor, both stretched.
+
+        The floor is the least variance that a feature is divided by; None: features are not scaled.
+        """
+        if not self.standardise:
+            return moments, None
+        length = records.typical_length(moments, self.floor) if self.cut_by_length else 1.0
+        cut = self.cut * length
+        return records.stretched(moments, cut), cut**2 * self.floor
 
     @property
     def algorithm(self) -> Any:
