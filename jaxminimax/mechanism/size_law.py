@@ -48,8 +48,8 @@ by joint convexity over that event, with F the profile of the pair of rate q',
 which is the profile of one pair, so it composes as one. It falls with p_0, as F(a) >= (1 - a)_+: a
 p_0 that is rounded down is right. Rate r = q' (1 - p_0) is not: where others' records tell m, a
 release of rate q' or 0 is less private than one of rate r, for F is convex in the rate. Of k
-records p_0 is the probability that the n - k others fill the slots, which is smaller. Nobody may
-learn m (`Poisson`).
+records p_0 is the probability that the n - k others fill the slots, which is smaller. As in every
+charge of samples, nobody may learn the size of the whole sample, by a clock either.
 
 **Several records of one person.** Given T and S, now the sample without any of k records, the
 described law draws each of the k independently, given that there are at most J = min(c, |T|) - m of

@@ -521,6 +521,6 @@ def test_too_much_charged_as_nothing_is_found(monkeypatch, bug):
                 loss._replace(filled=0.0, rate=loss.rate * (1 - p0)))
         return cost._replace(losses=((loss, count),))
 
-    assert charged_delta(how, n, z, eps, "replace_one") >= exact
+    assert charged_delta(how, n, z, eps, "replace_one") >= exact - 2e-6
     monkeypatch.setattr(Poisson, "charge", changed)
-    assert charged_delta(how, n, z, eps, "replace_one") < exact - 1e-4
+    assert charged_delta(how, n, z, eps, "replace_one") < exact - 1e-4  # 50 times what the grid is off by
