@@ -110,8 +110,10 @@ class PrivacyLoss(NamedTuple):
         replace-one sensitivity.
       rate: at most the probability that a sample holds the record, given the rest of it; with
         replacement, that one draw is the record. As realised: a little above q, m/n or 1/n.
-      population: n of a fixed-size sample.
-      batch: m of a fixed-size sample.
+      population: n of a fixed-size sample, and of a Poisson one with `filled`.
+      batch: m of a fixed-size sample, the most records of a Poisson one with `filled`.
+      filled: at most the probability that the other records fill a Poisson sample's slots, so that
+        it cannot hold the record: a release is then the same on both data sets (`size_law`).
     """
 
     kind: str
@@ -119,6 +121,13 @@ class PrivacyLoss(NamedTuple):
     rate: float = 1.0
     population: int = 0
     batch: int = 0
+    filled: float = 0.0
+
+    def not_read(self, people: int) -> float:
+        """At most the probability that a sample cannot hold any of k = `people` records."""
+        others = max(self.population - people + 1, 1)
+        # prod_i (n - J - i) / (n - i) >= (1 - c / (n - k + 1))^(k - 1), i < k, J <= c
+        return self.filled * max(1 - self.batch / others, 0.0) ** (people - 1) * (1 - 2.0**-40)
 
 
 class Charge(NamedTuple):

@@ -39,6 +39,18 @@ removing a record as well, because an absent record keeps its number: it is draw
 a slot. (Cutting a large sample down to c would be another law: many samples would have c records,
 so that given c - 1 others a record would be drawn with much more than q.)
 
+**Releases that cannot hold the record.** The others fill the slots, m = J = min(c, |T|), with one
+probability p_0 on both data sets, whatever is released before, and the releases are then equal. So
+by joint convexity over that event, with F the profile of the pair of rate q',
+
+    H_a <= (1 - p_0) F(a) + p_0 (1 - a)_+,     a > 0,
+
+which is the profile of one pair, so it composes as one. It falls with p_0, as F(a) >= (1 - a)_+: a
+p_0 that is rounded down is right. Rate r = q' (1 - p_0) is not: where others' records tell m, a
+release of rate q' or 0 is less private than one of rate r, for F is convex in the rate. Of k
+records p_0 is the probability that the n - k others fill the slots, which is smaller. As in every
+charge of samples, nobody may learn the size of the whole sample, by a clock either.
+
 **Several records of one person.** Given T and S, now the sample without any of k records, the
 described law draws each of the k independently, given that there are at most J = min(c, |T|) - m of
 them. These can be drawn as a subset of a set H of independent coins at rate q, chosen by further

@@ -379,6 +379,7 @@ def _per_person(problem: Any, total: bool) -> Any:
 
         result = types.with_strategy(person_operator, getattr(operator, "strategy", "auto"),
                                      getattr(operator, "microbatch", 32),
-                                     getattr(operator, "memory", None))
+                                     getattr(operator, "memory", None),
+                                     getattr(operator, "skip_empty", False))
     return problem._replace(operator=result, value=None, best_response=Saddle(None, None),
                             saddle_point=None, furthest=None)
