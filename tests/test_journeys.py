@@ -135,7 +135,7 @@ def test_what_an_attack_attains_at_most(capsys):
     assert 0.01 < made.true_positives(0.01) < 1
     assert 0 < made.advantage < 1
     explained = said(capsys, "explain", *RUN, "--delta", "1e-6")
-    assert explained["answers"]
+    assert explained["attack_bounds"]
 
 
 def test_a_scorer_of_a_table_is_asked_the_same_without_its_data():

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from jaxminimax import accounting, mechanism
-from jaxminimax.accounting import answers, statements, stating
+from jaxminimax.accounting import statement_of_run
+from jaxminimax.accounting.printing import NO_GUARANTEE, limit_in_words, rounded_up
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.apps import options
 from jaxminimax.apps.tables import check, scorer
@@ -75,9 +76,9 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     record, plain = profile.to_json(), str(profile)
     if args.delta is not None:
         epsilon = accounting.epsilon(everything, args.delta, **how)
-        none = statements.NO_GUARANTEE if epsilon == float("inf") else None
+        none = NO_GUARANTEE if epsilon == float("inf") else None
         record["at_delta"] = {"delta": args.delta, "epsilon": none or epsilon}
-        plain += f"\nAt delta = {args.delta:g}: epsilon = {none or answers.up(epsilon, 6)}."
+        plain += f"\nAt delta = {args.delta:g}: epsilon = {none or rounded_up(epsilon, 6)}."
     if args.plot is not None:
         profile.plot(args.plot)
         plain += f"\nDrawn: {args.plot}"
@@ -87,10 +88,11 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 def _stated(args: argparse.Namespace, parts: list[mechanism.Description]) -> accounting.Statement:
     """States what the parts cost, and what they cost after --spent releases."""
     allowed, spent = mechanism.releases(parts[0]), getattr(args, "spent", None)
-    return stating.state_of(
+    return statement_of_run.statement_for(
         _together(parts), lambda spent: _stopped(parts, spent), args.delta, allowed=allowed,
         spent=allowed if spent is None else min(spent, allowed), neighbours=args.neighbours,
-        unit=getattr(args, "unit", None), people=args.people, answers=args.command == "explain",
+        unit=getattr(args, "unit", None), people=args.people,
+        attack_bounds=args.command == "explain",
         extra=lambda spent: sum(min(spent, mechanism.releases(part)) for part in parts[1:]))
 
 
@@ -148,14 +150,15 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     record, lines = _answers(args), []
     for name, value in record.items():
         if name == "epsilon" and value == float("inf"):
-            value = answers.limit_in_words(record["proven_up_to"], args.delta)
+            value = limit_in_words(record["proven_up_to"], args.delta)
         elif isinstance(value, dict):
-            value = ", ".join(f"{player} {answers.up(z, 6)}".strip() for player, z in value.items())
+            value = ", ".join(f"{player} {rounded_up(z, 6)}".strip()
+                              for player, z in value.items())
         elif isinstance(value, float):
-            value = answers.up(value, 6) if value < float("inf") else statements.NO_GUARANTEE
+            value = rounded_up(value, 6) if value < float("inf") else NO_GUARANTEE
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
-    return {name: statements.NO_GUARANTEE if value == float("inf") else value
+    return {name: NO_GUARANTEE if value == float("inf") else value
             for name, value in record.items()}, "\n".join(lines)
 
 
@@ -316,7 +319,7 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
             "gap": planned.gap, "on": planned.on,
             "why": list(planned.why), "hyper": _plain(planned.hyper)}
-    lines = [f"{name:28} {answers.up(value, 6) if isinstance(value, float) else value}"
+    lines = [f"{name:28} {rounded_up(value, 6) if isinstance(value, float) else value}"
              for name, value in line.items() if name not in ("why", "hyper") and value is not None]
     lines += [f"{'hyper ' + name:28} {value}" for name, value in line["hyper"].items()]
     return line, "\n".join([*lines, *planned.why])

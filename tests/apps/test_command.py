@@ -15,7 +15,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.__main__ import main
-from jaxminimax.accounting.answers import up
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.apps import commands, options
 from jaxminimax.base import own_files
@@ -248,7 +248,7 @@ def test_explain_says_what_epsilon_computes(capsys):
         assert main(["explain", *given, *spent]) == 0
         words = one_line(capsys.readouterr().out)
         assert words.startswith(
-            f"The releases of this run satisfy ({up(number)}, 1e-05)-differential privacy")
+            f"The releases of this run satisfy ({rounded_up(number)}, 1e-05)-differential privacy")
         assert f"{stated['spent']} of 100 allowed" in words  # 50 of gradients, 50 of losses
         assert "disjoint batches of 100" in words
         assert "Laplace" in words
@@ -327,7 +327,7 @@ def test_people_are_counted_by_every_command(capsys):
     for command in ("epsilon", "explain"):
         stated = printed(capsys, command, *given, "--delta", "1e-6")
         assert (stated["epsilon"], stated["people"]) == (expected, 3)
-    assert stated["answers"]["advantage"] == printed(capsys, "profile", *given)["advantage"]
+    assert stated["attack_bounds"]["advantage"] == printed(capsys, "profile", *given)["advantage"]
     made = printed(capsys, "calibrate", "gda", "--epsilon", "1", "--delta", "1e-6", "--population",
                    "5000", "--iterations", "20", "--people", "3", "--json")
     assert made["effective_noise_multiplier"] == pytest.approx(
@@ -354,7 +354,7 @@ def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     at = printed(capsys, *given, "--delta", "1e-6", "--json")["at_delta"]
     assert at == {"delta": 1e-6, "epsilon": pytest.approx(expected, rel=1e-9)}
     assert main([*given, "--delta", "1e-6"]) == 0
-    assert f"At delta = 1e-06: epsilon = {up(expected, 6)}." in capsys.readouterr().out
+    assert f"At delta = 1e-06: epsilon = {rounded_up(expected, 6)}." in capsys.readouterr().out
     assert printed(capsys, *given, "--spent", "5", "--json")["advantage"] < stated.advantage
     assert main([*given, "--plot", str(tmp_path / "none" / "profile.png")]) == 2
     assert "No such file" in capsys.readouterr().err

@@ -106,7 +106,7 @@ class Run:
         public = () if prepared.groups is None else prepared.groups.assumed
         stated = statement(settings.algorithm, settings.hyper, state, delta=self.scaling.delta,
                            alongside=settings.extra(), unit=prepared.unit,
-                           people=prepared.people, answers=True,
+                           people=prepared.people, attack_bounds=True,
                            assumed=(*prepared.assumed, *public, settings.explain()))
         stated = dataclasses.replace(stated, parts=tuple(
             name for name, part in settings.named() for _ in leaves(part)))

@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
-from jaxminimax.accounting.answers import up
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.apps import commands
 from jaxminimax.apps.tables import (
     Category,
@@ -375,14 +375,15 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     assert 0 < stated["auc_standard_error"] < 0.1
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     for part in ("Assumptions, each with the person", "Settings", "<li>Operator: The key is secret",
-                 "trust model", "DeLong", f"{up(stated['epsilon_with_curve'])}", "<dt>signature",
+                 "trust model", "DeLong", f"{rounded_up(stated['epsilon_with_curve'])}",
+                 "<dt>signature",
                  hashlib.sha256((tmp_path / "m" / "model.json").read_bytes()).hexdigest(),
                  "not stated: --by says"):
         assert part in page
     # one set of bounds on attacks, those of the noise, and each release by what it is
     said = jmm.accounting.Statement.from_json(stated["statement"])
     assert said == one.statement
-    assert said.answers is not None
+    assert said.attack_bounds is not None
     for text in (page, str(one.statement).replace("\n    ", " ")):
         assert all(x in text for x in said.meaning())
         assert all(f"{part}{'</dt>' if text is page else ' '}" in text for part in said.parts)
