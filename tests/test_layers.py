@@ -51,10 +51,10 @@ AHEAD = {"Supply", "_readable"}  # of a driver, which send rows of the host to i
 # modules that a test file of another name tests
 TESTED_IN = {
     "releases/test_data_flow": "releases/release_operation",
-    "accounting/test_answers": "accounting/curve accounting/tuning",
-    "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
+    "accounting/test_epsilon_delta": "accounting/curve accounting/tuning",
+    "accounting/test_ledger": "accounting/filters accounting/renyi",
     "accounting/test_subsampling": "accounting/gaussian",
-    "accounting/test_statements": "accounting/stating",
+    "accounting/test_statement_text": "accounting/printing accounting/statement_of_run",
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups",
@@ -226,7 +226,7 @@ def test_imports_point_down():
 @pytest.mark.parametrize(("path", "line"), [
     ("releases/sums.py", "from jaxminimax.algorithms import sgda"),
     ("algorithms/sgda.py", "from jaxminimax import accounting"),
-    ("algorithms/sgda.py", "from jaxminimax.accounting.answers import epsilon"),
+    ("algorithms/sgda.py", "from jaxminimax.accounting.epsilon_delta import epsilon"),
     ("algorithms/sgda.py", "from .. import drivers"),
     ("accounting/curve.py", "import jaxminimax.releases"),
     ("accounting/curve.py", "from ..gradients import clipped_sum"),

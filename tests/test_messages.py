@@ -320,7 +320,7 @@ PRINTED = {
         "'' if replacement else ' without replacement' | ', '.join(_STATED) | amount"
         " | batch | before | delta!r | entry.name!r | entry['spent'] | folder | kind"
         " | loss.kind!r | n | name | name!r | own!r | people | population"
-        " | rule.remedy(amount, left) | self._books.path | self.path | self.size | shares!r"
+        " | rule.remedy(amount, left) | self._file.path | self.path | self.size | shares!r"
         " | stored[name]!r | t!r | value!r | what | wrong | z!r"),
     "algorithms": (
         "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"

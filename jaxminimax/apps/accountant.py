@@ -11,7 +11,8 @@ import argparse
 from typing import Any
 
 from jaxminimax import accounting, mechanism
-from jaxminimax.accounting import answers, statements, stating
+from jaxminimax.accounting import statement_of_run
+from jaxminimax.accounting.printing import NO_GUARANTEE, limit_in_words, rounded_up
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.base import checks, types
 from jaxminimax.mechanism.sampling import choices
@@ -152,10 +153,11 @@ def _stated(args: argparse.Namespace) -> accounting.Statement:
     def part(count: int) -> mechanism.Description:
         return run.truncated(count) or mechanism.Sequence(parts=())
 
-    return stating.state_of(
+    return statement_of_run.statement_for(
         run, part, args.delta, allowed=allowed,
         spent=allowed if spent is None else min(spent, allowed), neighbours=args.neighbours,
-        unit=getattr(args, "unit", None), people=args.people, answers=args.command == "explain")
+        unit=getattr(args, "unit", None), people=args.people,
+        attack_bounds=args.command == "explain")
 
 
 def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -178,11 +180,11 @@ def numbers(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
               "delta": args.delta, "neighbours": args.neighbours, "people": args.people,
               "sampling": " ".join(stated.sampling), "accountant": stated.accountant,
               "event": stated.event}
-    words = {name: answers.up(value, 6) if isinstance(value, float) else value
+    words = {name: rounded_up(value, 6) if isinstance(value, float) else value
              for name, value in record.items() if value is not None}
     if stated.epsilon == float("inf"):
-        words["epsilon"] = answers.limit_in_words(stated.proven_up_to, args.delta)
-    return {name: statements.NO_GUARANTEE if value == float("inf") else value
+        words["epsilon"] = limit_in_words(stated.proven_up_to, args.delta)
+    return {name: NO_GUARANTEE if value == float("inf") else value
             for name, value in record.items()}, "\n".join(
         f"{name.replace('_', ' '):30} {value}" for name, value in words.items())
 

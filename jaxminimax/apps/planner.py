@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxminimax import accounting, mechanism
-from jaxminimax.accounting import answers
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.base import types
 from jaxminimax.drivers import plan, plans
@@ -168,7 +168,7 @@ def settings(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
             "gap": planned.gap, "on": planned.on, "why": list(planned.why),
             "hyper": _plain(planned.hyper)}
-    lines = [f"{name:28} {answers.up(value, 6) if isinstance(value, float) else value}"
+    lines = [f"{name:28} {rounded_up(value, 6) if isinstance(value, float) else value}"
              for name, value in line.items() if name not in ("why", "hyper") and value is not None]
     lines += [f"{'hyper ' + name:28} {value}" for name, value in line["hyper"].items()]
     return line, "\n".join([*lines, *planned.why])

@@ -51,7 +51,7 @@ import numpy as np
 import optax
 import scipy
 
-from jaxminimax.accounting import Statement, stating
+from jaxminimax.accounting import Statement, statement_of_run
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.mechanism import GroupLosses, HeldOutBound, Parallel, composed, held_out
@@ -218,7 +218,7 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
             [_LOSS.format(*losses)] if losses is not None else ())]
     allowed = everything.releases()
     places = _PLACES.format(held=len(held_out.rows), seed=held_out.seed)
-    stated = stating.state_of(everything, lambda _: everything, delta, spent=allowed,
+    stated = statement_of_run.statement_for(everything, lambda _: everything, delta, spent=allowed,
                               allowed=allowed, unit=unit, assumed=(places, _UNREAD))
     return Certificate(of, width.bound, 1 - beta, tuple(y.ravel().tolist()), width.noise,
                        width.sampling, (_DRAWN, *conditions), stated)

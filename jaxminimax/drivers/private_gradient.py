@@ -37,7 +37,8 @@ import numpy as np
 import optax
 from jax.experimental import io_callback
 
-from jaxminimax.accounting import Ledger, Statement, books, statement
+from jaxminimax.accounting import Ledger, Statement, statement
+from jaxminimax.accounting.ledger import Entry, RunMark
 from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.drivers import fingerprint, long_runs, saved_runs
@@ -199,14 +200,14 @@ class _Made:
         self.watched, self.own = watched or not follows, fingerprint.secret(key)
         # the problem is bound when it is traced
         promise = saved_runs.promise_of(key, mechanism, self.settings, _Release(follows, None))
-        self.marks = books.RunMark(
+        self.marks = RunMark(
             key=fingerprint.mark(self.own, fingerprint.KEY), resumable=journal is not None,
             run=fingerprint.mark(self.own, fingerprint.RUN, json.dumps(promise).encode()))
         (machine,) = fingerprint.of_machine(self.own, problem, getattr(data, "mesh", None)).values()
         self.register = register(self.marks.key, Limits(
             self.marks.run, mechanism.releases(), query.bands > 1, machine), journal)
         self.release = _Release(follows, self.register if self.watched else None)
-        self.entry: books.Entry | None = None
+        self.entry: Entry | None = None
         self._used: list[weakref.ref[Any]] = []  # numbers of tickets that traces have used
 
     def read_rows(self) -> None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Ledger, books
+from jaxminimax.accounting.ledger import Entry, Ledger, RunMark
 from jaxminimax.base import checks, own_files, programs, saved_json, types
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism import Description
@@ -162,7 +162,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
     def __init__(self, ledger: Ledger | None, key: jax.Array, described: Description,
                  promise: dict[str, Any], name: str | None, resumable: bool,
                  delta: float, **stated: Any) -> None:
-        self._entry: books.Entry | None = None
+        self._entry: Entry | None = None
         self._own, self._begun = fingerprint.secret(key), False
         self._last: Any = None  # the state of a run that ended early
         if ledger is None:
@@ -175,7 +175,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
             raise ValueError("Several processes would each charge the run: reserve it in one of "
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
                              "leave out ledger=... here.")
-        marks = books.RunMark(
+        marks = RunMark(
             key=fingerprint.mark(self._own, fingerprint.KEY),
             run=fingerprint.mark(self._own, fingerprint.RUN, json.dumps(promise).encode()),
             resumable=resumable)

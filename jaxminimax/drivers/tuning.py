@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import TuningStatement, stating, tuning
+from jaxminimax.accounting import TuningStatement, statement_of_run, tuning
 from jaxminimax.base import arguments, checks, identity
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
@@ -154,7 +154,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     target = tuning.Target(epsilon, delta, runs, neighbours)
     paid, scored = tuning.calibrate_search(algorithm, candidates, scored, target, apart=apart,
                                            share=share)
-    promised = stating.tuning_statement(
+    promised = statement_of_run.tuning_statement(
         algorithm, paid, scored, score_range, target, padded=hide_time, apart=apart,
         unit=unit or identity.unit_of(rows=identity.rows_each(data)), assumed=assumed)
     arguments.records(data)

@@ -15,7 +15,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.__main__ import main
-from jaxminimax.accounting.answers import up
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.apps import accountant, commands, planner
 from jaxminimax.base import own_files
@@ -151,7 +151,7 @@ def test_explain_says_what_epsilon_computes(capsys):
         assert main(["explain", *given, *spent]) == 0
         words = one_line(capsys.readouterr().out)
         assert words.startswith(
-            f"The releases of this run satisfy ({up(number)}, 1e-05)-differential privacy")
+            f"The releases of this run satisfy ({rounded_up(number)}, 1e-05)-differential privacy")
         assert f"{stated['spent']} of 50 allowed" in words
         assert "disjoint batches of 100" in words
     assert stated["spent"] == 10
@@ -227,7 +227,7 @@ def test_people_are_counted_by_every_command(capsys):
     for command in ("epsilon", "explain"):
         stated = printed(capsys, command, *given, "--json")
         assert (stated["epsilon"], stated["people"]) == (expected, 3)
-    assert stated["answers"]["advantage"] == jmm.profile(run, people=3).advantage
+    assert stated["attack_bounds"]["advantage"] == jmm.profile(run, people=3).advantage
     made = printed(capsys, "calibrate", "--epsilon", "1", *given[2:], "--json")
     assert made["noise_multiplier"] == pytest.approx(3 * 4.224679 * 2 * 20**0.5, rel=2e-3)
     assert main(["epsilon", *given, "--people", "0"]) == 2

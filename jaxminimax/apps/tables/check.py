@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import Ledger, epsilon, stating
+from jaxminimax.accounting import Ledger, epsilon
+from jaxminimax.accounting.statement_of_run import statement_for
 from jaxminimax.apps.tables import files, notes, preparation, records, statistics, unfinished
 from jaxminimax.apps.tables.columns import (
     Category,
@@ -224,9 +225,9 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         counts = release_counts(job.key, described, rows)
         if entry is not None:
             entry.close()
-    stated = stating.state_of(described, lambda _: described, args.delta, spent=1, allowed=1,
-                              unit=record["unit"], assumed=(preparation.PUBLIC,),
-                              people=args.people, answers=True)
+    stated = statement_for(described, lambda _: described, args.delta, spent=1, allowed=1,
+                           unit=record["unit"], assumed=(preparation.PUBLIC,),
+                           people=args.people, attack_bounds=True)
     query = described.query
     deviation = float(query.clip.w * query.noise_multiplier.w)
     named = iter(counts.tolist())

@@ -93,7 +93,7 @@ class Run:
         public = () if prepared.groups is None else prepared.groups.assumed
         stated = statement(settings.algorithm, settings.hyper, state, delta=self.scaling.delta,
                            alongside=settings.extra(), unit=prepared.unit,
-                           people=prepared.people, answers=True,
+                           people=prepared.people, attack_bounds=True,
                            assumed=(*prepared.assumed, *public, settings.explain()))
         stated = dataclasses.replace(stated, parts=names_of(settings.named()))
         mistakes = self._noted(moments, variances)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 
-from jaxminimax.accounting import Ledger, books
+from jaxminimax.accounting.ledger import Entry, Ledger
 from jaxminimax.apps.tables import certified, notes, records, rule, statistics
 from jaxminimax.apps.tables.processes import Share
 from jaxminimax.apps.tables.schema import Schema
@@ -266,7 +266,7 @@ def unit_in_ledger(ledger: Ledger, claimed: str | None, rows_per_owner: int | No
 
 def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, unit: str | None,
            rows_per_owner: int | None, people: int, delta: float,
-           name: str | None = None, parts: tuple[str, ...] = ()) -> books.Entry | None:
+           name: str | None = None, parts: tuple[str, ...] = ()) -> Entry | None:
     """Charges a ledger for everything that a run will release; None without a ledger.
 
     Args:

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.accounting import Ledger, Profile, Statement, answers, profile, statements
+from jaxminimax.accounting import Ledger, Profile, Statement, profile
+from jaxminimax.accounting.printing import NO_GUARANTEE, membership, rounded_up
+from jaxminimax.accounting.statement_text import LARGE_DELTA, USER
 from jaxminimax.apps.tables.columns import Category
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import Scorer
@@ -35,14 +37,14 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     stated, law = scorer.statement, None
     if scorer.described is not None:
         law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
-    large = tuple(x for x in stated.assumed if x.startswith(statements.LARGE_DELTA))
+    large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
     words = {"title": f"Private model of “{scorer.schema.label}”", "date": data.get("date") or "",
              "paragraph": stated.paragraph(), "json": json.dumps(stated.to_json(), indent=1)}
     lists = {"notes": ("To note", (*map(str, scorer.notes), *large)),
              "meaning": ("What this guarantees", _plain(stated)),
              "assumptions": ("Assumptions, each with the person who must see to it", tuple(
-                 x for x in stated.owned() if x.removeprefix(statements.USER) not in settings)),
+                 x for x in stated.owned() if x.removeprefix(USER) not in settings)),
              "settings": ("Settings", settings), "annex": ("Technical annex", stated.annex()),
              "enforced": ("Enforced by the code", stated.enforced)}
     template = pathlib.Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
@@ -66,9 +68,9 @@ def _plain(stated: Statement) -> tuple[str, ...]:
 def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[str, str]:
     """Names what was trained, on what, for what, by whom, and what it cost."""
     names, seed = list(map(str, scorer.schema.columns)), data.get("seed")
-    guarantee = statements.NO_GUARANTEE if math.isinf(stated.epsilon) else (
-        f"ε = {answers.up(stated.epsilon)} at δ = {answers.up(stated.delta, 6)} for {stated.unit}: "
-        f"{stated.relation()}")
+    guarantee = NO_GUARANTEE if math.isinf(stated.epsilon) else (
+        f"ε = {rounded_up(stated.epsilon)} at δ = {rounded_up(stated.delta, 6)} for "
+        f"{stated.unit}: {stated.relation()}")
     return {"label": _label(scorer.schema),
             "guarantee": guarantee if seed is None else (
                 "none, as the noise is of a seed, which others can guess: an experiment. With a "
@@ -107,7 +109,7 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
             rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
                           "without privacy, outside of the guarantee")
     if "epsilon_with_curve" in data:
-        rows["with the curve"] = (f"ε = {answers.up(data['epsilon_with_curve'])} at δ = "
+        rows["with the curve"] = (f"ε = {rounded_up(data['epsilon_with_curve'])} at δ = "
                                   f"{data['delta']:g} for all trainings together")
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
@@ -118,7 +120,7 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
             f"at most {100 * proved.bound:.3g} % of predictions are wrong in the worst group, with "
             f"probability {100 * proved.probability:g} %. {' '.join(proved.conditions)} Its rows "
             "are in no training and lie at places drawn from public coins; with the training it "
-            f"has ε = {answers.up(joint.epsilon)} at δ = {answers.up(joint.delta, 6)}")
+            f"has ε = {rounded_up(joint.epsilon)} at δ = {rounded_up(joint.delta, 6)}")
     return rows
 
 
@@ -175,7 +177,7 @@ def _listed(title: str, sentences: tuple[str, ...]) -> str:
 def _pictures(stated: Statement, law: Profile | None) -> str:
     """Draws the trade-off curve and delta(epsilon)."""
     parts = [] if law is None else [
-        (trade_off(law), answers.membership(0.01, stated.true_positives(0.01))
+        (trade_off(law), membership(0.01, stated.true_positives(0.01))
          + " The thin line is guessing."),
         (deltas(law, stated.epsilon, stated.delta),
          "The same noise has a δ for every ε. The dot is the pair of the statement.")]

@@ -64,7 +64,8 @@ from typing import Any, NamedTuple
 
 import optax
 
-from jaxminimax.accounting import answers, calibrate, epsilon
+from jaxminimax.accounting import calibrate, epsilon
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.algorithms import balanced_groups, descent, sgda
 from jaxminimax.apps.tables import labels, records, statistics
 from jaxminimax.apps.tables.notes import Note
@@ -263,7 +264,7 @@ class Defaults:
         others = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)
         if others:
-            each = ", ".join(f"{answers.up(e)} at delta = {x}" for x, e in others.items())
+            each = ", ".join(f"{rounded_up(e)} at delta = {x}" for x, e in others.items())
             notes.append(Note(
                 None, f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
                 f"makes epsilon look small: the same noise has epsilon = {each}",

@@ -378,7 +378,7 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     # one set of bounds on attacks, those of the noise, and each release by what it is
     said = jmm.accounting.Statement.from_json(stated["statement"])
     assert said == one.statement
-    assert said.answers is not None
+    assert said.attack_bounds is not None
     for text in (page, str(one.statement).replace("\n    ", " ")):
         assert all(x in text for x in said.meaning())
         assert all(f"{part}{'</dt>' if text is page else ' '}" in text for part in said.parts)
