@@ -346,15 +346,15 @@ PRINTED = {
         "', '.join(map(flag_of, own)) | args.algorithm"
         " | args.algorithm or 'a plan for groups' | flag_of(name)"),
     "drivers": (
-        "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
-        " | ', '.join(unknown) | 'labels' if groups else 'n'"
-        " | 'with' if primal else 'without' | _BEHIND | _NO_TICKET | at | budgets | count"
-        " | data.grouped | data.population | described | described!r | error | grouped"
-        " | jax.random.key_impl(key) | leading | lengths"
-        " | mechanism.query.population * mechanism.parts | n | name | name!r | number | of!r"
-        " | os.fspath(path)!r | other | own.entry.name!r | own.settings.iterations - first"
-        " | parts | path | query.population | rest | self._manager.directory"
-        " | self.limits.times | settings | size | stated | step | what"),
+        "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(accepted))"
+        " | ', '.join(unknown) | 'labels' if groups else 'n' | 'with' if primal else 'without'"
+        " | _BEHIND | _NO_TICKET | budgets | count | data.grouped | data.population | described"
+        " | described!r | difference | error | first_run | grouped | jax.random.key_impl(key)"
+        " | leading | lengths | mechanism.query.population * mechanism.parts | n | name | name!r"
+        " | number | of!r | os.fspath(path)!r | parts | path | query.population"
+        " | run.entry.name!r | run.settings.iterations - first | second_run"
+        " | self._manager.directory | self.limits.times | settings | size | stated | step"
+        " | training_rows"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
