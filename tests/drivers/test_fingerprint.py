@@ -355,7 +355,7 @@ def test_where_rows_are_cut_or_lie_changes_nothing(monkeypatch, shape, dtype):
     assert one == fingerprint.hash_rows(OWN, (np.asfortranarray(x),))
     if dtype is np.float64:
         assert one == fingerprint.hash_rows(OWN, (x.astype(">f8"),))
-    monkeypatch.setattr(fingerprint, "_here", lambda x: False)
+    monkeypatch.setattr(fingerprint, "_on_host", lambda x: False)
     for rows, sent in ((1, 1), (5, 2**30), (7, 50)):
         monkeypatch.setattr(fingerprint, "_ROWS", rows)
         monkeypatch.setattr(fingerprint, "_SENT", sent)
