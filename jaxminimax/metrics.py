@@ -140,8 +140,8 @@ def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
         [-1.0]
     """
     release_keys.refuse(problem, "The mean operator")
-    operators = jax.vmap(problem.operator, (None, 0))(z, data)
-    mean = jax.tree.map(lambda x: jnp.mean(x, 0), operators)
+    values = jax.vmap(problem.operator, (None, 0))(z, data)
+    mean = jax.tree.map(lambda x: jnp.mean(x, 0), values)
     return mean if problem.public is None else optax.tree.add(mean, problem.public(z))
 
 

@@ -318,10 +318,10 @@ PRINTED = {
         'args.command | error | noted'),
     "accounting": (
         "'' if replacement else ' without replacement' | ', '.join(_STATED) | amount"
-        " | batch | before | delta!r | entry.name!r | entry['spent'] | folder | kind"
-        " | loss.kind!r | n | name | name!r | own!r | people | population"
-        " | rule.remedy(amount, left) | self._file.path | self.path | self.size | shares!r"
-        " | stored[name]!r | t!r | value!r | what | wrong | z!r"),
+        " | batch | delta!r | earlier | entry.name!r | entry['spent'] | fixed!r | folder"
+        " | kind | loss.kind!r | n | name | name!r | people | population"
+        " | rule.remedy(amount, remaining) | self._file.path | self.path | self.size"
+        " | shares!r | stored[name]!r | t!r | value!r | what | wrong | z!r"),
     "algorithms": (
         "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"
         " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"
@@ -344,15 +344,15 @@ PRINTED = {
         'described | lengths | n'),
     "accountant": "', '.join(NAMES) | args.algorithm!r | args.batch_size!r | expected | name",
     "drivers": (
-        "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
-        " | ', '.join(unknown) | 'labels' if groups else 'n'"
-        " | 'with' if primal else 'without' | _BEHIND | _NO_TICKET | at | budgets | count"
-        " | data.grouped | data.population | described | described!r | error | grouped"
-        " | jax.random.key_impl(key) | leading | lengths"
-        " | mechanism.query.population * mechanism.parts | n | name | name!r | number | of!r"
-        " | os.fspath(path)!r | other | own.entry.name!r | own.settings.iterations - first"
-        " | parts | path | query.population | rest | self._manager.directory"
-        " | self.limits.times | settings | size | stated | step | what"),
+        "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(accepted))"
+        " | ', '.join(unknown) | 'labels' if groups else 'n' | 'with' if primal else 'without'"
+        " | _BEHIND | _NO_TICKET | budgets | count | data.grouped | data.population | described"
+        " | described!r | difference | error | first_run | grouped | jax.random.key_impl(key)"
+        " | leading | lengths | mechanism.query.population * mechanism.parts | n | name | name!r"
+        " | number | of!r | os.fspath(path)!r | parts | path | query.population"
+        " | run.entry.name!r | run.settings.iterations - first | second_run"
+        " | self._manager.directory | self.limits.times | settings | size | stated | step"
+        " | training_rows"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
@@ -363,7 +363,7 @@ PRINTED = {
         " | _LONGEST | _MOST_LEAVES | _SELDOM | banded.bands | bands | batch | clip!r"
         " | description.MOST_STEPS | distance!r | enough | exact!r"
         " | inner_steps(self, parts) | longest | min(self.sizes) | n | name | neighbours!r"
-        " | noise.MOST_INDICES | parameters | parts | phase + 1 | population"
+        " | noise.MOST_INDICES | parameters | parts | parts!r | phase + 1 | population"
         " | query.sampling!r | releases | repeat.parts | rows | sampling!r"
         " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.again"
         " | self.alone!r | self.bands | self.because!r | self.capacity | self.clip!r"

@@ -48,8 +48,6 @@ __all__ = ["PAIRS", "Audit", "Signal", "audit", "charged_signal", "clopper_pears
 
 _ENOUGH = 4000  # runs that the signal is measured on
 _FEW = 1000  # with fewer it is not
-_THRESHOLDS = 400
-_COLUMNS = 256  # numbers of a run that the linear statistic weighs one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +150,7 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
             missing = "problem" if problem is None else "z"
             raise ValueError(f"{missing} is None, but a pair of one's own needs both: give "
                              "problem=..., z=... and pair=(data, neighbour).")
-        return _audit_pair(key, algorithm, hyper, delta, runs, neighbours, pair, confidence,
-                           problem, z)
+        return _own(key, algorithm, hyper, delta, runs, neighbours, pair, confidence, problem, z)
     checks.one_of("pair", pair, PAIRS)
     if problem is not None or z is not None:
         raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
@@ -173,9 +170,9 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     # the record is in the first part of the data; the other parts contribute nothing
     padding = (mechanism.parts - 1) * query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, padding), (0, 0))), data)
-    options = (strategy, microbatch)
+    strategies = (strategy, microbatch)
     first, second = released.releases(key, algorithm, hyper, data, runs,
-                                      pairs.computed(pairs.PROBLEM, *options))
+                                 pairs.computed(pairs.PROBLEM, *strategies))
     scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(first, second, runs // 2)]
     for score, values in zip(scores, (first, second), strict=True):
         if pair == "worst":
@@ -186,10 +183,10 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
     measured = None
     if runs >= _FEW and not _moving(query, mechanism):
-        plain = pairs.computed(pairs.PLAIN, *options)
-        measured = signal(choice, algorithm, hyper, start, data, plain,
-                          observe=pairs.all_releases, runs=min(runs, _ENOUGH),
-                          neighbours=neighbours, confidence=confidence)
+        measured = signal(
+            choice, algorithm, hyper, start, data, pairs.computed(pairs.PLAIN, *strategies),
+            observe=pairs.all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
+            confidence=confidence)
     shared = released.shared_between_releases(
         choice, algorithm, hyper, start, jax.tree.map(lambda x: x[0], data), pairs.PROBLEM,
         min(runs, _ENOUGH), confidence)
@@ -209,9 +206,9 @@ def _public(mechanism: Any) -> bool:
     return not any(sampling is not None and sampling.secret for sampling in samplings)
 
 
-def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
-                neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
-                z: Saddle) -> Audit:
+def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
+         neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
+         z: Saddle) -> Audit:
     """Audits a user's pair, round by round: the points, and the released values."""
     data = pairs.check_pair(pair, problem)
     mechanism = algorithm.mechanism(hyper)
@@ -219,18 +216,18 @@ def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delt
     if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
         problem = problem._replace(project=lambda z: z)  # which only hides released values
     # one release a round, whose noise can be separated from the algorithm's own arithmetic
-    single = isinstance(mechanism, Repeat | mechanisms.TreeSums | mechanisms.CorrelatedSums
-                        | mechanisms.GroupSolution)
+    separable = isinstance(mechanism, Repeat | mechanisms.TreeSums | mechanisms.CorrelatedSums
+                       | mechanisms.GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:
         points = getattr(state, "ahead", state.z)  # those of the first of two releases
-        return (points, pairs.first_release(state, released)) if single else (points,)
+        return (points, pairs.first_release(state, released)) if separable else (points,)
 
     sides = pairs.rounds_of_keys(list(jax.random.split(key)), algorithm, hyper, z, data, problem,
                                  looked_at, runs)
     scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(sides)])
-    observed, gauge = mechanism, None
-    if single:
+    charged, gauge = mechanism, None
+    if separable:
         values = [x.release(1) for x in sides]
         if _public(mechanism):
             scores = _joined(scores, _likelihood_ratios(values))
@@ -240,9 +237,9 @@ def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delt
             scores = _joined(scores, released.coarse_scores(values, unit, bits))
         if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
             # a round's first release
-            observed = dataclasses.replace(mechanism, times=hyper.iterations)
+            charged = dataclasses.replace(mechanism, times=hyper.iterations)
         if runs >= _FEW and not _moving(getattr(mechanism, "query", None), mechanism):
-            gauge = signals.signal_of(values[0], observed, neighbours=neighbours,
+            gauge = signals.signal_of(values[0], charged, neighbours=neighbours,
                                       confidence=confidence)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     shared = released.shared_between_releases(
@@ -301,29 +298,30 @@ def linear(first: Any, second: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
                                                    strict=True)]
     runs, quarter = len(tables[0][0]), max(2, half // 2)
     scores = np.empty((2, runs))
-    for shown, train in ((slice(0, quarter), slice(quarter, max(half, quarter + 2))),
+    for shown, weighing in ((slice(0, quarter), slice(quarter, max(half, quarter + 2))),
                       (slice(quarter, half), slice(0, quarter)),
                       (slice(half, runs), slice(0, half))):
-        scores[:, shown] = _weighed(tables, train, shown)
+        scores[:, shown] = _weighed(tables, weighing, shown)
     return scores[0], scores[1]
 
 
-def _weighed(tables: list[tuple[np.ndarray, np.ndarray]], train: slice, shown: slice) -> np.ndarray:
-    """Returns the statistic of the runs `shown` whose weights separate the runs `by`."""
+def _weighed(tables: list[tuple[np.ndarray, np.ndarray]], weighing: slice,
+             shown: slice) -> np.ndarray:
+    """Returns the statistic of the runs `shown` whose weights separate the runs `weighing`."""
     sides: list[list[np.ndarray]] = [[], []]
-    reduced = sum(a.shape[1] * a.shape[2] for a, _ in tables) > _COLUMNS
+    projected = sum(a.shape[1] * a.shape[2] for a, _ in tables) > 256  # else one by one
     for pair in tables:
-        gap = pair[0][train].mean(0) - pair[1][train].mean(0)
+        gap = pair[0][weighing].mean(0) - pair[1][weighing].mean(0)
         for side, x in zip(sides, pair, strict=True):
-            side.append(np.einsum("rtk,tk->rt", x, gap) if reduced else x.reshape(len(x), -1))
+            side.append(np.einsum("rtk,tk->rt", x, gap) if projected else x.reshape(len(x), -1))
     first, second = (np.concatenate(side, 1) for side in sides)
-    gap = first[train].mean(0) - second[train].mean(0)
-    spread = np.atleast_2d(np.cov(first[train].T) + np.cov(second[train].T))
+    gap = first[weighing].mean(0) - second[weighing].mean(0)
+    spread = np.atleast_2d(np.cov(first[weighing].T) + np.cov(second[weighing].T))
     scale = np.sqrt(np.maximum(np.diag(spread), 1e-30))
     spread = spread / np.outer(scale, scale) + 1e-12 * np.eye(len(scale))
     weight = np.linalg.solve(spread, gap / scale)
     weight /= max(math.sqrt(weight @ spread @ weight), 1e-30)
-    middle = (first[train].mean(0) + second[train].mean(0)) / 2
+    middle = (first[weighing].mean(0) + second[weighing].mean(0)) / 2
     return np.stack([(x[shown] - middle) @ (weight / scale) for x in (first, second)])
 
 
@@ -335,7 +333,7 @@ def _bound(hits: Any, other_hits: Any, trials: int, delta: float, confidence: fl
     return np.maximum(np.log(np.maximum(low - delta, 1e-300) / high), 0.0)
 
 
-def lower_bound(first: dict[str, np.ndarray], second: dict[str, np.ndarray], delta: float,
+def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: float,
                 confidence: float = 0.999) -> tuple[float, str, tuple[int, int], int]:
     """Computes a lower bound on epsilon from statistics of independent runs on two data sets.
 
@@ -343,8 +341,8 @@ def lower_bound(first: dict[str, np.ndarray], second: dict[str, np.ndarray], del
     threshold; only the second half enters the bound. Nothing is assumed about the distributions.
 
     Args:
-      first: statistics of the runs on one data set, each `[runs]`, by name.
-      second: statistics of as many runs on the other.
+      one: statistics of the runs on one data set, each `[runs]`, by name.
+      two: statistics of as many runs on the other.
       delta: delta of the bound, in (0, 1).
       confidence: the confidence of the bound.
 
@@ -359,19 +357,20 @@ def lower_bound(first: dict[str, np.ndarray], second: dict[str, np.ndarray], del
         >>> bool(0.5 < epsilon < 4)
         True
     """
-    pair = (first, second)
-    half = len(next(iter(first.values()))) // 2
-    best, chosen = -1.0, (0, 1.0, next(iter(first)), math.inf)
-    for likelier, sign, name in itertools.product((0, 1), (1.0, -1.0), first):
+    pair = (one, two)
+    half = len(next(iter(one.values()))) // 2
+    best, chosen = -1.0, (0, 1.0, next(iter(one)), math.inf)
+    for likelier, sign, name in itertools.product((0, 1), (1.0, -1.0), one):
         p, q = (sign * pair[i][name][:half] for i in (likelier, 1 - likelier))
-        cuts = np.unique(np.quantile(np.concatenate([p, q]), np.linspace(0, 1, _THRESHOLDS)))
-        hits, other = (half - np.searchsorted(np.sort(x), cuts) for x in (p, q))
-        values = _bound(hits, other, half, delta, confidence)
+        cuts = np.unique(np.quantile(np.concatenate([p, q]), np.linspace(0, 1, 400)))
+        hits, other_hits = (half - np.searchsorted(np.sort(x), cuts) for x in (p, q))
+        values = _bound(hits, other_hits, half, delta, confidence)
         if values.max() > best:
             best = float(values.max())
             chosen = (likelier, sign, name, float(cuts[np.argmax(values)]))
     likelier, sign, name, cut = chosen
-    counts = [int(np.sum(sign * x[name][half:] >= cut)) for x in pair]
-    trials = len(first[name]) - half
-    attained = float(_bound(counts[likelier], counts[1 - likelier], trials, delta, confidence))
-    return attained, name, (counts[0], counts[1]), trials
+    event_counts = [int(np.sum(sign * x[name][half:] >= cut)) for x in pair]
+    trials = len(one[name]) - half
+    attained = float(_bound(event_counts[likelier], event_counts[1 - likelier], trials, delta,
+                            confidence))
+    return attained, name, (event_counts[0], event_counts[1]), trials

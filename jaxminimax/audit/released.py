@@ -74,7 +74,7 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
       undone: `[sets, runs, releases, players, dim]`, the players that have a clip norm.
     """
     players = [p for p, clip in enumerate(pairs.clip_norms(hyper.query)) if clip is not None]
-    lanes = min(1024, runs)
+    together = min(1024, runs)
 
     @jax.jit
     def programme(keys: jax.Array, data: Saddle) -> Saddle:
@@ -84,18 +84,17 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
 
     key, steps_key = jax.random.split(key)
     sets = [Saddle(*x) for x in zip(*data, strict=True)]
-    keys = jax.random.split(key, (len(sets), -(-runs // lanes), lanes))
+    keys = jax.random.split(key, (len(sets), -(-runs // together), together))
     moves = [jax.device_get(programme(k, x)) for k, x in zip(keys, sets, strict=True)]
     size: Any
     if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
         query, described = hyper.query, algorithm.mechanism(hyper)
         parts = (mechanism.resolvent.on_part(query, k // described.times)
                  for k in range(mechanism.releases(described)))
-        lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(part)) for part in parts]
+        lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(q)) for q in parts]
         step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
     else:
-        step = _steps(steps_key, algorithm, hyper, sets[0])
-        size = mechanism.batch_size(hyper.query)
+        step, size = _steps(steps_key, algorithm, hyper, sets[0]), mechanism.batch_size(hyper.query)
     flat = [[x[p].reshape(-1, *x[p].shape[2:])[:runs].astype(np.float64) for p in players]
             for x in moves]
     return np.stack([np.stack([x * (size / step[p]) for x, p in zip(row, players, strict=True)], 2)
@@ -138,17 +137,14 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
     case = pairs.worst_case(query)
     u = u[:, :: case.every]  # those that record 0 is read in
     k, weight = case.times, case.probability
-    away = -1.0 if neighbours == "replace_one" else 0.0
+    changed = -1.0 if neighbours == "replace_one" else 0.0
     total = np.zeros(len(u))
-    for sign, record_sign in ((1.0, 1.0), (-1.0, away)):
-        mean = (record_sign * k + pairs.rest_of(query) * (case.slots - k)) / joint
+    for sign, contribution in ((1.0, 1.0), (-1.0, changed)):
+        mean = (contribution * k + pairs.rest_of(query) * (case.slots - k)) / joint
         logs = [math.log(w) + u * x - x * x / 2 for w, x in zip(weight, mean, strict=True)]
         with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
             total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
     return total
-
-
-_NEAR = 2000  # steps of a grid from 0 that are looked at
 
 
 def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
@@ -165,29 +161,28 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     """
     runs, d = noise.shape
     half = (d + 1) // 2
-    statistics: dict[str, np.ndarray] = {}
+    stats: dict[str, np.ndarray] = {}
     first, second = noise[:, : d - half], noise[:, half:]
     for digits in (bits - 1, bits, bits + 1):
         steps = -np.expm1(-(first**2 + second**2) / 2) * 2.0**digits
-        small = steps < (_NEAR if bits == 24 else 2.0**digits * 0.05**2 / 2)
+        # of 24 bits, 2,000 steps of the grid from 0 are looked at
+        small = steps < (2000 if bits == 24 else 2.0**digits * 0.05**2 / 2)
         hit = small & (np.abs(steps - np.round(steps)) < 0.03)
         count = small.sum(1)
-        statistics[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
-        statistics[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
+        stats[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
+        stats[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
     for k in range(4, 17, 2):
         steps = noise * 2.0**k
-        near = np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)
-        statistics[f"multiples of 2^-{k}"] = near.mean(1)
+        stats[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
     fraction, _ = np.frexp(noise)
     for digits in (8, 11):
         steps = fraction * 2.0**digits
-        near = np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)
-        statistics[f"{digits} digits"] = near.mean(1)
+        stats[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
     size = np.sort(np.abs(noise), 1)
     gaps = np.diff(size, axis=1)
-    statistics["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
-    statistics["smallest"], statistics["largest"] = size[:, 0], size[:, -1]
-    return statistics
+    stats["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
+    stats["smallest"], stats["largest"] = size[:, 0], size[:, -1]
+    return stats
 
 
 def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
@@ -220,8 +215,8 @@ def coarse_scores(sides: list[pairs.Rounds], unit: np.ndarray | float,
     unit = np.broadcast_to(unit, sides[0].noisy.shape[-1:])
     noisy = np.isfinite(unit)
     scale = unit[noisy] * ROUNDING_MARGIN
-    return [coarse(np.nan_to_num(side.noisy[:, 0, i] - side.quiet[:, 0, 0])[:, noisy] / scale,
-                   bits) for i, side in enumerate(sides)]
+    return [coarse(np.nan_to_num(rounds.noisy[:, 0, i] - rounds.quiet[:, 0, 0])[:, noisy] / scale,
+                   bits) for i, rounds in enumerate(sides)]
 
 
 _NUMBERS = 256  # how many numbers of a run are compared with each other
@@ -265,8 +260,8 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
       runs: the number of runs.
       confidence: the confidence of the bound.
     """
-    sums = list(filter(_independent, algorithm.mechanism(hyper).answered()))
-    if sum(description.releases() for description in sums) <= hyper.iterations:
+    sums = [leaf for leaf in algorithm.mechanism(hyper).answered() if _independent(leaf)]
+    if sum(leaf.releases() for leaf in sums) <= hyper.iterations:
         return 0.0
     problem = _zero(problem)
 
@@ -279,8 +274,8 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
 
     def one_run(key: jax.Array) -> list[jax.Array]:
         def step(state: Any, _: None) -> tuple[Any, list[jax.Array]]:
-            state, releases = update_and_releases(algorithm, key, state, data, hyper, problem)
-            return state, [x for release in releases if _independent(release.described)
+            state, released = update_and_releases(algorithm, key, state, data, hyper, problem)
+            return state, [x for release in released if _independent(release.described)
                            for x in numbers(release)]
 
         return jax.lax.scan(step, algorithm.init(z, hyper),

@@ -117,9 +117,9 @@ def _reduced(observed: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.n
     for span in (span for release in observed.spans() for span in release):
         move = gap[:, span]  # [rounds, k]
         length = np.linalg.norm(move, axis=1, keepdims=True)
-        away = np.where(length > 0, move / np.where(length > 0, length, 1.0),
+        direction = np.where(length > 0, move / np.where(length > 0, length, 1.0),
                         1 / math.sqrt(span.stop - span.start))
-        columns.append((np.einsum("rtk,tk->rt", noise[..., span], away), length[:, 0]))
+        columns.append((np.einsum("rtk,tk->rt", noise[..., span], direction), length[:, 0]))
     return np.stack([x for x, _ in columns], -1), np.stack([x for _, x in columns], -1)
 
 
@@ -133,13 +133,13 @@ def _largest(observed: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: boo
     If samples may hold the record several times, it is the smallest move that is not 0.
     """
     scale = noise.std(0)
-    square, rounds_of = np.square(gap / np.where(scale > 0, scale, 1.0)), np.arange(gap.shape[1])
+    square, row = np.square(gap / np.where(scale > 0, scale, 1.0)), np.arange(gap.shape[1])
     move = np.zeros(gap.shape[1:])
     for span in _release_spans(observed):
         size = np.sum(square[..., span], -1)  # [runs, rounds]
         if smallest:
             size = np.where(size > 1e-6 * size.max(), -size, -np.inf)
-        move[:, span] = gap[np.argmax(size, 0), rounds_of, span]
+        move[:, span] = gap[np.argmax(size, 0), row, span]
     return move
 
 
@@ -179,10 +179,10 @@ def gaussian_signal(noise: np.ndarray, move: np.ndarray,
     """
     noise = noise - noise.mean(0)
     scale = noise.std(0)
-    fixed = scale <= 1e-9 * np.maximum(np.abs(move), 1e-300)
-    if np.any(fixed & (move != 0)):
+    still = scale <= 1e-9 * np.maximum(np.abs(move), 1e-300)
+    if np.any(still & (move != 0)):
         return math.inf, math.inf, math.inf
-    noise, move, scale = noise[:, ~fixed], move[~fixed], scale[~fixed]
+    noise, move, scale = noise[:, ~still], move[~still], scale[~still]
     runs, k = noise.shape
     if runs < 10 * (k + 1):
         raise ValueError(f"runs must be at least {10 * (k + 1)} for {k} released numbers, got "
@@ -201,9 +201,9 @@ def gaussian_signal(noise: np.ndarray, move: np.ndarray,
 def laplace_signal(noise: np.ndarray, move: np.ndarray,
                    confidence: float) -> tuple[float, float, float]:
     """Sums |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
-    deviation = np.abs(noise - np.median(noise, 0)).mean(0)
+    scales = np.abs(noise - np.median(noise, 0)).mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / deviation)))
+        value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / scales)))
     error = 1 - confidence  # 2 runs mean |noise| / scale has that law
     low, high = scipy.stats.chi2.ppf([error, 1 - error], 2 * len(noise)) / (2 * len(noise))
     return value, value * low, value * high
@@ -237,10 +237,10 @@ def _reads(observed: Rounds, gap: np.ndarray) -> list[np.ndarray]:
 def _read(reads: list[np.ndarray], confidence: float) -> float:
     """Bounds from below how often a release reads the record, if it reads it at all."""
     read = 0.0
-    for read_here in reads:
-        read_here = read_here[:, read_here.any(0)]  # rounds on other parts of the data never do
-        if read_here.size:
-            read = max(read, float(clopper_pearson(read_here.sum(), read_here.size,
+    for hits in reads:
+        hits = hits[:, hits.any(0)]  # rounds on other parts of the data never do
+        if hits.size:
+            read = max(read, float(clopper_pearson(hits.sum(), hits.size,
                                                    (1 - confidence) / len(reads))[0]))
     return read
 
@@ -335,7 +335,7 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
     return signal_of(observed, charged, neighbours=neighbours, law=law, confidence=confidence)
 
 
-def index_signal(first: Any, second: Any, mechanism: Any, confidence: float = 0.999) -> Signal:
+def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) -> Signal:
     """Measures the largest change of an index's log odds, from counts on two data sets.
 
     `Selection` promises that no record changes the odds of any index by more than e^t, for any
@@ -343,8 +343,8 @@ def index_signal(first: Any, second: Any, mechanism: Any, confidence: float = 0.
     up more often, are chosen by the same counts: the bounds are for all of them together.
 
     Args:
-      first: indices released in runs on one data set, `[runs]`; one release each.
-      second: indices released on the other.
+      one: indices released in runs on one data set, `[runs]`; one release each.
+      two: indices released on the other.
       mechanism: the `Selection`, of any number of releases.
       confidence: the confidence of each bound.
 
@@ -355,18 +355,18 @@ def index_signal(first: Any, second: Any, mechanism: Any, confidence: float = 0.
         >>> jmm.audit.index_signal(one, two, chosen).violated
         False
     """
-    first, second = (np.asarray(x).ravel() for x in (first, second))
-    indices = np.union1d(first, second)
+    one, two = (np.asarray(x).ravel() for x in (one, two))
+    indices = np.union1d(one, two)
     error = (1 - confidence) / (4 * max(len(indices), 2))
-    hits = [np.array([np.sum(x == i) for i in indices]) for x in (first, second)]
+    hits = [np.array([np.sum(x == i) for i in indices]) for x in (one, two)]
 
     def odds(p: np.ndarray) -> np.ndarray:
         p = np.clip(p, 1e-12, 1 - 1e-12)
         return np.log(p) - np.log1p(-p)
 
     bounds = [[odds(b) for b in clopper_pearson(h, len(x), error)]
-              for h, x in zip(hits, (first, second), strict=True)]
-    middle = [odds(h / len(x)) for h, x in zip(hits, (first, second), strict=True)]
+              for h, x in zip(hits, (one, two), strict=True)]
+    middle = [odds(h / len(x)) for h, x in zip(hits, (one, two), strict=True)]
     low, value, high = (np.concatenate([a, b]) for a, b in (
         (bounds[0][0] - bounds[1][1], bounds[1][0] - bounds[0][1]),
         (middle[0] - middle[1], middle[1] - middle[0]),
@@ -374,4 +374,4 @@ def index_signal(first: Any, second: Any, mechanism: Any, confidence: float = 0.
     best = int(np.argmax(low))
     charged = charged_signal(dataclasses.replace(mechanism, times=1), law="gumbel")
     return Signal(float(value[best]), max(float(low[best]), 0.0), float(high[best]), charged, 0.0,
-                  1.0, 0.0, "gumbel", confidence, min(len(first), len(second)))
+                  1.0, 0.0, "gumbel", confidence, min(len(one), len(two)))

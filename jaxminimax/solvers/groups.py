@@ -73,9 +73,9 @@ def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
         True
     """
     def value(w: jax.Array) -> jax.Array:
-        losses = risks(w)
-        top = jax.lax.stop_gradient(jnp.max(losses))
-        worst = top + reg_lam * jnp.log1p(jnp.mean(jnp.expm1((losses - top) / reg_lam)))
+        values = risks(w)
+        top = jax.lax.stop_gradient(jnp.max(values))
+        worst = top + reg_lam * jnp.log1p(jnp.mean(jnp.expm1((values - top) / reg_lam)))
         return jnp.asarray(worst + reg_w / 2 * jnp.sum(jnp.square(w - centre)))
 
     return value
@@ -221,9 +221,9 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
     gradient, hessian = jax.grad(value), jax.hessian(value)
     shares = 0.5 ** jnp.arange(8, dtype=start.dtype)
 
-    def not_certified(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        _, count, remaining = carry
-        return (count < steps) & ~(remaining <= distance)
+    def far(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        _, count, bound = carry
+        return (count < steps) & ~(bound <= distance)
 
     def step(carry: tuple[jax.Array, jax.Array, jax.Array]
              ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -235,12 +235,12 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
         tries = w[None] + shares[:, None] * (goal - w)[None]
         values = jax.lax.map(value, tries)
         # the longest of those that are best but for rounding
-        nearly_best = values <= jnp.min(values) + 1e-14 * jnp.abs(jnp.min(values))
-        w = tries[jax.lax.argmax(nearly_best, 0, jnp.int32)]
+        fine = values <= jnp.min(values) + 1e-14 * jnp.abs(jnp.min(values))
+        w = tries[jax.lax.argmax(fine, 0, jnp.int32)]
         return w, count + 1, certify(gradient, project, w, smooth=smooth, modulus=modulus).distance
 
-    return jax.lax.while_loop(
-        not_certified, step, (start, jnp.int32(0), jnp.full((), jnp.inf, start.dtype)))[0]
+    return jax.lax.while_loop(far, step, (start, jnp.int32(0), jnp.full((), jnp.inf, start.dtype))
+                              )[0]
 
 
 # --- risks that are not smooth ---
@@ -299,12 +299,12 @@ def subgradient(value: Callable[[jax.Array], jax.Array], project: Project, start
 
     def step(s: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         w, mean, slope, level = carry
-        height, g = value_and_gradient(w)
+        value_w, g = value_and_gradient(w)
         share, x = s / total, w - start
         mean = mean + share * x
         # l(u) = level + <slope, u - start> + (mu/2) ||u - start||^2
         slope = slope + share * (g - modulus * x)
-        level = level + share * (height - g @ x + modulus / 2 * (x @ x))
+        level = level + share * (value_w - g @ x + modulus / 2 * (x @ x))
         return project(w - 2 * g / (modulus * (s + 1))), mean, slope, level
 
     zero = jnp.zeros_like(start)

@@ -21,7 +21,7 @@ from jaxminimax.base.saved_json import FORMATS
 from jaxminimax.base.types import Saddle
 from jaxminimax.drivers import fingerprint
 
-OF_RELEASE = functools.cache(fingerprint.of_release)
+OF_RELEASE = functools.cache(fingerprint.hash_release)
 COLUMNS = {"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
            "work": Category(("state", "private"))}
 SCHEMA = Schema(COLUMNS, "y", ">50K", owner="who", most=3, groups="work", group_values=("state",))
@@ -112,7 +112,7 @@ class Booked:
 @pytest.fixture(autouse=True)
 def traced_once(monkeypatch):
     """For each key of a run, which is read often."""
-    monkeypatch.setattr(fingerprint, "of_release", OF_RELEASE)
+    monkeypatch.setattr(fingerprint, "hash_release", OF_RELEASE)
 
 
 class Run:

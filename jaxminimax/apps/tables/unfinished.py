@@ -112,9 +112,9 @@ class Unfinished:
             return
         own = fingerprint.secret(self.key)
         promised = json.loads(json.dumps(given | {
-            "key scheme": release_keys.SCHEME, **fingerprint.of_machine(own),
-            **fingerprint.of_release(own),
-            "table, or order of its rows": fingerprint.of_rows(own, rows), "setting": settings}))
+            "key scheme": release_keys.SCHEME, **fingerprint.hash_machine(own),
+            **fingerprint.hash_release(own),
+            "table, or order of its rows": fingerprint.hash_rows(own, rows), "setting": settings}))
         self._promised = json.dumps(promised).encode()
         if self.going_on:
             saved = self._read(_PROMISE)
