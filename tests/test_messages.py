@@ -361,7 +361,7 @@ PRINTED = {
         " | _LONGEST | _MOST_LEAVES | _SELDOM | bands | batch | clip!r"
         " | description.MOST_STEPS | distance!r | enough | exact!r"
         " | inner_steps(self, parts) | min(self.sizes) | most | n | name | neighbours!r"
-        " | noise.MOST_INDICES | of.bands | parameters | parts | phase + 1 | population"
+        " | MOST_INDICES | of.bands | parameters | parts | phase + 1 | population"
         " | query.sampling!r | releases | repeat.parts | rows | sampling!r"
         " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.again"
         " | self.alone!r | self.bands | self.because!r | self.capacity | self.clip!r"
