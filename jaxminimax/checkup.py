@@ -247,11 +247,6 @@ def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle,
     for name, c, x in zip(Saddle._fields, clip, z, strict=True):
         if c is not None and not jax.tree.leaves(x):
             texts.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
-    optimisers = getattr(hyper, "optimiser", ())  # one, or one for each player
-    if any("adam" in getattr(x, "__name__", "") for x in (
-            optimisers if isinstance(optimisers, tuple) else (optimisers,))):
-        texts.append("Adam divides by the size of the noise where that is larger than the "
-                     "operator: its steps are then no smaller for a smaller operator.")
     return tuple(texts)
 
 

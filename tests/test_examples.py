@@ -29,7 +29,7 @@ LONG = {"audit.audit", "audit.signal", "estimators.PrivateClassifier",
         "estimators.PrivateRegressor", "estimators.PrivateWorstGroupClassifier",
         "estimators.PrivateWorstGroupRegressor",
         "metrics.vi_gap", "metrics.worst_group_risk",
-        "noise.floored_laplace", "noise.standard_laplace",
+        "noise.floored_laplace",
         "problems.multiclass_auc", "problems.release_prior", "problems.release_shares", "sweep",
         "tables.train", "tune"}
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

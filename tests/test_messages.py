@@ -359,12 +359,12 @@ PRINTED = {
     "gradients": (
         'clip!r | memory!r | rows | strategy!r'),
     "mechanism": (
-        "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS | TOGETHER"
-        " | _LONGEST | _MOST_LEAVES | _SELDOM | banded.bands | bands | batch | clip!r"
-        " | description.MOST_STEPS | distance!r | enough | exact!r"
+        "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS"
+        " | MOST_INDICES | TOGETHER | _LONGEST | _MOST_LEAVES | _SELDOM | banded.bands"
+        " | bands | batch | clip!r | description.MOST_STEPS | distance!r | enough | exact!r"
         " | inner_steps(self, parts) | longest | min(self.sizes) | n | name | neighbours!r"
-        " | noise.MOST_INDICES | parameters | parts | parts!r | phase + 1 | population"
-        " | query.sampling!r | releases | repeat.parts | rows | sampling!r"
+        " | parameters | parts | parts!r | phase + 1 | population | query.sampling!r"
+        " | releases | repeat.parts | rows | sampling!r"
         " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.again"
         " | self.alone!r | self.bands | self.because!r | self.capacity | self.clip!r"
         " | self.distance!r | self.each!r | self.in_turn | self.joint!r | self.lipschitz!r"

@@ -16,7 +16,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.common import report
-from jaxminimax.drivers.certificates import bound_risk, bound_gap
+from jaxminimax.drivers.certificates import bound_gap, bound_risk
 from jaxminimax.mechanism import held_out
 
 DELTA, BETA, RUNS = 1e-6, 0.05, 200

@@ -143,35 +143,33 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 # --- schedules, from public numbers ---
 
 
-def theorem2_eta(*, sizes: tuple[int, ...], dim: int, lipschitz: float, bound: float,
-                 diameter: float, epsilon: float, delta: float) -> float:
-    """The step size eta of Theorem 2, for the paper's noise.
-
-    It is (M / D) min{epsilon / (72 d ln(n) ln(1/delta))^(1/2), (p / K)^(1/2) / ln(K)^(3/4)},
-
-    with n records in the smallest of p groups, K in all, and D = max(L, B / M).
-    """
-    _check_public(sizes, dim, lipschitz, bound, diameter, epsilon, delta)
-    private = epsilon / math.sqrt(72 * dim * math.log(min(sizes)) * math.log(1 / delta))
-    return _scale(lipschitz, bound, diameter) * min(private, _statistical(sizes))
-
-
 def calibrated_eta(*, sizes: tuple[int, ...], dim: int, lipschitz: float, bound: float,
                    diameter: float, epsilon: float, delta: float, slack: float = 0.01) -> float:
     """The largest step size eta with E||noise of phase t||^2 <= 2^-t M^2 for all t, or Theorem 2's.
 
-    The sensitivity is proportional to eta, so the first term of `theorem2_eta` becomes the smallest
-    over t of 2^(-t/2) M eta / (d^(1/2) sigma_t(eta)), with the calibrated sigma_t. The
-    arguments are those of `theorem2_eta`.
+    With n records in the smallest of p groups, K in all, and D = max(L, B / M) the theorem has
+
+        eta = (M / D) min{epsilon / (72 d ln(n) ln(1/delta))^(1/2), (p / K)^(1/2) / ln(K)^(3/4)},
+
+    for the paper's noise. The sensitivity is proportional to eta, so here the first term is the
+    smallest over t of 2^(-t/2) M eta / (d^(1/2) sigma_t(eta)), with the calibrated sigma_t.
+
+    Raises:
+      ValueError: for numbers out of range, or a group of one record.
     """
-    _check_public(sizes, dim, lipschitz, bound, diameter, epsilon, delta)
+    for n in sizes:
+        checks.count("sizes", n, low=2)
+    planning.check_numbers(dim=dim, lipschitz=lipschitz, bound=bound, diameter=diameter,
+                           epsilon=epsilon, delta=delta)
     unit = regularised(1.0, sizes=sizes, lipschitz=lipschitz, bound=bound, diameter=diameter,
                        slack=slack)
     noise = (1 + 2 * slack) * planning.gaussian_multiplier(epsilon, delta) * math.sqrt(dim)
     private = min(diameter * 2.0 ** (-t / 2)
                   / (noise * solutions.exact_sensitivity(unit, unit.reg_w * 2.0 ** (t - 1)))
                   for t in range(1, unit.phases + 1))
-    return min(private, _scale(lipschitz, bound, diameter) * _statistical(sizes))
+    total = sum(map(int, sizes))
+    statistical = math.sqrt(len(sizes) / total) / math.log(total) ** 0.75
+    return min(private, diameter / max(lipschitz, bound / diameter) * statistical)
 
 
 def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: float,
@@ -222,21 +220,3 @@ def plan(target: planning.Target, *, problem: GroupProblem, sizes: tuple[int, ..
         "The excess worst-group risk by Theorem 2 of Zhou and Bassily (2024), a rate.",
         "The step size is the largest with which the calibrated noise keeps the proof's bound."),
                          gap="risk")
-
-
-def _check_public(sizes: tuple[int, ...], dim: int, lipschitz: float, bound: float, diameter: float,
-                  epsilon: float, delta: float) -> None:
-    for n in sizes:
-        checks.count("sizes", n, low=2)
-    planning.check_numbers(dim=dim, lipschitz=lipschitz, bound=bound, diameter=diameter,
-                           epsilon=epsilon, delta=delta)
-
-
-def _scale(lipschitz: float, bound: float, diameter: float) -> float:
-    """Returns M / D, with D = max(L, B / M)."""
-    return diameter / max(lipschitz, bound / diameter)
-
-
-def _statistical(sizes: tuple[int, ...]) -> float:
-    total = sum(map(int, sizes))
-    return math.sqrt(len(sizes) / total) / math.log(total) ** 0.75

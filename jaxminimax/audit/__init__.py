@@ -38,13 +38,12 @@ from jaxminimax import mechanism as mechanisms
 from jaxminimax.accounting import epsilon
 from jaxminimax.audit import pairs, released, signals
 from jaxminimax.audit.pairs import PAIRS, Rounds
-from jaxminimax.audit.signals import Signal, charged_signal, clopper_pearson, index_signal, signal
+from jaxminimax.audit.signals import Signal, clopper_pearson, index_signal, signal
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
 from jaxminimax.mechanism import Query, Repeat, Resolvent
 
-__all__ = ["PAIRS", "Audit", "Signal", "audit", "charged_signal", "clopper_pearson", "index_signal",
-           "lower_bound", "signal"]
+__all__ = ["Audit", "Signal", "audit", "index_signal", "lower_bound", "signal"]
 
 _ENOUGH = 4000  # runs that the signal is measured on
 _FEW = 1000  # with fewer it is not

@@ -91,12 +91,6 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
       mechanism: the description of the run.
       neighbours: the neighbouring relation.
       law: the law of the noise, "gaussian", "laplace" or "gumbel".
-
-    Examples:
-        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(4.0, None),
-        ...                   population=100)
-        >>> round(jmm.audit.charged_signal(jmm.Repeat(query=query, times=4)), 2)  # 2 (4 / 16)^(1/2)
-        1.0
     """
     kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
     largest = 0.0
@@ -216,11 +210,6 @@ def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, n
       hits: how often the event was seen, any shape.
       trials: the number of independent trials.
       error: the largest probability that either bound is wrong.
-
-    Examples:
-        >>> low, high = jmm.audit.clopper_pearson(5, 10, 0.025)
-        >>> round(float(low), 3), round(float(high), 3)
-        (0.187, 0.813)
     """
     hits = np.asarray(hits, np.float64)
     low = scipy.special.betaincinv(np.maximum(hits, 1), trials - hits + 1, error)

@@ -16,6 +16,7 @@ from jaxminimax.mechanism.query import Query
 from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampling
 from jaxminimax.mechanism.sampling import known_sampling
 from jaxminimax.mechanism.sentences import Words
+from jaxminimax.noise._sampler import MOST_INDICES
 
 __all__ = ["GroupGradients", "GroupLosses", "RecordLosses", "Selection", "group_batch_sizes"]
 
@@ -318,8 +319,8 @@ class Selection(Leaf):
     def check(self) -> None:
         """The groups, the bound and the noise."""
         _check_losses(self)
-        if len(self.sizes) > noise.MOST_INDICES:
-            raise ValueError(f"sizes must have at most {noise.MOST_INDICES} groups, got "
+        if len(self.sizes) > MOST_INDICES:
+            raise ValueError(f"sizes must have at most {MOST_INDICES} groups, got "
                              f"{len(self.sizes)}.")
 
     def supports_group_privacy(self) -> bool:

@@ -11,7 +11,7 @@ from jaxminimax.base import checks, programs, tree
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.noise import _tables
 
-__all__ = ["CHOICE_RATIO", "LAPLACE_RATIO", "LAPLACE_TAIL", "MOST_INDICES", "NORMAL_TAIL",
+__all__ = ["CHOICE_RATIO", "LAPLACE_RATIO", "LAPLACE_TAIL", "NORMAL_TAIL",
            "choice_tail", "chosen", "floored_laplace", "floored_normal", "normal_ratio"]
 
 NORMAL_TAIL = 2.0**-166    # above P(|G| >= 15) = 2^-166.54

@@ -48,7 +48,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.problems import _vi
 
-__all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "parity_start"]
+__all__ = ["fermi", "fermi_start", "parity", "parity_start"]
 
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
 KINDS, PENALTIES = ("parity", "odds", "error_rate"), ("squared", "absolute")
@@ -126,9 +126,9 @@ def fermi(scorer: Scorer, *, shares: np.ndarray | jax.Array, weight: float, clas
 
     Data are (x, y, s): x `[n, ...]`, y `[n]` and s `[n]` integers from 0; a record with another s
     is in no group. v is W `[1, m, k]`, or `[m, m, k]` for odds, first the class y, or `[1, 2, k]`
-    for error rates. You choose the clip norm of player w. `fermi_bound` is the largest norm of
-    player v's operator; a smaller clip norm has less noise, and mostly shortens records of rare
-    groups.
+    for error rates. You choose the clip norm of player w. Player v's operator is no longer than
+    2 (sum_s 1 / P(s | l))^(1/2) / P(l), for the l where that is largest (P(l) = 1 but for odds); a
+    smaller clip norm has less noise, and mostly shortens records of rare groups.
 
     Args:
       scorer: `(theta, x) -> [m]` logits of one record; for two classes also `[]`, the log-odds.
@@ -215,24 +215,6 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
     return Saddle(theta, jnp.repeat(jnp.asarray(conditional**0.5, dtype)[:, None], rows, 1))
 
 
-def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -> float:
-    """The largest norm of player v's operator in `fermi`, 2 (sum_s 1 / P(s | l))^(1/2) / P(l).
-
-    |q| <= 1, and each column s of W is at most 2 / sqrt(p_s) from the point it moves towards.
-
-    Args:
-      shares: p `[k]`, or `[m, k]` for `kind="odds"`; positive, with sum 1.
-      classes: m, the number of classes.
-      kind: "parity", "odds" or "error_rate".
-
-    Examples:
-        >>> jmm.problems.fermi_bound(np.array([0.9, 0.1])) > 4  # it is 4 for equal shares
-        True
-    """
-    label, conditional = conditionals(shares, kind, classes)
-    return float(np.max(2 * np.sqrt(np.sum(1 / conditional, 1)) / label))
-
-
 def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "parity",
            penalty: str = "squared", centre: float = 0.5, reach: float | None = None,
            radius: float | None = None) -> Problem:
@@ -241,7 +223,8 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
     Data are (x, y, s) as for `fermi`, with y in {0, 1}. The score is q, the probability of class 1,
     or for error rates that of the class that y is not.
     v is `[l, c]` with a number for every group, only one for two groups, and a row for each class
-    under odds. `parity_bound` is the largest norm of player v's operator.
+    under odds. Player v's operator is no longer than max{c, 1 - c} |a(s)| / P(l), for the s and l
+    where that is largest (P(l) = 1 but for odds).
 
     Args:
       scorer: `(theta, x) -> []`, the log-odds of class 1.
@@ -335,20 +318,3 @@ def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> 
     """
     shape = _contrasts(conditionals(shares, kind, 2)[1]).shape
     return Saddle(theta, jnp.zeros((shape[0], shape[2]), jnp.result_type(*jax.tree.leaves(theta))))
-
-
-def parity_bound(shares: np.ndarray, *, kind: str = "parity", centre: float = 0.5) -> float:
-    """The largest norm of player v's operator in `parity`, max(c, 1 - c) |a(s)| / P(l).
-
-    Args:
-      shares: p `[k]`, or `[2, k]` for `kind="odds"`; positive, with sum 1.
-      kind: "parity", "odds" or "error_rate".
-      centre: c, as in `parity`.
-
-    Examples:
-        >>> jmm.problems.parity_bound(np.array([0.9, 0.1])) > 1  # it is 1 for equal shares
-        True
-    """
-    label, conditional = conditionals(shares, kind, 2)
-    lengths = np.linalg.norm(_contrasts(conditional), axis=2) / label[:, None]
-    return max(centre, 1 - centre) * float(lengths.max())

@@ -27,7 +27,7 @@ from jaxminimax.base.identity import MOST_ROWS, People, persons
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.problems import _vi
 
-__all__ = ["GLM_LOSSES", "by_group", "by_person", "group_glm", "group_means", "per_person",
+__all__ = ["by_group", "by_person", "group_glm", "group_means", "per_person",
            "worst_group"]
 
 GLM_LOSSES = ("logistic", "hinge", "squared", "sigmoid")

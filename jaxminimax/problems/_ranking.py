@@ -23,7 +23,7 @@ from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operat
 from jaxminimax.problems import _auc, _robust, _vi
 
 __all__ = ["auc_constants", "multiclass_auc", "multiclass_auc_start", "multilabel_auc",
-           "partial_auc", "partial_auc_bound", "partial_auc_start"]
+           "partial_auc", "partial_auc_start"]
 
 FORMS = ("macro", "hand_till")
 _Weigh = Callable[[jax.Array, jnp.dtype], tuple[jax.Array, jax.Array]]
@@ -253,7 +253,13 @@ def partial_auc(scorer: Scorer, *, prior: float, max_fpr: float, min_tpr: float 
 
     With linear scores f is convex in w = (theta, a, b, eta). It is concave in v only after
     the minimum over eta: the operator is not monotone, and no theorem of convex-concave games
-    applies. `sgda` needs no such property. Start from `partial_auc_start`.
+    applies. `sgda` needs no such property. Start from `partial_auc_start`. For records ||x|| <= r,
+    S = r R_w, U = (r^2 + 1)^(1/2) R_w and c = max{1 / (max_fpr (1 - p)), 1 / ((1 - min_tpr) p)} a
+    record's operator is no longer than
+
+        M = c (4 (r^2 (U + 1 + R_v)^2 + U^2 + S^2) + 1)^(1/2),
+
+    far above the norms of most records.
 
     Args:
       scorer: `(theta, x) -> []`.
@@ -316,26 +322,3 @@ def partial_auc_start(theta: PyTree, *, min_tpr: float | None = None) -> Saddle:
     zero = start.v
     w = start.w | {"eta_minus": zero}
     return Saddle(w if min_tpr is None else w | {"eta_plus": zero}, zero)
-
-
-def partial_auc_bound(*, prior: float, max_fpr: float, min_tpr: float | None = None,
-                      feature_bound: float, radius: Saddle) -> float:
-    """Computes M of `partial_auc` with linear scores, the largest norm of a record's operator.
-
-    With S = r R_w, U = (r^2 + 1)^(1/2) R_w and c = max{1 / (max_fpr (1 - p)),
-    1 / ((1 - min_tpr) p)},
-
-        M = c (4 (r^2 (U + 1 + R_v)^2 + U^2 + S^2) + 1)^(1/2)   for records ||x|| <= r.
-
-    It bounds clipping away, and is far above the norms of most records. Its arguments are those of
-    `partial_auc`, and feature_bound is r.
-
-    Examples:
-        >>> round(jmm.problems.partial_auc_bound(prior=0.5, max_fpr=0.5, feature_bound=1.0,
-        ...                                      radius=Saddle(1.0, 1.0)), 1)
-        30.9
-    """
-    r, score, apart = feature_bound, feature_bound * radius.w, math.hypot(
-        feature_bound, 1) * radius.w
-    count = max(1 / (max_fpr * (1 - prior)), 1 / ((1 - (min_tpr or 0)) * prior))
-    return count * math.sqrt(4 * ((r * (apart + 1 + radius.v)) ** 2 + apart**2 + score**2) + 1)

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import PyTree
 
-__all__ = ["Certified", "Regularised", "certify", "certifying_steps", "extrapolation_bound",
-           "extrapolation_steps", "near_linear", "operator_extrapolation", "variance_reduced"]
+__all__ = ["Certified", "Regularised", "certify", "certifying_steps", "near_linear",
+           "operator_extrapolation"]
 
 Operator = Callable[[PyTree], PyTree]
 
@@ -85,32 +85,6 @@ class Regularised(NamedTuple):
         return jax.tree.map(lambda a, x: a.astype(x.dtype), new, u)
 
 
-def _log_kappa(lipschitz: float, prox: float) -> float:
-    checks.positive(prox=prox, lipschitz=lipschitz)
-    return math.log1p(prox / lipschitz)
-
-
-def extrapolation_bound(steps: int, *, lipschitz: float, prox: float, distance: float) -> float:
-    """Bounds ||u - u*|| after `steps` steps from a start at most `distance` away.
-
-    The proven bound is (2 kappa / (2 kappa - 1))^(1/2) kappa^(-steps/2) distance, with
-    kappa = 1 + mu / l.
-
-    Args:
-      steps: the number of steps of `operator_extrapolation`.
-      lipschitz: l, of G without the proximal term.
-      prox: mu, the weight of the proximal term.
-      distance: a bound on the start's distance from the solution, in units of parameters.
-
-    Examples:
-        >>> jmm.solvers.extrapolation_bound(40, lipschitz=1.0, prox=1.0, distance=2.0) < 1e-5
-        True
-    """
-    log_kappa = _log_kappa(lipschitz, prox)
-    kappa = math.exp(log_kappa)
-    return math.exp(0.5 * (math.log(2 * kappa / (2 * kappa - 1)) - steps * log_kappa)) * distance
-
-
 def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float, distance: float) -> int:
     """Counts the steps until ||u - u*|| <= accuracy.
 
@@ -124,15 +98,10 @@ def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float, dista
 
     Raises:
       ValueError: for numbers out of range.
-
-    Examples:
-        >>> jmm.solvers.extrapolation_steps(1e-3, lipschitz=1.0, prox=1.0, distance=2.0)
-        23
     """
-    log_kappa = _log_kappa(lipschitz, prox)
-    checks.positive(accuracy=accuracy, distance=distance)
+    checks.positive(prox=prox, lipschitz=lipschitz, accuracy=accuracy, distance=distance)
     ratio = math.log(2.0) + 2 * (math.log(distance) - math.log(accuracy))
-    return max(1, math.ceil(ratio / log_kappa))
+    return max(1, math.ceil(ratio / math.log1p(prox / lipschitz)))
 
 
 def certifying_steps(residual: float, *, lipschitz: float, prox: float, distance: float) -> int:
@@ -168,9 +137,10 @@ def operator_extrapolation(problem: Regularised, start: PyTree, steps: int | jax
         u_{t+1} = argmin_W <g_t, u> + (mu/2) ||u - c||^2 + l ||u - u_t||^2,
         g_t = G(u_t) + (G(u_t) - G(u_{t-1})) / kappa,        kappa = 1 + mu / l.
 
-    One new evaluation of G a step; G(u_0) = G(u_1). The error falls like kappa^(-t/2), see
-    `extrapolation_bound`: the potential  (l + mu) ||u_t - u*||^2 - <G(u_t) - G(u_{t-1}), u_t - u*>
-    + (l/2) ||u_t - u_{t-1}||^2  falls by kappa a step, and is at least (l/2 + mu) ||u_t - u*||^2.
+    One new evaluation of G a step; G(u_0) = G(u_1). After t steps ||u - u*|| is at most
+    (2 kappa / (2 kappa - 1))^(1/2) kappa^(-t/2) times its start: the potential
+    (l + mu) ||u_t - u*||^2 - <G(u_t) - G(u_{t-1}), u_t - u*> + (l/2) ||u_t - u_{t-1}||^2
+    falls by kappa a step, and is at least (l/2 + mu) ||u_t - u*||^2.
 
     Args:
       problem: the problem, whose components are not used.
@@ -257,16 +227,6 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
     Returns:
       The last snapshot, and how many evaluations of a component it took, float `[]`; both depend on
       the data.
-
-    Examples:
-        >>> def component(u, i):
-        ...     return u - 1.0
-        >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=component, size=2,
-        ...                                   project=lambda u: u, centre=jnp.zeros(1), prox=1.0,
-        ...                                   lipschitz=1.0)
-        >>> point, evaluations = jmm.solvers.variance_reduced(jax.random.key(0), problem, 1e-3)
-        >>> print(jmm.solvers.certify(problem, point).point.round(2))
-        [0.5]
     """
     assert problem.component is not None
     component, n = problem.component, problem.size

@@ -43,6 +43,16 @@ def test_it_has_what_an_algorithm_has(name):
 
 
 @every_algorithm
+def test_it_shows_what_its_users_need_and_no_step_of_a_theorem(name):
+    """Names that other modules of the folder need alone are not of the interface."""
+    module = ALGORITHMS[name]
+    shown = set(dir(module))
+    assert shown >= {"Hyper", "State", "example", "init", "mechanism", "update"}
+    assert len(shown) <= 11
+    assert all((getattr(module, x).__doc__ or "").strip() for x in shown - {"plan_variants"})
+
+
+@every_algorithm
 def test_an_attack_or_a_case_of_the_audit_is_for_it(name):
     module = ALGORITHMS[name]
     streams = [attack.algorithm for attack in benchmark.STREAMS()]

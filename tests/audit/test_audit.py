@@ -54,7 +54,7 @@ def noisy(sampling, rounds, z=1.5):
 def test_clopper_pearson_bounds_err_no_more_often_than_stated(trials, error):
     """Coverage summed over the binomial law, on a grid of probabilities: no simulation."""
     hits = np.arange(trials + 1)
-    low, high = audit.clopper_pearson(hits, trials, error)
+    low, high = audit.signals.clopper_pearson(hits, trials, error)
     for p in np.concatenate([[0.0, 1e-9, 1.0], np.linspace(0.001, 0.999, 400), low + 1e-12, high]):
         law = stats.binom.pmf(hits, trials, min(p, 1.0))
         assert law[low > p].sum() <= error * (1 + 1e-6)
@@ -63,7 +63,7 @@ def test_clopper_pearson_bounds_err_no_more_often_than_stated(trials, error):
 
 def test_clopper_pearson_agrees_with_scipy():
     for hits in (0, 1, 37, 99, 100):
-        low, high = audit.clopper_pearson(hits, 100, 0.005)
+        low, high = audit.signals.clopper_pearson(hits, 100, 0.005)
         exact = stats.binomtest(hits, 100).proportion_ci(0.99, "exact")
         np.testing.assert_allclose((low, high), (exact.low, exact.high), rtol=1e-9,
                                    atol=1e-11)
@@ -300,7 +300,7 @@ def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     assert actual.low <= actual.attained <= actual.high
     assert actual.attained > 0.95 * actual.charged
     quieter = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5 / 0.8))
-    less = audit.charged_signal(module.mechanism(quieter))
+    less = audit.signals.charged_signal(module.mechanism(quieter))
     assert less == pytest.approx(0.8 * actual.charged, rel=1e-3)
     assert dataclasses.replace(actual, charged=less).violated
     assert dataclasses.replace(actual, read=1.1 * actual.read_charged).violated

@@ -17,7 +17,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle, problems
 from jaxminimax.base.identity import People
 from jaxminimax.gradients import unmoved
-from jaxminimax.problems import Bounded
+from jaxminimax.problems import Bounded, _groups
 from tests import test_documents
 
 pytestmark = pytest.mark.filterwarnings("error::jaxminimax.gradients.unmoved.UnmovedWarning")
@@ -415,7 +415,7 @@ LIBRARY = {
                problems.fermi_start(THETA, shares=SHARES, kind=kind), MARKED)
               for kind in ("parity", "error_rate")],
     "group_glm": [(problems.group_glm(name, feature_bound=2.0, radius=1.0), Saddle(THETA, ()),
-                   LABELLED) for name in sorted(problems.GLM_LOSSES)],
+                   LABELLED) for name in sorted(_groups.GLM_LOSSES)],
     "group_means": [(problems.group_means(radius=1.0, record_bound=1.0), Saddle(THETA, ()),
                      FEATURES)],
     "matrix_game": [(problems.matrix_game(entry_bound=1.0, shape=(2, 2)),

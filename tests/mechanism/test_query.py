@@ -359,7 +359,7 @@ def test_a_distance_is_charged_once_by_its_length_over_that_of_the_noise(distanc
 
     actual = jmm.epsilon(near(distance, times), delta, people=people)
     assert excess(actual) < delta < excess(0.99 * actual)
-    assert jmm.audit.charged_signal(near(distance, times)) == pytest.approx(
+    assert jmm.audit.signals.charged_signal(near(distance, times)) == pytest.approx(
         mu / people, rel=3e-3)
 
 

@@ -149,7 +149,10 @@ def test_no_record_is_longer_than_the_bound_and_a_changed_label_is_another_block
     shares = np.array([[0.5, 0.2], [0.1, 0.2]]) if kind == "odds" else np.array([0.3, 0.7])
     how = dict(shares=shares, kind=kind)
     problem = getattr(problems, name)(scores, **how, weight=2.0)
-    bound = getattr(problems, f"{name}_bound")(**how)
+    label = shares.sum(1) if kind == "odds" else np.ones(1)  # P(l)
+    given = (shares.T / label).T.reshape(len(label), 2)  # P(s | l)
+    bound = np.max(2 * np.sqrt(np.sum(1 / given, 1)) / label if name == "fermi" else
+                   0.5 * np.max(1 / given, 1) / label)  # contrasts of two groups
     start = getattr(problems, f"{name}_start")(theta, **how)
 
     @jax.jit

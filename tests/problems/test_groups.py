@@ -8,7 +8,7 @@ from scipy import optimize
 
 import jaxminimax as jmm
 from benchmarks.examples import demo_games
-from jaxminimax.problems import by_group, group_glm, group_means
+from jaxminimax.problems import _groups, by_group, group_glm, group_means
 
 # --- layout ---
 
@@ -38,7 +38,7 @@ def test_labels_that_are_no_groups_are_refused(labels, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", jmm.problems.GLM_LOSSES)
+@pytest.mark.parametrize("name", _groups.GLM_LOSSES)
 def test_the_constants_of_a_loss_hold_whatever_a_record_contains_and_are_reached(name):
     r, radius, label = 0.7, 3.0, 1.5
     problem = group_glm(name, feature_bound=r, radius=radius, label_bound=label, steepness=2.0)

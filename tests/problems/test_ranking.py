@@ -1,5 +1,7 @@
 """AUC of several classes or labels, and partial AUC: against pairs of records and scikit-learn."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -245,7 +247,8 @@ def test_the_bound_of_a_partial_auc_holds():
     radius = Saddle(0.5, 0.5)
     numbers = dict(prior=PRIOR, max_fpr=0.2, min_tpr=0.5, radius=radius)
     problem = problems.partial_auc(problems.linear_scorer, penalty=1e-3, **numbers)
-    bound = problems.partial_auc_bound(feature_bound=1.0, **numbers)
+    apart, score, count = math.hypot(1, 1) * 0.5, 0.5, max(1 / (0.2 * (1 - PRIOR)), 2 / PRIOR)
+    bound = count * math.sqrt(4 * ((apart + 1 + 0.5) ** 2 + apart**2 + score**2) + 1)
     start = problems.partial_auc_start(jnp.zeros(3), min_tpr=0.5)
     flat, back = jax.flatten_util.ravel_pytree(start)
     data = BINARY[0] / jnp.linalg.norm(BINARY[0], axis=1, keepdims=True), BINARY[1]

@@ -305,7 +305,7 @@ def right_angles() -> Finding:
 def charged_of_a_distance() -> Finding:
     """The parameter mu that noise and distance of second moments have, over the charged one."""
     query = statistics.one_release(9, 1.0, 5.0, statistics.SECOND_APART).query
-    charged = jmm.audit.charged_signal(jmm.Repeat(query=query, times=1))
+    charged = jmm.audit.signals.charged_signal(jmm.Repeat(query=query, times=1))
     return Finding(query.distance.w / 5.0 / charged, 1.0)
 
 

@@ -96,8 +96,9 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
             f"{100 * books['share_left']:.3g} % is left of ε = {books['epsilon']:g} at δ = "
             f"{books['delta']:g} for {books['unit']}; it has {', '.join(books['runs'])}")
     if data.get("auc") is not None:
-        rows["AUC"] = with_error(data["auc"], data.get("auc_standard_error")) + (
-            " on rows held out, outside of the guarantee")
+        error = data.get("auc_standard_error")
+        rows["AUC"] = (f"{data['auc']:.4f}{'' if error is None else f' ± {error:.4f}'} on rows "
+                       "held out, outside of the guarantee")
     if data.get("auc_reference") is not None:
         rows["without privacy"] = (f"AUC {data['auc_reference']:.4f} of a logistic regression on "
                                    "the same features, outside of the guarantee")
@@ -108,9 +109,6 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
         if data.get(key) is not None:
             rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
                           "without privacy, outside of the guarantee")
-    if "epsilon_with_curve" in data:
-        rows["with the curve"] = (f"ε = {rounded_up(data['epsilon_with_curve'])} at δ = "
-                                  f"{data['delta']:g} for all trainings together")
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
                                          scorer.group_losses.items()) + ": means, with noise"
@@ -154,11 +152,6 @@ def released_words(scorer: Scorer) -> dict[str, str]:
         return {f"released mean of {scorer.schema.label}": f"{number:.4g}"}
     return {f"released shares of {scorer.schema.label}": ", ".join(
         f"{value} {share:.3f}" for value, share in number.items())}
-
-
-def with_error(auc: float, error: float | None) -> str:
-    """Prints an AUC and its standard error."""
-    return f"{auc:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def _named(rows: dict[str, str]) -> str:

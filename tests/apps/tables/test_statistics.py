@@ -264,7 +264,7 @@ def test_two_persons_attain_the_distance_that_is_charged(release):
     assert moved == pytest.approx(distance, rel=1e-3)
     # mu = D / (noise of the sum), from the noise alone
     noise = described.query.noise_multiplier.w * described.query.clip.w
-    assert jmm.audit.charged_signal(described) == pytest.approx(distance / noise, rel=1e-3)
+    assert jmm.audit.signals.charged_signal(described) == pytest.approx(distance / noise, rel=1e-3)
 
 
 def test_the_label_has_a_tenth_of_the_distance_and_its_mean_the_noise_over_its_weight():
