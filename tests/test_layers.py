@@ -28,7 +28,7 @@ LAYERS = {
 }
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
-MAY_ACCOUNT = {"drivers", "audit", "apps.options", "apps.tables", "apps.estimators",
+MAY_ACCOUNT = {"drivers", "audit", "checkup", "apps.options", "apps.tables", "apps.estimators",
                "apps.commands", "face"}
 # what releases are made of
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "placement.shard_sums"}
