@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxminimax.accounting.epsilon_delta import epsilon
 from jaxminimax.algorithms import planning, sgda
 from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import clipping, summation, unmoved
-from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
+from jaxminimax.mechanism import Full, Leaf, Poisson, Repeat, composed, costs, leaves
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import made_releases, record_isolation, release_keys, watch
 
@@ -43,7 +44,9 @@ class Report:
       players: for each player, whether it descends or ascends, its numbers and its clip norm.
       labels: the set that the problem documents; None if it documents none.
       privacy: delta, 1/n, and whether noise is set.
-      rounds: iterations, releases, and records of a release: public batch size and rows read.
+      rounds: iterations, releases, and records of a release: public batch size and rows read. Of
+        Poisson samples: how likely one is drawn again, at most; where `again` is set, the slots
+        at 1/1000, and by which part epsilon is less there for as many records in the mean.
       strategy: the way to compute clipped sums, see `ClippedSum.explain`.
       cost: bytes of per-record gradients, bytes of a compiled round, seconds of a round on a
         synthetic batch; None if it was not measured.
@@ -82,15 +85,28 @@ class Report:
         if self.labels is not None:
             rows.append(("labels", f"must be among {{{', '.join(f'{x:g}' for x in self.labels)}}}"))
         slots, expected = self.rounds["rows read"], self.rounds["batch size"]
-        rows += [("privacy", _plain(self.privacy)), ("rounds", _plain(self.rounds)),
+        counts = {k: x for k, x in self.rounds.items() if "again" not in k}
+        rows += [("privacy", _plain(self.privacy)), ("rounds", _plain(counts)),
                  ("slots", f"{expected:,.4g} rows expected in {slots:,} slots of a release, which "
-                           f"takes the time of {slots / expected:.3g} times as many rows"),
+                           f"takes the time of {slots / expected:.3g} times as many rows"
+                           + _plain_again(self.rounds)),
                  ("sums", self.strategy.replace("\n", "\n" + " " * 12)),
                  ("a round", _plain(self.cost))]
         if self.looked is not None:
             rows.append(("NOT PRIVATE", _plain(self.looked)))
         rows += [("WARNING", x) for x in self.warnings] or [("warnings", "none")]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)
+
+
+def _plain_again(rounds: dict[str, Any]) -> str:
+    if "drawn again" not in rounds:
+        return ""
+    text = f"; a sample is drawn again with probability {rounds['drawn again']:.2g} at most"
+    if "slots if seldom again" in rounds:
+        text += f" (1/1,000: {rounds['slots if seldom again']:,} slots"
+        saved = rounds["epsilon saved if seldom again"]
+        text += ")" if saved is None else f", and epsilon {saved:.1%} less for as many records)"
+    return text
 
 
 def _plain(x: Any) -> str:
@@ -179,7 +195,8 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         players=_players(problem.operator, z, clip_norms), labels=labels and labels.values,
         privacy={"delta": delta and float(delta), "1/n": 1 / n, "noise is set": noise},
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
-                "batch size": float(sampling.batch_size(size)), "rows read": read},
+                "batch size": float(sampling.batch_size(size)), "rows read": read,
+                **_again(sampling, size, hyper, algorithm, delta if noise else None)},
         strategy=summed.explain(z, batch_of, brief=True), cost=cost,
         warnings=(*_warnings(problem, delta, n, noise, z, clip_norms, hyper, queries),
                   *unmoved.notes(program, value, z, record, clip_norms, numbers=True),
@@ -188,6 +205,24 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
 
 
 # --- by shapes alone ---
+
+
+def _again(sampling: Any, size: int, hyper: Any, algorithm: Any,
+           delta: float | None) -> dict[str, Any]:
+    """Returns what `Report.rounds` says of samples that are drawn again."""
+    if not isinstance(sampling, Poisson):
+        return {}
+    record = {"drawn again": sampling.drawn_less(size)}
+    seldom = sampling.seldom_again(size)
+    if sampling.again == seldom.again:
+        return record
+    saved = None
+    if delta and getattr(getattr(hyper, "query", None), "sampling", None) == sampling:
+        usual = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, sampling=seldom))
+        spent, lower = (epsilon(algorithm.mechanism(x), delta) for x in (hyper, usual))
+        saved = 1 - lower / spent if 0 < spent < math.inf else None
+    return record | {"slots if seldom again": int(seldom.rows_read(size)),
+                     "epsilon saved if seldom again": saved}
 
 
 def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any, z: Any) -> tuple[PyTree, int]:

@@ -1,5 +1,6 @@
 """Mistakes of structure end in words, before anything runs; and what `check` tells of a run."""
 
+import dataclasses
 import importlib
 import os
 import sys
@@ -365,6 +366,40 @@ def test_a_round_is_measured_on_made_up_data():
     cost = jmm.check(PROBLEM, START, (X, Y), made).cost
     assert 0 < cost["seconds"] < 60
     assert cost["bytes"] > X.nbytes
+
+
+@pytest.mark.slow
+def test_another_draw_has_its_slots_and_its_price_beside_the_expected_rows():
+    n, delta = 2000, 1e-6
+    made = [hyper(iterations=200, query=jmm.Query(
+        clip=Saddle(1.0, 1.0), population=n, noise_multiplier=Saddle(3.0, 3.0), sampling=x))
+        for x in (jmm.Poisson(rate=16 / n, again=0.2), jmm.Poisson(rate=16 / n))]
+    records = np.zeros((n, DIM), np.float32), np.arange(n) % 2.0
+    report = jmm.check(PROBLEM, START, records, made[0], delta=delta, measure=False)
+    rounds, how = report.rounds, made[0].query.sampling
+    # at as many records in the mean
+    usual = dataclasses.replace(made[0].query, sampling=jmm.Poisson(rate=rounds["batch size"] / n))
+    other = dataclasses.replace(made[0], query=usual)
+    own, less = (jmm.epsilon(jmm.sgda.mechanism(x), delta) for x in (made[0], other))
+    assert rounds["epsilon saved if seldom again"] == pytest.approx(1 - less / own, abs=1e-4)
+    assert 0.01 < 1 - less / own < 0.1
+    assert rounds["drawn again"] == how.drawn_less(n) <= 0.2
+    slots = how.rows_read(n), usual.sampling.rows_read(n)
+    assert rounds["slots if seldom again"] == slots[1] > slots[0] == rounds["rows read"]
+    text = str(report)
+    assert (f"drawn again with probability {how.drawn_less(n):.2g} at most (1/1,000: {slots[1]} "
+            f"slots, and epsilon {1 - less / own:.1%} less for as many records)") in text
+    assert not {"slots if seldom again", "drawn again"} & set(text.splitlines()[5].split(", "))
+    # no price without a delta, and nothing to compare with where samples are seldom drawn again
+    free = jmm.check(PROBLEM, START, records, made[0], measure=False)
+    assert free.rounds["epsilon saved if seldom again"] is None
+    assert f"(1/1,000: {slots[1]} slots)" in str(free)
+    seldom = jmm.check(PROBLEM, START, records, made[1], delta=delta, measure=False)
+    assert "slots if seldom again" not in seldom.rounds
+    assert "probability 0.0" in str(seldom)
+    whole = jmm.check(PROBLEM, START, (X, Y), hyper(), delta=DELTA, measure=False)
+    assert "drawn again" not in whole.rounds
+    assert "drawn again" not in str(whole)
 
 
 def test_expected_rows_stand_beside_slots_and_parameters_of_one_way_in_one_line():

@@ -29,7 +29,7 @@ LAYERS = {
 }
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
-MAY_ACCOUNT = {"drivers", "audit", "apps.accountant", "apps.planner", "apps.tables",
+MAY_ACCOUNT = {"drivers", "audit", "checkup", "apps.accountant", "apps.planner", "apps.tables",
                "apps.estimators", "apps.commands", "face"}
 # what releases are made of
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "placement.shard_sums"}

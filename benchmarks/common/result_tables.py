@@ -92,12 +92,24 @@ def poisson(result: dict[str, Any]) -> str:
     """Poisson samples over rows with replacement, before sizes were drawn and since."""
     found: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in result["rows"]:
-        if row["sampler"] == "Poisson":
+        if row["sampler"] == "Poisson" and row["what"] in ("round", "draw"):
             what = f"a {row['what']}", row["batch"], row["population"]
             found.setdefault(what, {})[row["source"]] = row["ratio"]
     return report.markdown(["of", "batch", "rows", "by gaps, before", "by size, now"], [
         [what, f"{batch:,}", f"{rows:,}", *(f"{ratio[k]:.2f}" for k in ("before", "after"))]
         for (what, batch, rows), ratio in found.items()])
+
+
+def poisson_models(result: dict[str, Any]) -> str:
+    """Rounds of larger models on Poisson samples over those on rows with replacement."""
+    found: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
+    for row in result["rows"]:
+        if row["what"] not in ("round", "draw"):
+            found.setdefault((row["what"], row["batch"]), {})[row["sampler"]] = row
+    ways = list(dict.fromkeys(name for one in found.values() for name in one))
+    return report.markdown(["model", "batch", *(f"{x}, ms" for x in ways)], [
+        [f"`{model}`", f"{batch:,}", *(f"{one[x]['us'] / 1000:.3g}" for x in ways)]
+        for (model, batch), one in found.items()])
 
 
 def rows_on_disk(result: dict[str, Any]) -> str:
@@ -386,7 +398,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "table2": table2, "throughput": throughput_tables.ratios,
     "throughput_targets": throughput_tables.missed,
     "throughput_sampling": throughput_tables.sampling, "noise": noise, "host_data": host_data,
-    "ghost_layers": ghost_layers, "poisson": poisson, "whole_passes": whole_passes,
+    "ghost_layers": ghost_layers, "poisson": poisson, "poisson_models": poisson_models,
+    "whole_passes": whole_passes,
     "rows_on_disk": rows_on_disk, "big_tables": big_tables, "draws": draws, "tuning": tuning,
     "methods": methods,
     "zoo": zoo_tables.games, "zoo_averages": zoo_tables.averages,

@@ -1,5 +1,7 @@
 """What Poisson samples cost over rows drawn with replacement: whole rounds, and draws alone.
 
+`--models` times rounds of larger models, by `again`, and of rows one by one without empty slots.
+
 Interleaved, in processor time on one core. `--json` keeps rows of an earlier `--source`, so that
 two sources are compared in one file.
 """
@@ -18,6 +20,10 @@ from benchmarks.speed.throughput.cases import Case, Entry
 from benchmarks.speed.throughput.machine import pin
 
 SAMPLERS = {"with replacement": "ours", "Poisson": "ours, Poisson"}
+# of larger models, and the rounds of a timed run
+MODELS = {("lora", 16): 3, ("cnn", 16): 60, ("cnn", 64): 20, ("mlp", 16): 120, ("mlp", 64): 60}
+WAYS = {**SAMPLERS, "Poisson, again=0.2": "ours, Poisson again",
+        "Poisson, again=0.2, row by row": "ours, Poisson alone"}
 BATCHES, POPULATION, DRAWN = (64, 256, 1024), 60_000, (10**4, 10**5, 10**6, 10**7, 10**8)
 
 
@@ -41,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     made.add_argument("--batches", type=report.count, nargs="+", default=BATCHES)
     made.add_argument("--drawn", type=report.count, nargs="*", default=DRAWN,
                       help="populations that samples alone are drawn of, at batch 256")
+    made.add_argument("--models", action="store_true", help="time larger models too")
     args = made.parse_args(argv)
     result: list[dict[str, Any]] = []
     for batch in args.batches:
@@ -53,6 +60,12 @@ def main(argv: list[str] | None = None) -> int:
         result += timed("draw", {name: throughput_growth.sampling(name, population)
                                  for name in SAMPLERS}, args.repeats,
                         batch=throughput_growth.BATCH, population=population)
+    for (workload, batch), steps in MODELS.items() if args.models else ():
+        case = Case(workload, batch, 20 * batch)
+        data = tuple(map(jnp.asarray, throughput_cases.rows(case)))
+        result += timed(workload, {name: throughput_ours.make(peer, case, data, steps)
+                                   for name, peer in WAYS.items()}, args.repeats,
+                        batch=batch, population=case.n)
     for row in result:
         row["source"] = args.source
         print("{source}: a {what}, batch {batch} of {population:,d}, {sampler}: {us:.2f} us, "

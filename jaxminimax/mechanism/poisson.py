@@ -139,6 +139,10 @@ class Poisson(Sampling):
         """The part s: every record is drawn with a probability between q (1 - s) and q."""
         return _seldom(float(self.rate), int(population), self.capacity, float(self.again))
 
+    def seldom_again(self, population: int) -> "Poisson":
+        """Samples of as many records in the mean, of which one in 1,000 is drawn again."""
+        return Poisson(rate=self.rate * (1 - self.not_drawn(population)))
+
     def shortfall(self, population: int) -> float:
         """The part p_0 by which the mean of a release falls short, 0 where it is divided by n r."""
         return 0.0 if self._divides_by_mean(population) else self.not_drawn(population)

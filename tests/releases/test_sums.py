@@ -569,3 +569,22 @@ def test_rows_that_were_sent_ahead_change_no_bit():
         assert bool(jnp.all(jnp.isfinite(sent.w)))
         for a, b in zip(sent, there, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", [None, "q n"])
+def test_the_mean_of_releases_is_that_of_all_records_where_samples_are_drawn_again(
+        monkeypatch, bug):
+    """Ones without noise, on samples that hold 8 % less records than at the rate: n r divides."""
+    n, count = 40, 4000
+    how = Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(0.0, None), population=n,
+                sampling=Poisson(rate=0.2, again=0.3))
+    if bug:
+        monkeypatch.setattr(Poisson, "batch_size", lambda self, n: self.rate * n)
+    problem = Problem(operator=lambda z, x: Saddle(x, jnp.zeros_like(z.v)))
+    z, ones = Saddle(jnp.zeros(1), jnp.zeros(1)), jnp.ones((n, 1))
+    g = jax.jit(jax.vmap(lambda key: release(key, Repeat(query=how, times=1), jnp.int32(0),
+                                             problem, z, ones).w[0]))(
+        jax.random.split(jax.random.key(5), count))
+    off = abs(float(jnp.mean(g)) - 1) / (float(jnp.std(g)) / math.sqrt(count))
+    assert (off > 2 * SIGMAS) if bug else (off < SIGMAS)

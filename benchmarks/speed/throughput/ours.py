@@ -14,6 +14,8 @@ from benchmarks.speed.throughput import peer_jax as plain
 from benchmarks.speed.throughput.cases import CLIP, NOISE, PRIOR, RADIUS, STEP, Case, Entry
 from jaxminimax import Saddle
 
+AGAIN = 0.2  # how likely a sample is drawn again, at most
+
 
 def query(sampling: Any, population: int) -> jmm.Query:
     """Clip norms and noise of the workload."""
@@ -42,8 +44,9 @@ def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
 
     Args:
       peer: "ours" draws rows with replacement, as the peers do; "ours, Poisson" and "ours,
-        disjoint" sample differently; "ours, extragradient" makes two releases a round, and "ours,
-        gda" reads every row.
+        disjoint" sample differently; "ours, Poisson again" draws about every fifth sample again,
+        and "ours, Poisson alone" also does its rows one by one and leaves out empty slots; "ours,
+        extragradient" makes two releases a round, and "ours, gda" reads every row.
       case: workload and batch.
       data: the resident rows.
       steps: rounds.
@@ -53,6 +56,11 @@ def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
     match peer:
         case "ours, Poisson":
             sampling = jmm.Poisson(rate=case.batch / case.n)
+        case "ours, Poisson again" | "ours, Poisson alone":
+            sampling = jmm.Poisson(rate=case.batch / case.n, again=AGAIN)
+            # so that as many rows are drawn
+            sampling = jmm.Poisson(rate=sampling.rate / (1 - sampling.not_drawn(case.n)),
+                                   again=AGAIN)
         case "ours, disjoint":
             sampling = jmm.Disjoint(batch=case.batch)
         case "ours, extragradient":
@@ -61,6 +69,9 @@ def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
             algorithm, sampling = jmm.gda, jmm.Full()
     settings = hyper(algorithm, query(sampling, case.n), steps)
     solved = problem(case)
+    if peer == "ours, Poisson alone":
+        solved = solved._replace(operator=jmm.types.with_strategy(
+            solved.operator, "microbatch", 1, skip_empty=True))
 
     def whole(z: Saddle, _: Any, key: jax.Array, *data: jax.Array) -> tuple[Saddle, Any, Any]:
         state, _ = jmm.run(key, z, data, settings, algorithm, solved)
