@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.problems._vi import mean_of
@@ -303,7 +303,8 @@ def _shifted(z: Saddle, record: PyTree) -> Saddle:
     """A person's mean one-hot row, less 1 / count."""
     cell, weight = record
     one_hot = jax.nn.one_hot(cell, len(z.w), dtype=z.w.dtype)
-    return Saddle(jnp.asarray(weight, z.w.dtype) @ one_hot - 1 / len(z.w), None)
+    share = jnp.matmul(jnp.asarray(weight, z.w.dtype), one_hot, precision=tree.EXACT)
+    return Saddle(share - 1 / len(z.w), None)
 
 
 _SHIFTED = Problem(_shifted)

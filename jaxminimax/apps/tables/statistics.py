@@ -91,6 +91,7 @@ from jaxminimax.accounting import calibrate_shares
 from jaxminimax.apps.tables import labels, scorer
 from jaxminimax.apps.tables.columns import Category, Charged, Number
 from jaxminimax.apps.tables.schema import Schema
+from jaxminimax.base.tree import EXACT
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Description, Query, Repeat
 from jaxminimax.releases import sums
@@ -119,7 +120,7 @@ def one_release(population: int, clip: float, noise_multiplier: float | None = N
                 apart: Apart | None = None) -> Repeat:
     """Describes one release of the mean over all records of a vector no longer than `clip`."""
     noise = None if noise_multiplier is None else Saddle(noise_multiplier, None)
-    # products and sums of weights in float32 are a little more than their bounds
+    # exact products and sums of weights in float32 are a little more than their bounds
     stated: dict[str, Any] = {} if apart is None else {"because": apart.because, "distance": Saddle(
         min(apart.distance * (1 + 2.0**-16), 2 * clip), None)}
     return Repeat(query=Query(clip=Saddle(clip, None), population=population,
@@ -146,7 +147,8 @@ def deviation(described: Repeat) -> float:
 
 def _shares(z: Saddle, record: tuple[jax.Array, jax.Array]) -> Saddle:
     cell, weight = record
-    return Saddle(jnp.einsum("r,rck->ck", weight, jax.nn.one_hot(cell, CELLS)), None)
+    return Saddle(jnp.einsum("r,rck->ck", weight, jax.nn.one_hot(cell, CELLS), precision=EXACT),
+                  None)
 
 
 _SHARES = Problem(_shares)
@@ -325,8 +327,8 @@ def _psi(label: labels.Label, shift: tuple[float, ...] | None, places: tuple[int
         if shift is not None:
             x = x[:, : len(shift)]
             parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 1]
-        return Saddle(jnp.append(weight @ jnp.concatenate(parts, 1), (1 - jnp.sum(weight)) / 2),
-                      None)
+        mean = jnp.matmul(weight, jnp.concatenate(parts, 1), precision=EXACT)
+        return Saddle(jnp.append(mean, (1 - jnp.sum(weight)) / 2), None)
 
     return Problem(psi)
 
@@ -338,7 +340,8 @@ def _form(w: jax.Array, v: PyTree, record: tuple[jax.Array, jax.Array]) -> jax.A
     """sum_k weight_k u_k^T W u_k, whose gradient by W, `[d d]`, is a person's part of M."""
     x, weight = record
     u = x[:, :-1]
-    return weight @ jnp.sum((u @ w.reshape(u.shape[-1], -1)) * u, -1)
+    forms = jnp.sum(jnp.matmul(u, w.reshape(u.shape[-1], -1), precision=EXACT) * u, -1)
+    return jnp.matmul(weight, forms, precision=EXACT)
 
 
 _SECOND = Problem(saddle_operator(_form))

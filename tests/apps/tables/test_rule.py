@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import jaxminimax as jmm
 from jaxminimax.apps.tables import (
     Category,
     Number,
@@ -95,6 +96,31 @@ def test_the_typical_length_is_that_of_rows_before_the_cut():
     assert records.typical_length(moments(-variance), floor) == records.LEAST_LENGTH
     lengths = [records.typical_length(made, f) for f in (0.0, 0.1, 0.5, 1.0, 1e9)]
     assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [{"positive": "1"}, {"target": Number(-1e150, 1e150)},
+                                  {"target": Category(("a", "b", "c"))}])
+@pytest.mark.parametrize("epsilon", [0.01, 20.0])
+@pytest.mark.parametrize("width", [1, 500])
+@pytest.mark.parametrize("n", [20, 10**7])
+def test_at_the_ends_of_all_numbers_the_budget_is_spent_and_rows_stay_short(
+        n, width, epsilon, kind):
+    """Every distance is in [C, 2 C], and rows have length 1 whatever the released moments are."""
+    delta = min(1e-3, 1 / n)
+    chosen = defaults(n, schema(width, **kind), epsilon=epsilon, delta=delta / 10)
+    assert 0.99 * epsilon < jmm.epsilon(chosen.mechanism(), delta / 10) <= epsilon
+    assert chosen.floor > 0
+    for _, described in chosen.named():
+        query = described.query
+        if query.distance is not None:
+            assert query.clip.w <= query.distance.w <= 2 * query.clip.w
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-1, 1, (50, width)), np.ones((1, width)), -np.ones((1, width))])
+    for size in (0.0, 1e-9, 3.0, 1e9):  # negative variances among them, as noise makes them
+        made = Moments(size * rng.normal(size=width), size * rng.normal(size=width), 0.5)
+        out = records.scaled(x, *chosen.divisors(made))[:, :-1].astype(float)
+        assert np.linalg.norm(out, axis=1).max() <= 1 + 1e-6
 
 
 @pytest.mark.parametrize("by_length", [True, False])

@@ -25,6 +25,7 @@ from jaxminimax.apps.tables import (
 )
 from jaxminimax.apps.tables.records import scaled
 from jaxminimax.apps.tables.scorer import Moments
+from jaxminimax.problems import _auc
 from jaxminimax.releases import sums
 
 N, D, HALF = 40, 3, 0.125
@@ -237,6 +238,24 @@ def test_no_two_persons_are_farther_apart_than_the_charged_distance_and_some_are
     assert max(apart, math.sqrt(square.max())) <= bound * (1 + 1e-5)
     assert apart > 0.999 * bound
     assert math.sqrt(square.max()) <= statistics.psi_length(schema, features) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", ["moments", "label alone", "second moments", "ranges", "shares"])
+def test_products_behind_a_distance_are_exact_on_every_device(name):
+    """A matrix unit of reduced precision would move records apart by more than is charged."""
+    weight, x = jnp.ones(2), jnp.zeros((2, 3))
+    label, layout = labels.TwoValues(), (0.0, 0.5, 0.0) if name == "moments" else None
+    problem, numbers, record = {
+        "second moments": (statistics._SECOND, 4, (x, weight)),
+        "ranges": (statistics._SHARES, (1, statistics.CELLS), (jnp.zeros((2, 1), int), weight)),
+        "shares": (_auc._SHIFTED, 3, (jnp.zeros(2, int), weight)),
+    }.get(name, (statistics._psi(label, layout, (0, 2) if layout else (), 1.5), 7,
+                 (x, jnp.zeros(2), weight)))
+    program = jax.jit(jax.vmap(problem.operator, (None, 0))).lower(
+        Saddle(jnp.zeros(numbers), ()), jax.tree.map(lambda a: jnp.stack([a, a]), record))
+    made = [line for line in program.as_text().splitlines() if "dot_general" in line]
+    assert made
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in made)
 
 
 @pytest.mark.parametrize("release", ["second moments", "ranges"])
