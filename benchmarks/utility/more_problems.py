@@ -1,8 +1,9 @@
 """`python -m benchmarks.utility.more_problems`: labels, groups, attacks, by their own measures.
 
 Several labels at once against one run a label, a regression for the worst group, equal error rates,
-attacked records, and players that take turns, each on two data sets next to the plain way at the
-same epsilon. Fixed settings, the same for every epsilon. Cells that --json has are not run again.
+a mixture of iterates that decides fairly, attacked records, and players that take turns, each on
+two data sets next to the plain way at the same epsilon. Fixed settings, the same for every epsilon.
+Cells that --json has are not run again.
 """
 
 import dataclasses
@@ -172,6 +173,36 @@ def error_rates(name: str, folder: Any) -> Cell:
         "weight 8": functools.partial(gap, 8.0), "weight 0.01": functools.partial(gap, 0.01)})
 
 
+def mixture(what: str, name: str, folder: Any) -> Cell:
+    """Income by sex, and whether there was a visit by health: decisions of one fit in two ways."""
+    if name == "adult":
+        frame = tasks.frame(folder)
+        x, group = tasks.features(frame), tasks.groups(frame, "sex")
+        y = frame["income"].str.startswith(">50K").to_numpy()
+    else:
+        x, number, group, _ = _table(name, folder)
+        y = number > 0
+
+    @functools.cache
+    def fitted(epsilon: float, seed: int) -> PrivateFairClassifier:
+        rows, _ = _halves(len(y), seed)
+        return PrivateFairClassifier(
+            epsilon, DELTA, bounds=(-1.0, 1.0), group_values=(0, 1), random_state=seed).fit(
+                x[rows], y[rows], groups=group[rows])
+
+    def expected(randomised: bool, epsilon: float, seed: int) -> float:
+        _, held_rows = _halves(len(y), seed)
+        model = fitted(epsilon, seed).set_params(randomised=randomised)
+        rate, of = model.positive_rate(x[held_rows]), group[held_rows]
+        if what == "error":
+            return float(np.where(y[held_rows], 1 - rate, rate).mean())
+        return float(abs(rate[of == 0].mean() - rate[of == 1].mean()))
+
+    return Cell(f"{what}, smaller is better", {
+        "`randomised=True`": functools.partial(expected, True),
+        "the mean scorer": functools.partial(expected, False)})
+
+
 def _binary(name: str, folder: Any) -> tuple[Any, Any, float]:
     made = data.load(name, data_dir=folder)
     size = {"ijcnn1": 3.0, "adult": 14**0.5}[name]
@@ -222,6 +253,9 @@ CELLS: dict[str, tuple[Callable[[str, Any], Cell], tuple[str, str]]] = {
     "several labels": (labels, ("mnist", "fashion_mnist")),
     "bounded group loss": (worst_regression, ("adult", "randhie")),
     "error rates": (error_rates, ("adult", "randhie")),
+    "mixture, error": (functools.partial(mixture, "error"), ("adult", "randhie")),
+    "mixture, parity": (functools.partial(mixture, "difference of positive rates"),
+                        ("adult", "randhie")),
     "attacked records": (attacked, ("ijcnn1", "adult")),
     "turns": (in_turns, ("ijcnn1", "adult"))}
 

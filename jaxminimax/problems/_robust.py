@@ -160,8 +160,7 @@ def bounded_group_loss(loss: Loss, *, shares: np.ndarray, level: float, weight: 
                                  jnp.clip(z.v, 0, weight)))
 
 
-def adversarial(loss: Loss | GroupProblem, attack: Callable[[PyTree, PyTree], PyTree], *,
-                exact: bool = False) -> Any:
+def adversarial(loss: Loss | GroupProblem, attack: Callable[[PyTree, PyTree], PyTree]) -> Any:
     """The problem of a loss whose records an attack has moved, each by itself.
 
         min over w of   E loss(w; attack(w, z)),
@@ -174,10 +173,11 @@ def adversarial(loss: Loss | GroupProblem, attack: Callable[[PyTree, PyTree], Py
     Args:
       loss: `(w, record) -> []`, or a `GroupProblem` with constants. These hold for records of any
         content, so for attacked ones too: `lipschitz` and `bound` stay. `smooth` becomes None, as
-        the largest of smooth losses need not be smooth. Where a problem cuts features to a
-        length, make room there for the attack.
+        the largest of smooth losses need not be smooth. `convex` becomes False, so that no
+        certified solution rests on it: the largest of convex losses is convex, but an attack by
+        gradients misses it where a hinge is flat, a residual is 0, or features are cut. Where a
+        problem cuts features to a length, make room there for the attack.
       attack: `(w, record) -> record`, such as `gradient_attack`.
-      exact: whether the attack attains the maximum, which keeps a `GroupProblem` convex.
 
     Returns:
       A `Problem`; a `GroupProblem` for a `GroupProblem`.
@@ -208,7 +208,7 @@ def adversarial(loss: Loss | GroupProblem, attack: Callable[[PyTree, PyTree], Py
 
     if isinstance(loss, GroupProblem):
         return loss._replace(loss=lambda w, record: attacked(w, (), record), smooth=None,
-                             operator=saddle_operator(attacked), convex=loss.convex and exact)
+                             operator=saddle_operator(attacked), convex=False)
     return Problem(operator=saddle_operator(attacked), value=mean_of(attacked))
 
 
@@ -218,7 +218,8 @@ def gradient_attack(loss: Loss | GroupProblem, *, radius: float, norm: str = "li
 
     Records are tuples (x, ...). The shift of x starts at 0 and moves by min{1, 2.5 / steps} radius
     along the gradient's signs ("linf"), or along its direction ("l2"), inside the ball of that
-    norm. One step is the worst shift of a linear score with a loss of its margin.
+    norm. One step is the worst shift of a linear score with a loss that falls in its
+    margin; where the gradient is 0, as on the flat part of a hinge, nothing moves.
 
     Args:
       loss: `(w, record) -> []`, or a `GroupProblem`.

@@ -375,6 +375,7 @@ def test_a_bad_description_is_refused_with_the_fix(change, message):
 
 @pytest.mark.parametrize(("change", "problem", "message"), [
     ({}, problems.group_glm("sigmoid", feature_bound=1.0, radius=1.0), "not known to be convex"),
+    ({}, problems.adversarial(POINTS, lambda w, z: z), "not known to be convex"),
     ({}, POINTS._replace(lipschitz=2.5), "lipschitz must be at least the problem's 2.5"),
     ({}, POINTS._replace(bound=9.0), "bound must be at least"),
     ({}, POINTS._replace(smooth=None), "not known to be smooth"),

@@ -1,5 +1,7 @@
 """The further problems' table: every way at every epsilon, and the words of the table."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,7 @@ def test_ways_of_a_small_table_are_measured(monkeypatch):
         (x, (x[:, 0] > 0).astype(float)), 0.5))
     monkeypatch.setattr(more_problems, "DELTA", 1e-4)
     for make in (more_problems.worst_regression, more_problems.error_rates,
+                 functools.partial(more_problems.mixture, "error"),
                  more_problems.attacked, more_problems.in_turns):
         for measured in make("randhie", None).ways.values():
             assert np.isfinite(measured(4.0, 0))

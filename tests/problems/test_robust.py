@@ -171,11 +171,21 @@ def test_no_derivative_comes_back_from_an_attack():
 
 def test_constants_stay_where_they_hold():
     attack = problems.gradient_attack(BASE, radius=0.2, norm="l2")
-    for exact in (True, False):
-        one = problems.adversarial(BASE, attack, exact=exact)
-        assert (one.lipschitz, one.bound, one.smooth, one.convex) == (
-            BASE.lipschitz, BASE.bound, None, exact)
-        assert one.project is BASE.project
+    one = problems.adversarial(BASE, attack)
+    assert (one.lipschitz, one.bound, one.smooth, one.convex) == (
+        BASE.lipschitz, BASE.bound, None, False)
+    assert one.project is BASE.project
+
+
+def test_an_attacked_convex_loss_need_not_be_convex():
+    """An attack by gradients cannot leave the flat part of a hinge, and jumps at its end."""
+    base = problems.group_glm("hinge", feature_bound=1.0, radius=4.0)
+    problem = problems.adversarial(base, problems.gradient_attack(base, radius=0.25))
+    low, middle, high = jax.vmap(lambda w: problem.loss(w[None], (jnp.full(1, 0.5), jnp.ones(()))))(
+        jnp.array([1.1, 1.9, 2.7]))
+    assert middle > (low + high) / 2 + 0.1
+    assert base.convex
+    assert not problem.convex
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from jaxminimax.apps.tables import (
     train,
 )
 from jaxminimax.base import identity
+from jaxminimax.drivers import runs
 from jaxminimax.estimators import PrivateAUCClassifier, PrivateFairClassifier
 from jaxminimax.gradients import summation
 from jaxminimax.mechanism import costs
@@ -159,7 +160,7 @@ def _rounds(key: Any, start: Saddle, data: Any, hyper: Any, algorithm: Any, *_: 
     for part in algorithm.mechanism(hyper).answered():
         for number in range(2):
             _nothing(key, part, number, start)
-    return types.SimpleNamespace(state=algorithm.init(start, hyper))
+    return runs.Run(algorithm.init(start, hyper), np.zeros((hyper.iterations, 1)))
 
 
 @contextlib.contextmanager
@@ -172,7 +173,7 @@ def without_releases() -> Iterator[list[made_releases.Made]]:
          lambda key, made, *_: _nothing(key, made, 0, jnp.zeros(len(made.sizes)))),
         (linear, "fit", _rounds),
         (fair, "_trained", lambda key, start, data, hyper, *_: _rounds(
-            key, start, data, hyper, jmm.sgda).state))
+            key, start, data, hyper, jmm.sgda)))
     with contextlib.ExitStack() as held, warnings.catch_warnings():
         warnings.simplefilter("ignore", NoteWarning)
         for where, name, other in replaced:

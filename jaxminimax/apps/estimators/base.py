@@ -27,6 +27,7 @@ _NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record
 
 _KINDS: dict[str, tuple[Any, str]] = preparation.ARGUMENTS | {
     "schema": (Schema | Mapping | None, "a Schema, columns by name, or None"),
+    "randomised": checks.TRUTH,
     "groups": (str | numbers.Integral | tuple | None, "the name or number of a column, or None"),
     "group_values": (tuple | list | np.ndarray | None, "the groups, such as ('f', 'm'), or None")}
 

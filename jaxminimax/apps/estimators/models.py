@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -332,6 +333,8 @@ class PrivateFairClassifier(PrivateScorer):
         logistic loss: a larger one is fairer and less accurate; public.
       kind: "parity", predictions independent of the group; "error_rate", errors independent of it;
         or "odds", predictions independent of it among the records of each class.
+      randomised: whether `predict` draws one of the last iterates for every row, and decides by it,
+        and `predict_proba` is their mean. The training, its release and its charge are the same.
       groups: name or number of the column of X with the group, where `fit` gets no groups; without
         either, those of `schema` are used.
       group_values: the groups; public. None for those of `schema` with its column, else those that
@@ -343,9 +346,19 @@ class PrivateFairClassifier(PrivateScorer):
     Attributes:
       statement_: the privacy statement of `fit`.
       notes_: likely mistakes, from public facts and from released numbers.
-      scorer_: the `Scorer`.
+      scorer_: the `Scorer`; it scores by the mean of the iterates, and has some of them as its
+        `members`, `[30, d + 1]`, which are no part of its file.
       classes_: the two classes.
       groups_: the groups.
+
+    The randomised classifier is the mixture of iterates w_t, t > T / 2, as those of Agarwal et al.,
+    "A Reductions Approach to Fair Classification", ICML 2018, and of Cotter et al., "Optimization
+    with Non-Differentiable Constraints", JMLR 2019. A bound on the regret of player v bounds the
+    largest over v of the mean over t of f(w_t, v), f the penalised loss: the mixture is fair, where
+    the problem is not convex in w and neither a single w_t nor their mean need be. Departures: w
+    moves by gradient steps in place of best responses; the penalty is on probabilities, and members
+    decide by thresholds; 30 of the iterates stand for all. They are functions of released
+    operators, which the statement covers, so that any number of predictions costs nothing more.
 
     Examples:
         >>> from jaxminimax.estimators import PrivateFairClassifier
@@ -362,6 +375,62 @@ class PrivateFairClassifier(PrivateScorer):
     kind: str = "parity"
     groups: Any = None
     group_values: Any = None
+    randomised: bool = False
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic |= bool(self.randomised)
+        return tags
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Returns the probabilities of both classes, `[n, 2]`, if randomised the members' mean."""
+        if not self.randomised:
+            return super().predict_proba(X)
+        scores = self._member_scores(X)
+        positive = self.scorer_.probability(scores).mean(1)
+        return np.stack([1 - positive, positive], 1)
+
+    def positive_rate(self, X: Any, threshold: float = 0.5) -> np.ndarray:
+        """Returns the probability that `predict` returns the second class, of each row, `[n]`.
+
+        If randomised it is the share of members that decide so, else 0 or 1. Differences between
+        groups in its mean are those of the randomised classifier, without the noise of a draw.
+
+        Args:
+          X: as for `fit`.
+          threshold: as of `predict`.
+
+        Raises:
+          ValueError: for a threshold out of range.
+        """
+        checks.number("threshold", threshold, low=0.0, high=1.0)
+        scores = self._member_scores(X) if self.randomised else self.decision_function(X)[:, None]
+        return (scores > np.log(threshold / (1 - threshold))).mean(1)
+
+    def predict(self, X: Any, threshold: float = 0.5, random_state: Any = None) -> np.ndarray:
+        """Returns the decision of each row, `[n]`, if randomised by a member that is drawn for it.
+
+        Args:
+          X: as for `fit`.
+          threshold: see `PrivateAUCClassifier.predict`.
+          random_state: of the draw, as scikit-learn takes it; public, and not the secret
+            `random_state` of the noise. None for NumPy's global generator.
+
+        Raises:
+          ValueError: for a threshold out of range, or a `random_state` without `randomised`.
+        """
+        if random_state is not None and not self.randomised:
+            raise ValueError("random_state draws members of a randomised classifier, and this one "
+                             "decides by its mean scorer: leave it out, or say randomised=True.")
+        rate = self.positive_rate(X, threshold)
+        draw = check_random_state(random_state).random_sample(len(rate)) if self.randomised else 0
+        return self.classes_[(draw < rate).astype(int)]
+
+    def _member_scores(self, X: Any) -> np.ndarray:
+        """Returns the log-odds of every row by every member, `[n, m]`."""
+        check_is_fitted(self)
+        members = dataclasses.replace(self.scorer_, weights=self.scorer_.members.T)
+        return members.decision_function(self._table(X, None)[0])
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray) -> preparation.PrivateGroups:
         number, self.groups_, of_schema = _numbered(self, groups, table, len(target),

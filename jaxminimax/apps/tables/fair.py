@@ -42,6 +42,7 @@ OF_SCORER = 0.9  # of what the run has
 LENGTH = 3.0  # of player v's operator, of two groups
 STEP = 0.15  # of player v
 ROUNDS = 300
+MEMBERS = 30  # of a mixture: iterates one after the other are nearly the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,12 +171,20 @@ def _of_persons(shares: Any, weight: float, kind: str) -> Problem:
 @functools.partial(jax.jit, static_argnames=("weight", "kind"))
 def _trained(key: jax.Array, start: Saddle, data: PyTree, hyper: sgda.Hyper, shares: jax.Array,
              weight: float, kind: str) -> Any:
-    """Runs all rounds; one program for all released shares."""
-    return run(key, start, data, hyper, sgda, _of_persons(shares, weight, kind)).state
+    """Runs all rounds, with the iterates of player w; one program for all released shares."""
+    return run(key, start, data, hyper, sgda, _of_persons(shares, weight, kind), _of_w)
+
+
+def _of_w(state: Any) -> jax.Array:
+    return state.z.w
 
 
 def train_fair(run: Run) -> Scorer:
     """Trains a private scorer with private groups, by settings of `fair_defaults`.
+
+    Its `members` are `MEMBERS` of the iterates w_t that its weights are the mean of, evenly spaced
+    in t > T / 2. Every w_t is a function of the released operators before it, which the run is
+    charged for, so that the iterates cost nothing more.
 
     Args:
       run: of a training whose groups are `preparation.PrivateGroups`.
@@ -195,6 +204,10 @@ def train_fair(run: Run) -> Scorer:
     theta[-1] = np.log(moments.prior / (1 - moments.prior))
     start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
     data = run.scaled(moments), y, np.where(inside, groups, -1).astype(np.int32), weight
-    state = _trained(run.keys.rounds, start, data, settings.hyper, jnp.asarray(shares),
-                     settings.weight, kind)
-    return run.scorer(np.asarray(state.average.w, np.float64), moments, state)
+    state, after = _trained(run.keys.rounds, start, data, settings.hyper, jnp.asarray(shares),
+                            settings.weight, kind)
+    scorer = run.scorer(np.asarray(state.average.w, np.float64), moments, state)
+    rounds = settings.hyper.iterations
+    chosen = np.linspace(rounds // 2 + 1, rounds, MEMBERS).round().astype(int)  # t
+    members = np.asarray(after, np.float64)[chosen - 2]  # row i is after round i + 1: w_{i + 2}
+    return dataclasses.replace(scorer, members=members)

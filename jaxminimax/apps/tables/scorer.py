@@ -93,6 +93,8 @@ class Scorer:
       notes: likely mistakes, from public facts and from released numbers.
       certificate: of the worst group's share of wrong predictions, where rows were held out for
         it; no part of a file.
+      members: some of the iterates that `weights` are the mean of, `[m, d + 1]`, of a classifier
+        that is fair to private groups; None of others. No part of a file.
 
     Examples:
         >>> from jaxminimax.apps.tables.scorer import Moments
@@ -117,6 +119,7 @@ class Scorer:
     group_losses: dict[str, float] | None = None
     notes: tuple[Note, ...] = ()
     certificate: "Certificate | None" = None
+    members: np.ndarray | None = None
 
     @property
     def statement(self) -> "Statement":

@@ -1,6 +1,7 @@
 """A private classifier with private groups: what it charges and refuses, and that it is fair."""
 
 import dataclasses
+import pickle
 import types
 
 import numpy as np
@@ -76,7 +77,7 @@ def test_a_statement_is_of_all_releases_and_of_all_records_of_a_person(monkeypat
     """Nothing is drawn or trained: what the statement says follows from the settings alone."""
     x, y, group = made(300)
     state = types.SimpleNamespace(average=Saddle(np.zeros(3), ()), spent=np.int32(300))
-    monkeypatch.setattr(fair, "_trained", lambda *_, **__: state)
+    monkeypatch.setattr(fair, "_trained", lambda *_, **__: (state, np.zeros((300, 3))))
     monkeypatch.setattr(fair, "release_shares", lambda *_, **__: np.full(2, 0.5))
     monkeypatch.setattr(statistics, "release_moments", lambda *_, **__: scorer.Moments(
         np.zeros(2), np.ones(2), 0.5))
@@ -148,3 +149,87 @@ def test_persons_with_several_rows_and_released_ranges():
     assert len(model.statement_.sampling) == 4
     assert model.groups_ == ("few", "many")
     assert model.decision_function(x).shape == (600,)
+
+
+@pytest.fixture
+def mixed(monkeypatch):
+    """A classifier of given iterates: nothing is drawn or trained, and row i is w_{i + 2}."""
+    rounds, rng = np.arange(300) + 2.0, np.random.default_rng(1)
+    iterates = np.stack([rounds, *rng.normal(size=(2, 300))], 1)
+    state = types.SimpleNamespace(average=Saddle(np.array([5.0, 0.0, 0.0]), ()),
+                                  spent=np.int32(300))
+    monkeypatch.setattr(fair, "_trained", lambda *_, **__: (state, iterates))
+    monkeypatch.setattr(fair, "release_shares", lambda *_, **__: np.full(2, 0.5))
+    monkeypatch.setattr(statistics, "release_moments", lambda *_, **__: scorer.Moments(
+        np.zeros(2), np.ones(2), 0.5))
+    x, y, group = made(300)
+    one = PrivateFairClassifier(4.0, 1e-4, bounds=(-1, 1), randomised=True, random_state=0)
+    return one.fit(x, y, groups=group), x
+
+
+def test_a_mixture_is_the_mean_of_its_members_and_draws_one_for_each_row(mixed):
+    model, x = mixed
+    members = model.scorer_.members
+    t = members[:, 0]
+    assert (len(t), t[0], t[-1]) == (fair.MEMBERS, 151, 300)  # rounds of the mean, evenly spaced
+    assert np.ptp(np.diff(t)) <= 1
+    table = dict(zip(model.scorer_.schema.columns, x.T, strict=True))
+    scorers = [dataclasses.replace(model.scorer_, weights=w) for w in members]
+    np.testing.assert_allclose(model.predict_proba(x), np.mean([
+        one.predict_proba(table) for one in scorers], 0), rtol=1e-9, atol=1e-12)
+    decisions = np.array([one.decision_function(table) > 0 for one in scorers])
+    rate = decisions.mean(0)
+    assert np.any((rate > 0) & (rate < 1))
+    np.testing.assert_allclose(model.positive_rate(x), rate)
+    high = np.mean([one.predict_proba(table)[:, 1] > 0.9 for one in scorers], 0)
+    np.testing.assert_allclose(model.positive_rate(x, 0.9), high)
+    drawn = np.mean([model.predict(x, random_state=k) == "yes" for k in range(400)], 0)
+    assert np.all(np.abs(drawn - rate) < 5 * np.sqrt(rate * (1 - rate) / 400) + 1e-9)
+    again = pickle.loads(pickle.dumps(model))
+    for copy in (model, again):
+        np.testing.assert_array_equal(copy.predict(x, random_state=3),
+                                      model.predict(x, random_state=3))
+    assert np.any(model.predict(x, random_state=3) != model.predict(x, random_state=4))
+    assert clone(model).get_params() == model.get_params()
+    assert clone(model).randomised
+
+
+def test_a_mixture_costs_what_its_mean_costs(mixed, tmp_path):
+    model, x = mixed
+    plain = clone(model).set_params(randomised=False)
+    _, y, group = made(300)
+    plain.fit(x, y, groups=group)
+    assert plain.scorer_.described == model.scorer_.described
+    assert plain.statement_.epsilon == model.statement_.epsilon <= 4
+    np.testing.assert_array_equal(plain.decision_function(x), model.decision_function(x))
+    np.testing.assert_array_equal(plain.predict(x) == "yes", plain.positive_rate(x) == 1)
+    assert set(plain.positive_rate(x)) == {0.0, 1.0}
+    np.testing.assert_array_equal(plain.predict_proba(x)[:, 1] > 0.5, plain.predict(x) == "yes")
+    model.scorer_.save(tmp_path / "model.json")  # the mean's file, as without a mixture
+    loaded = scorer.Scorer.load(tmp_path / "model.json")
+    assert loaded.members is None
+    np.testing.assert_array_equal(loaded.weights, model.scorer_.weights)
+
+
+def test_what_a_mixture_refuses(mixed):
+    model, x = mixed
+    for threshold in (0.0, 1.0):
+        with pytest.raises(ValueError, match="threshold"):
+            model.predict(x, threshold)
+    with pytest.raises(ValueError, match="say randomised=True"):
+        model.set_params(randomised=False).predict(x, random_state=0)
+    with pytest.raises(ValueError, match="randomised must be True or False"):
+        model.set_params(randomised="yes").fit(x, x[:, 0] > 0, groups=x[:, 1] > 0)
+    with pytest.raises(NotFittedError):
+        PrivateFairClassifier(randomised=True).predict_proba(x)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:delta")
+def test_the_weights_are_the_mean_of_the_iterates_that_a_mixture_is_drawn_from(monkeypatch):
+    monkeypatch.setattr(fair, "MEMBERS", fair.ROUNDS // 2)  # all of them
+    x, y, group = made(300)
+    model = PrivateFairClassifier(4.0, 1e-4, bounds=(-1, 1), random_state=0, randomised=True)
+    done = model.fit(x, y, groups=group).scorer_
+    np.testing.assert_allclose(done.members.mean(0), done.weights, rtol=1e-4, atol=1e-5)
+    assert np.ptp(done.members[:, 0]) > 1e-3
