@@ -25,7 +25,7 @@ from jaxminimax import Saddle
 
 ROOT = pathlib.Path(jmm.__file__).parent
 APART = {"apps", "audit", "__main__.py", "tables.py", "estimators.py"}
-LEDGER = ("ledger.py", "books.py", "filters.py", "tuning.py")
+LEDGER = ("ledger.py", "filters.py", "tuning.py")
 SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
           tokenize.ENDMARKER)
 

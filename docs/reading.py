@@ -2,7 +2,7 @@
 
     python docs/reading.py [PAGE ...]
 
-Without pages: README, the landing page, the readers' pages, guarantees and five statements.
+Without pages: README, the landing page, the readers' pages, guarantees and three statements.
 
 Programs, tables, headings and links are left out, and an item of a list is a sentence. A number
 or a piece of code counts as one short word, so that their points end no sentence.
@@ -22,13 +22,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ("README.md", *(f"docs/{name}.md" for name in (
     "index", "for_data_scientists", "for_privacy_officers", "for_researchers", "quickstart",
     "guarantees")))
-NOISE = "--effective-noise-multiplier 1.6 --delta 1e-6"
+RUN = "--n 20000 --noise-multiplier 1.6 --delta 1e-6"
 STATEMENTS = {
-    "sgda": f"{NOISE} --population 20000 --batch 200 --iterations 200",
-    "gda": f"{NOISE} --population 20000 --iterations 50",
-    "extragradient": f"{NOISE} --population 20000 --batch 200 --iterations 100 --people 3",
-    "group_sgd": f"{NOISE} --group-sizes 5000 8000 --iterations 100 --laplace 5",
-    "ftrl": f"{NOISE} --iterations 20000",
+    "sgda": f"{RUN} --batch-size 200 --rounds 200",
+    "gda": f"{RUN} --rounds 50",
+    "extragradient": f"{RUN} --batch-size 200 --rounds 100 --people 3",
 }
 LEFT_OUT = re.compile(r"^```.*?^```$|^\|.*?$|^#.*?$|<!--.*?-->|^---$", re.DOTALL | re.MULTILINE)
 

@@ -156,11 +156,12 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
     parts: list[Any] = leaves(described)
     main, queries = parts[0], [getattr(part, "query", part) for part in parts]
     clips = main.clips()
-    wanted = Saddle(clips.get("w", clips.get("", next(iter(clips.values()), None))), clips.get("v"))
+    one_norm = clips.get("", next(iter(clips.values()), None))
+    clip_norms = Saddle(clips.get("w", one_norm), clips.get("v"))
     sampling = getattr(queries[0], "sampling", Full())
     size = getattr(queries[0], "population", None) or max(getattr(queries[0], "sizes", (n,)))
     read = int(sampling.rows_read(size))
-    summed = clipping.clipped_sum(operator, wanted)
+    summed = clipping.clipped_sum(operator, clip_norms)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
                             (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
     cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),
@@ -175,15 +176,15 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         records={"number": n, "arrays": _arrays("record", record),
                  "rows each": identity.rows_each(data)},
         parameters=tuple(x for name in z._fields for x in _arrays(f"z.{name}", getattr(z, name))),
-        players=_players(problem.operator, z, wanted), labels=labels and labels.values,
+        players=_players(problem.operator, z, clip_norms), labels=labels and labels.values,
         privacy={"delta": delta and float(delta), "1/n": 1 / n, "noise is set": noise},
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
                 "batch size": float(sampling.batch_size(size)), "rows read": read},
         strategy=summed.explain(z, batch_of, brief=True), cost=cost,
-        warnings=(*_warnings(problem, delta, n, noise, z, wanted, hyper, queries),
-                  *unmoved.notes(program, value, z, record, wanted, numbers=True),
-                  *unmoved.by_optimiser(getattr(hyper, "optimiser", None), z, wanted)),
-        looked=_looked(problem, z, data, wanted, axes) if look else None)
+        warnings=(*_warnings(problem, delta, n, noise, z, clip_norms, hyper, queries),
+                  *unmoved.notes(program, value, z, record, clip_norms, numbers=True),
+                  *unmoved.by_optimiser(getattr(hyper, "optimiser", None), z, clip_norms)),
+        looked=_looked(problem, z, data, clip_norms, axes) if look else None)
 
 
 # --- by shapes alone ---
@@ -218,9 +219,9 @@ def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]
     moves = ("descends the loss", "ascends the loss") if isinstance(
         operator, types.SaddleOperator) else (
         "moves against the operator's w", "moves against the operator's v: it must be -grad_v")
-    return {name: {"moves": how, "numbers": sum(a.size for a in jax.tree.leaves(x)),
+    return {name: {"moves": move, "numbers": sum(a.size for a in jax.tree.leaves(x)),
                    "clip": None if c is None else float(c)}
-            for name, how, x, c in zip(Saddle._fields, moves, z, clip, strict=True)}
+            for name, move, x, c in zip(Saddle._fields, moves, z, clip, strict=True)}
 
 
 def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
@@ -235,14 +236,14 @@ def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle,
                   for a in jax.tree.leaves(x))
     for query in queries:
         adaptive = getattr(query, "adaptive", None)
-        each = numbers + (0 if adaptive is None else adaptive.counts(query))
-        if each > getattr(query, "parameters", each):
-            texts.append(f"query.parameters = {query.parameters} is below the {each} numbers of a "
-                         "release, which would be refused.")
-        elif (more := _lost(query, each)) > _LOSS:
+        parameters = numbers + (0 if adaptive is None else adaptive.counts(query))
+        if parameters > getattr(query, "parameters", parameters):
+            texts.append(f"query.parameters = {query.parameters} is below the {parameters} numbers "
+                         "of a release, which would be refused.")
+        elif (lost := _lost(query, parameters)) > _LOSS:
             texts.append(f"query.parameters = {query.parameters} is charged for, and a release has "
-                         f"{each} numbers: parameters={each} needs {100 * more:.1f} % less noise "
-                         "for the same epsilon, as less rounding is charged.")
+                         f"{parameters} numbers: parameters={parameters} needs {100 * lost:.1f} % "
+                         "less noise for the same epsilon, as less rounding is charged.")
     for name, c, x in zip(Saddle._fields, clip, z, strict=True):
         if c is not None and not jax.tree.leaves(x):
             texts.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
@@ -254,13 +255,14 @@ def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle,
     return tuple(texts)
 
 
-def _lost(query: Any, each: int) -> float:
+def _lost(query: Any, parameters: int) -> float:
     """Returns the share of the noise that pays for rounding of numbers that a release lacks."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
     charged, needed = (
         (one if isinstance(one, Leaf) else Repeat(query=one, times=1)).effective_noise_multiplier(
-            costs.REPLACE_ONE) for one in (query, dataclasses.replace(query, parameters=each)))
+            costs.REPLACE_ONE)
+        for one in (query, dataclasses.replace(query, parameters=parameters)))
     return 1 - charged / needed if needed else 0.0
 
 
@@ -276,11 +278,11 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
     key, state = jax.random.key(0), jax.tree.map(jnp.asarray, algorithm.init(z, hyper))
 
     @jax.jit
-    def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
+    def one_round(key: jax.Array, state: Any, rows: PyTree) -> Any:
         return watch.update(algorithm, key, state, rows, hyper, problem)
 
     with made_releases.collected() as releases, warnings.catch_warnings(action="ignore"):
-        traced = one.trace(key, state, rows)
+        traced = one_round.trace(key, state, rows)
         record_isolation.check_constants(traced.jaxpr, data, "update")
         compiled = traced.lower().compile()
     memory = compiled.memory_analysis()
@@ -289,13 +291,13 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
     if sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows)) > _BYTES:
         return record
     ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), rows)
-    taken = []
+    rounds_taken = []
     for _ in range(3):
         begun = time.perf_counter()
         state = jax.block_until_ready(compiled(key, state, ones))
-        taken.append(time.perf_counter() - begun)
+        rounds_taken.append(time.perf_counter() - begun)
         made_releases.check_charge(releases, algorithm.mechanism(hyper), int(state.spent))
-    return record | {"seconds": min(taken)}
+    return record | {"seconds": min(rounds_taken)}
 
 
 # --- on the data: not private ---
@@ -309,7 +311,7 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
     elif isinstance(data, sharding.Sharded):  # without padding of shards
         rows = jax.tree.map(
             lambda x: x[:, :data.population] if data.grouped else x[:data.population], data.rows)
-    some = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
+    sample = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
         x, (-1, *np.shape(x)[axes:]))[:_LOOKED]), rows)
     key = (jax.random.key(0, impl="threefry2x32"),) if getattr(problem, "random", False) else ()
 
@@ -319,9 +321,9 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
             None if c is None else summation.norms(jax.tree.map(lambda a: a[None], x))[0]
             for c, x in zip(clip, g, strict=True)))
 
-    each = jax.lax.map(lengths_of, some, batch_size=32)
+    record_lengths = jax.lax.map(lengths_of, sample, batch_size=32)
     counts: dict[str, Any] = {}
-    for name, c, lengths in zip(Saddle._fields, clip, each, strict=True):
+    for name, c, lengths in zip(Saddle._fields, clip, record_lengths, strict=True):
         if c is None:
             continue
         x = np.asarray(lengths)
@@ -330,7 +332,7 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
                         "clipped": float(np.mean(finite > c)) if finite.size else None,
                         "median norm": float(np.median(finite)) if finite.size else None}
     if getattr(problem, "labels", None) is not None:
-        wrong, count = labels_outside(problem.labels, some)
+        wrong, count = labels_outside(problem.labels, sample)
         counts["labels outside of the set"] = wrong / count if count else None
     return counts
 
@@ -370,8 +372,8 @@ def warnings_of_signs(problem: Any, z: Saddle) -> tuple[str, ...]:
     # entries that are 0 or not finite say nothing, at this point
     ww, wv, vw, vv = np.where(np.isfinite(numbers), numbers, 0.0).T
     texts = []
-    both = np.abs(wv) + np.abs(vw) > 0
-    if both.any() and np.all(np.abs(wv - vw)[both] < 0.1 * np.abs(wv + vw)[both]):
+    coupled = np.abs(wv) + np.abs(vw) > 0
+    if coupled.any() and np.all(np.abs(wv - vw)[coupled] < 0.1 * np.abs(wv + vw)[coupled]):
         texts.append("One player's part of the public term has the wrong sign: where the terms r "
                      "depend on both players, public(z) is Saddle(grad_w r, -grad_v r), with minus "
                      "the gradient of v, and the derivatives at synthetic points have one sign.")
@@ -386,23 +388,23 @@ def warnings_of_signs(problem: Any, z: Saddle) -> tuple[str, ...]:
 
 def _derivatives(problem: Any, z: Saddle, key: jax.Array) -> jax.Array:
     """Computes <a, dP_w[a]>, <a, dP_w[b]>, <b, dP_v[a]> and <b, dP_v[b]>; small ones are 0."""
-    further, along, own = jax.random.split(key, 3)
+    further, along, point_key = jax.random.split(key, 3)
     # near z, and far from it: only there do both signs of a term such as tanh show
-    scale = jnp.where(jax.random.bits(own) % 2, 1.0, 10.0)
+    scale = jnp.where(jax.random.bits(point_key) % 2, 1.0, 10.0)
     moved = problem.project(jax.tree.map(
         lambda x, y: x + (scale * y).astype(x.dtype), z, optax.tree.random_like(further, z)))
     middle = jax.tree.map(lambda x, y: ((x + y) / 2).astype(x.dtype), z, moved)
     a, b = optax.tree.random_like(along, z)
-    still = jax.tree.map(jnp.zeros_like, z)
+    zero_direction = jax.tree.map(jnp.zeros_like, z)
 
     def public(z: Saddle) -> Saddle:
-        return problem.public(z, own) if problem.random else problem.public(z)
+        return problem.public(z, point_key) if problem.random else problem.public(z)
 
     def product(x: PyTree, y: PyTree) -> jax.Array:  # 0 if it is small against the norms
         value, norms = optax.tree.vdot(x, y), optax.tree.norm(x) * optax.tree.norm(y)
         return jnp.where(jnp.abs(value) > _SMALL * norms, value, 0.0)
 
-    of_w, of_v = (jax.jvp(public, (middle,), (direction,))[1]
-                  for direction in (Saddle(a, still.v), Saddle(still.w, b)))
-    return jnp.stack([product(*pair) for pair in ((a, of_w.w), (a, of_v.w), (b, of_w.v),
-                                                  (b, of_v.v))])
+    public_w, public_v = (jax.jvp(public, (middle,), (direction,))[1]
+                  for direction in (Saddle(a, zero_direction.v), Saddle(zero_direction.w, b)))
+    return jnp.stack([product(*pair) for pair in ((a, public_w.w), (a, public_v.w), (b, public_w.v),
+                                                  (b, public_v.v))])

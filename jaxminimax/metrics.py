@@ -140,8 +140,8 @@ def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
         [-1.0]
     """
     release_keys.refuse(problem, "The mean operator")
-    each = jax.vmap(problem.operator, (None, 0))(z, data)
-    mean = jax.tree.map(lambda x: jnp.mean(x, 0), each)
+    values = jax.vmap(problem.operator, (None, 0))(z, data)
+    mean = jax.tree.map(lambda x: jnp.mean(x, 0), values)
     return mean if problem.public is None else optax.tree.add(mean, problem.public(z))
 
 
@@ -256,10 +256,10 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
         [0.5, 0.0]
     """
     release_keys.refuse(problem, "A group's risk")
-    each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
+    losses = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
     n = jnp.asarray(sizes)[:, None]
-    present = jnp.arange(each.shape[1])[None] < n
-    return jnp.sum(jnp.where(present, each, 0), 1) / n[:, 0]
+    present = jnp.arange(losses.shape[1])[None] < n
+    return jnp.sum(jnp.where(present, losses, 0), 1) / n[:, 0]
 
 
 def worst_group_risk(problem: GroupProblem, w: PyTree, data: PyTree,

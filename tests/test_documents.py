@@ -30,7 +30,7 @@ from jaxminimax.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
-PAGES = (*RUN, "CHANGELOG.md")
+PAGES = (*RUN, "CHANGELOG.md", "SECURITY.md")
 # whose programs take longest: they run every night
 LONG = {f"docs/{name}.md" for name in (
     "accounting", "choosing", "cookbook", "fairness", "for_data_scientists",

@@ -21,15 +21,16 @@ LAYERS = {
     "algorithms": 6, "problems": 6, "metrics": 6,
     "drivers": 7,
     "audit": 8, "checkup": 8, "types": 9,
-    "apps": 10, "apps.options": 10, "apps.tables": 10, "apps.estimators": 11, "apps.commands": 11,
+    "apps": 10, "apps.accountant": 10, "apps.planner": 10, "apps.tables": 10, "apps.estimators": 11,
+    "apps.commands": 11,
     "tables": 12, "estimators": 12,  # the public names of two apps
     "face": 13, "__main__": 13,
     "__init__": 14,
 }
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
-MAY_ACCOUNT = {"drivers", "audit", "apps.options", "apps.tables", "apps.estimators",
-               "apps.commands", "face"}
+MAY_ACCOUNT = {"drivers", "audit", "apps.accountant", "apps.planner", "apps.tables",
+               "apps.estimators", "apps.commands", "face"}
 # what releases are made of
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "placement.shard_sums"}
 
@@ -50,10 +51,10 @@ AHEAD = {"Supply", "_readable"}  # of a driver, which send rows of the host to i
 # modules that a test file of another name tests
 TESTED_IN = {
     "releases/test_data_flow": "releases/release_operation",
-    "accounting/test_answers": "accounting/curve accounting/tuning",
-    "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
+    "accounting/test_epsilon_delta": "accounting/curve accounting/tuning",
+    "accounting/test_ledger": "accounting/filters accounting/renyi",
     "accounting/test_subsampling": "accounting/gaussian",
-    "accounting/test_statements": "accounting/stating",
+    "accounting/test_statement_text": "accounting/printing accounting/statement_of_run",
     "accounting/test_composition": "accounting/tilt",
     "accounting/test_many_records": "mechanism/costs",
     "accounting/test_selection": "algorithms/active_groups",
@@ -84,7 +85,7 @@ TESTED_IN = {
     "apps/tables/test_training": "apps/tables/linear",
     "apps/tables/test_scorer": "apps/tables/columns apps/tables/files apps/tables/report "
                                "apps/tables/schema apps/tables/unfinished",
-    "apps/test_command": "__main__ apps/commands apps/options",
+    "apps/test_command": "__main__ apps/commands apps/accountant apps/planner",
     "test_names": "face types tables estimators base/types",
 }
 
@@ -225,7 +226,7 @@ def test_imports_point_down():
 @pytest.mark.parametrize(("path", "line"), [
     ("releases/sums.py", "from jaxminimax.algorithms import sgda"),
     ("algorithms/sgda.py", "from jaxminimax import accounting"),
-    ("algorithms/sgda.py", "from jaxminimax.accounting.answers import epsilon"),
+    ("algorithms/sgda.py", "from jaxminimax.accounting.epsilon_delta import epsilon"),
     ("algorithms/sgda.py", "from .. import drivers"),
     ("accounting/curve.py", "import jaxminimax.releases"),
     ("accounting/curve.py", "from ..gradients import clipped_sum"),

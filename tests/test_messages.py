@@ -230,7 +230,6 @@ def doors(table):
     yield lambda: Schema.from_dict({"label": table, "columns": {"age": {"range": column}}})
     yield lambda: Schema.from_dict({"label": {"name": "sick", "positive": column},
                                     "columns": {"age": {"range": table}}})
-    yield lambda: Schema.from_codebook(table, label="sick", positive="1")
     yield lambda: Schema({"age": column}, "sick", "1")
     yield lambda: Schema({"age": Number(*column[:2])}, "sick", "1")
     yield lambda: Schema(SCHEMA.columns, "sick", target=table)
@@ -319,10 +318,10 @@ PRINTED = {
         'args.command | error | noted'),
     "accounting": (
         "'' if replacement else ' without replacement' | ', '.join(_STATED) | amount"
-        " | batch | before | delta!r | entry.name!r | entry['spent'] | folder | kind"
-        " | loss.kind!r | n | name | name!r | own!r | people | population"
-        " | rule.remedy(amount, left) | self._books.path | self.path | self.size | shares!r"
-        " | stored[name]!r | t!r | value!r | what | wrong | z!r"),
+        " | batch | delta!r | earlier | entry.name!r | entry['spent'] | fixed!r | folder"
+        " | kind | loss.kind!r | n | name | name!r | people | population"
+        " | rule.remedy(amount, remaining) | self._file.path | self.path | self.size"
+        " | shares!r | stored[name]!r | t!r | value!r | what | wrong | z!r"),
     "algorithms": (
         "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"
         " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"
@@ -334,26 +333,26 @@ PRINTED = {
         '10 * (k + 1) | int(np.sum(differs)) | k | missing | pair!r | query.sampling!r | runs'
         ' | shapes[0] | shapes[1]'),
     "base": (
-        "', '.join(('mechanism', *needed)) | ', '.join(choices) | 2 * size | _holder(path)"
-        " | about.st_uid | dtype | each | error | first | fix | folder | generator | inside"
-        " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, wanted)"
-        " | jnp.result_type(x) | low | module | name | of | os.fspath(what) | path"
-        " | signature | span | stats.st_uid | text | wanted | what | where | words"),
+        "', '.join(('mechanism', *functions)) | ', '.join(choices) | 2 * size"
+        " | _holder(path) | argument | call_form | contents | dtype | error | expected"
+        " | expected_name | first_name | fix | folder | generator"
+        " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, expected)"
+        " | jnp.result_type(x) | leaf_name | list_name | low | module | name"
+        " | os.fspath(target) | path | place | signature | span | stats.st_uid"
+        " | status.st_uid | text | words"),
     "checkup": (
         'described | lengths | n'),
-    "commands": (
-        "', '.join(map(flag_of, own)) | args.algorithm"
-        " | args.algorithm or 'a plan for groups' | flag_of(name)"),
+    "accountant": "', '.join(NAMES) | args.algorithm!r | args.batch_size!r | expected | name",
     "drivers": (
-        "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(taken))"
-        " | ', '.join(unknown) | 'labels' if groups else 'n'"
-        " | 'with' if primal else 'without' | _BEHIND | _NO_TICKET | at | budgets | count"
-        " | data.grouped | data.population | described | described!r | error | grouped"
-        " | jax.random.key_impl(key) | leading | lengths"
-        " | mechanism.query.population * mechanism.parts | n | name | name!r | number | of!r"
-        " | os.fspath(path)!r | other | own.entry.name!r | own.settings.iterations - first"
-        " | parts | path | query.population | rest | self._manager.directory"
-        " | self.limits.times | settings | size | stated | step | what"),
+        "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(accepted))"
+        " | ', '.join(unknown) | 'labels' if groups else 'n' | 'with' if primal else 'without'"
+        " | _BEHIND | _NO_TICKET | budgets | count | data.grouped | data.population | described"
+        " | described!r | difference | error | first_run | grouped | jax.random.key_impl(key)"
+        " | leading | lengths | mechanism.query.population * mechanism.parts | n | name | name!r"
+        " | number | of!r | os.fspath(path)!r | parts | path | query.population"
+        " | run.entry.name!r | run.settings.iterations - first | second_run"
+        " | self._manager.directory | self.limits.times | settings | size | stated | step"
+        " | training_rows"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
@@ -361,10 +360,10 @@ PRINTED = {
         'clip!r | memory!r | rows | strategy!r'),
     "mechanism": (
         "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS | TOGETHER"
-        " | _LONGEST | _MOST_LEAVES | _SELDOM | bands | batch | clip!r"
+        " | _LONGEST | _MOST_LEAVES | _SELDOM | banded.bands | bands | batch | clip!r"
         " | description.MOST_STEPS | distance!r | enough | exact!r"
-        " | inner_steps(self, parts) | min(self.sizes) | most | n | name | neighbours!r"
-        " | noise.MOST_INDICES | of.bands | parameters | parts | phase + 1 | population"
+        " | inner_steps(self, parts) | longest | min(self.sizes) | n | name | neighbours!r"
+        " | noise.MOST_INDICES | parameters | parts | parts!r | phase + 1 | population"
         " | query.sampling!r | releases | repeat.parts | rows | sampling!r"
         " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.again"
         " | self.alone!r | self.bands | self.because!r | self.capacity | self.clip!r"
@@ -376,34 +375,33 @@ PRINTED = {
         '[a.shape for a in arrays] | player'),
     "noise": (
         'MOST_INDICES | bits!r | p | size'),
-    "options": (
-        "args.algorithm | args.batch!r | expected | flag | name | needed.replace('_', '-')"
-        ' | parts | records | those'),
     "placement": (
         "'two leading axes' if grouped else 'one leading axis' | AXIS!r"
-        ' | [_length(x) for x in leaves] | all_rows | all_rows // size | count'
-        ' | data.mesh | data.shards | devices'
-        ' | jax.process_count() | jax.random.key_impl(key)'
-        ' | jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record) | lengths | mesh'
-        ' | mesh.axis_names | name | population | rows_in_all | shards | size | sorted(process_ids)'
-        " | spec | type(x).__module__.split('.')[0] | where"),
+        " | [_length(x) for x in leaves] | all_rows | all_rows // size | count | data.mesh"
+        " | data.shards | devices | jax.process_count() | jax.random.key_impl(key)"
+        " | jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record) | leaf_name"
+        " | lengths | mesh | mesh.axis_names | name | population | rows_in_all | shardings"
+        " | shards | size | sorted(process_ids) | spec | type(x).__module__.split('.')[0]"),
+    "planner": (
+        "', '.join(_PLANNED) | ', '.join(map(flag_of, allowed)) | args.algorithm"
+        " | args.algorithm or 'a plan for groups' | args.algorithm!r | flag_of(name)"),
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
         " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labelled!r | labels.size"
-        " | lengths | low!r | name | prior!r | reach!r | rows | shape | shares!r | wanted"),
+        " | layout | lengths | low!r | name | prior!r | reach!r | rows | shape | shares!r"),
     "releases": (
-        "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(value.label)"
-        " | _text(where.under) | answers | axes | by | clip!r | data_argument!r | described"
-        " | described(mechanism)[0]!r | e.primitive.name | each.shape[2:] | error"
-        " | jnp.result_type(group) | jnp.result_type(spent) | jnp.result_type(v)"
-        " | jnp.shape(v) | kind | last[0] | limit | line | losses.shape[2:]"
-        " | mechanism.kind!r | mechanism.place | mechanism.population | name | named"
-        " | num_coordinates | number | one.line | opened.data.described | p | path | place"
-        " | place[1] | programs.line(e) | programs.line(equation) | promised!r"
-        " | query.clip!r | query.groups!r | query.smooth!r | release | rows | settings"
-        " | shape | size | spent | stream[0] | stream[1] | t | true!r | unwritten.pop()"
-        " | use[-1] | what | which!r | x.primitive.name"),
+        "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(site.under)"
+        " | _text(value.label) | answers | axes | caller | clip!r | data_argument!r"
+        " | described | described(mechanism)[0]!r | e.primitive.name | error"
+        " | groups_described!r | jnp.result_type(group) | jnp.result_type(spent)"
+        " | jnp.result_type(v) | jnp.shape(v) | kind | last[0] | limit | line"
+        " | losses.shape[2:] | mechanism.kind!r | mechanism.place | mechanism.population"
+        " | name | named | num_coordinates | number | opened.data.described | p | path"
+        " | place | place[1] | programs.line(e) | programs.line(equation) | promised!r"
+        " | query.clip!r | query.groups!r | query.smooth!r | release | release.line | rows"
+        " | settings | shape | size | spent | stream[0] | stream[1] | t | text | true!r"
+        " | unwritten.pop() | use[-1] | x.primitive.name"),
     "tables": (
         "' '.join(inline) | ' '.join(sorted(taken)) | ' '.join(unknown)"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
@@ -456,5 +454,5 @@ def test_nothing_that_holds_data_is_printed_but_its_kind():
             root = re.split(r"[.\[(!]", word)[0]
             facts = {"data.mesh", "data.population", "data.shards", "data.grouped",
                      "labels.size", "records"} if part in {
-                         "placement", "drivers", "problems", "options"} else set()
+                         "placement", "drivers", "problems"} else set()
             assert root not in held or word in facts, (part, word)

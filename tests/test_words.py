@@ -1,7 +1,7 @@
 """What a person reads is in the field's words: docs/terms.md has them, and these are retired.
 
-The tests read README, CONTRIBUTING, CHANGELOG, `docs/`, the notebooks and the package's source:
-docstrings, comments, help texts, messages and names.
+The tests read README, CONTRIBUTING, CHANGELOG, SECURITY, `docs/`, the notebooks and the package's
+source: docstrings, comments, help texts, messages and names.
 """
 
 import ast
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = sorted(ROOT.glob("jaxminimax/**/*.py"))
-READ = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+READ = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
         *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/site/*.py")),
         *sorted(ROOT.glob("notebooks/*.py")), *SOURCES]
 # a pattern, and what to write in its place

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 _FILES = {"json": ((".json",), "results"), "markdown": ((".md",), "tables"),
           "plot": ((".png", ".svg", ".pdf"), "figure")}
 # what a statement says in words
-_WORDS = ("accountant", "answers", "assumed", "enforced", "law", "realisation", "score")
+_WORDS = ("accountant", "attack_bounds", "assumed", "enforced", "law", "realisation", "score")
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax", "dp-accounting", "jaxminimax")
 
 

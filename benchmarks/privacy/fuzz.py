@@ -97,8 +97,9 @@ def ask(one: Case) -> Any:
             return jmm.epsilon(jmm.accounting.calibrate_noise(one.made, one.epsilon, one.delta,
                                                               **how),
                                one.delta, **how)
-    from jaxminimax.accounting import stating
-    said = stating.state_of(one.made, lambda _: one.made, one.delta, spent=1, allowed=1, **how)
+    from jaxminimax.accounting import statement_of_run
+    said = statement_of_run.statement_for(one.made, lambda _: one.made, one.delta, spent=1,
+                                          allowed=1, **how)
     json.dumps(said.to_json(), allow_nan=False)
     assert str(said)
     return said.epsilon

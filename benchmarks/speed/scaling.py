@@ -3,12 +3,12 @@
     python -m benchmarks.speed.scaling [--markdown FILE]
 
 One release of the AUC problem is compiled for 1, 2, 4 and 8 forced host devices, with a million
-rows that need not exist, and the compiled program of one device is read: its collectives. Times
-would say nothing, for the devices share the cores of one host; nor would XLA's count of arithmetic,
-where a large sum is made in slices, for it counts the body of a loop once. The model that the
-numbers are held against is
+rows that need not exist, and the compiled program of one device is read: its collectives, and the
+rows that it gathers, for each sampling. Times would say nothing, for the devices share the cores of
+one host; nor would XLA's count of arithmetic, where a large sum is made in slices, for it counts
+the body of a loop once. The model that the numbers are held against is
 
-    rows(D)   = `pass_rows`, of a Poisson sample of b rows; its capacity for D = 1
+    rows(D)   = `pass_rows`, of a sample of b rows; for D = 1 all of its slots
     bytes(D)  = 2 (D - 1) / D * 4 bytes * parameters, of one all-reduce, and nothing else.
 """
 
@@ -46,6 +46,7 @@ class Step(NamedTuple):
     Attributes:
       devices: D.
       rows: that it works on at once.
+      gathered: rows that its program takes out of its shard at once.
       flops: of its program, as XLA counts them, a loop's body once.
       collectives: (kind, bytes of the result) of each.
       parameters: of both players.
@@ -54,6 +55,7 @@ class Step(NamedTuple):
 
     devices: int
     rows: int
+    gathered: int
     flops: float
     collectives: list[tuple[str, int]]
     parameters: int
@@ -78,13 +80,28 @@ def collectives(text: str) -> list[tuple[str, int]]:
     return result
 
 
-def compiled(devices: int, *, population: int, batch: int, dim: int, hidden: int) -> Step:
+def gathered(text: str, dim: int) -> int:
+    """The most rows `[r, dim]` that one gather of a lowered program makes."""
+    return max(int(rows) for rows in re.findall(rf"gather.* -> tensor<(\d+)x{dim}xf32>", text))
+
+
+def samplings(population: int, batch: int) -> dict[str, jmm.mechanism.Sampling]:
+    """The samplings of b rows, by their names in the table."""
+    return {"Poisson": jmm.Poisson(rate=batch / population),
+            "Poisson, drawn again": jmm.Poisson(rate=batch / population, again=0.2),
+            "fixed size, with replacement": jmm.FixedSize(batch=batch, replacement=True),
+            "fixed size, without": jmm.FixedSize(batch=batch),
+            "disjoint": jmm.Disjoint(batch=batch)}
+
+
+def compiled(devices: int, sampling: jmm.mechanism.Sampling, *, population: int, dim: int,
+             hidden: int) -> Step:
     """A release of DP-SGDA on an MLP's AUC, compiled for D devices; no row is made."""
     mesh = Mesh(jax.devices()[:devices], ("data",))
     problem = jmm.problems.auc(jmm.problems.mlp_scorer, prior=0.5, radius=Saddle(100.0, 100.0))
     z = jmm.problems.auc_start(jmm.problems.mlp_init(jax.random.key(0), dim, hidden))
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 1.0),
-                      sampling=jmm.Poisson(rate=batch / population), population=population)
+                      sampling=sampling, population=population)
     size = -(-population // devices)
     spread = NamedSharding(mesh, PartitionSpec("data"))
     rows = (jax.ShapeDtypeStruct((devices * size, dim), jnp.float32, sharding=spread),
@@ -95,9 +112,11 @@ def compiled(devices: int, *, population: int, batch: int, dim: int, hidden: int
     def release(key: jax.Array, spent: jax.Array, z: Saddle, data: Any) -> Saddle:
         return jmm.release(key, mechanism, spent, problem, z, data)
 
-    program: Any = jax.jit(release).lower(jax.random.key(0), jnp.int32(0), z, data).compile()
+    lowered = jax.jit(release).lower(jax.random.key(0), jnp.int32(0), z, data)
+    program: Any = lowered.compile()
     return Step(devices, shard_sums.pass_rows(query, size, devices),
-                program.cost_analysis()["flops"], collectives(program.as_text()),
+                gathered(lowered.as_text(), dim), program.cost_analysis()["flops"],
+                collectives(program.as_text()),
                 sum(x.size for x in jax.tree.leaves(z)),
                 sum(x.nbytes for x in jax.tree.leaves(z)))
 
@@ -118,8 +137,18 @@ def markdown(steps: list[Step], batch: int) -> str:
     return "\n".join(lines)
 
 
+def by_sampling(steps: dict[str, list[Step]]) -> str:
+    """The table of the rows that a device gathers at once."""
+    lines = ["| rows that a device gathers at once | "
+             + " | ".join(f"D = {devices}" for devices in DEVICES) + " |",
+             "|---|" + "--:|" * len(DEVICES)]
+    for name, row in steps.items():
+        lines.append(f"| {name} | " + " | ".join(f"{step.gathered:,}" for step in row) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Prints the table, from a process that has 8 devices."""
+    """Prints the tables, from a process that has 8 devices."""
     parser = report.Parser(__file__, __doc__.split("\n")[0], compiles=True)
     parser.add_argument("--markdown", type=pathlib.Path, help="where to write the table")
     parser.add_argument("--population", type=int, default=1_000_000)
@@ -135,9 +164,10 @@ def main() -> None:
         sys.exit(subprocess.run([sys.executable, "-m", "benchmarks.speed.scaling", *sys.argv[1:]],
                                 env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
                                 check=False).returncode)
-    steps = [compiled(count, population=options.population, batch=options.batch, dim=options.dim,
-                      hidden=options.hidden) for count in DEVICES]
-    text = markdown(steps, options.batch)
+    steps = {name: [compiled(count, sampling, population=options.population, dim=options.dim,
+                             hidden=options.hidden) for count in DEVICES]
+             for name, sampling in samplings(options.population, options.batch).items()}
+    text = f"{markdown(steps['Poisson'], options.batch)}\n\n{by_sampling(steps)}"
     print(text)
     if options.markdown:
         options.markdown.write_text(

@@ -75,8 +75,8 @@ def worst(way: Way, task: tasks.Task, seed: int, epsilon: float, delta: float) -
     keys = release_keys.training_keys(root, False)
     by = statistics.release_moments(keys.moments, chosen.moments, own.x, own.y, own.weight, schema,
                                     chosen.standardise)
-    floor = chosen.floor if chosen.standardise else None
-    data = groups.arranged((records.scaled(own.x, by, floor), own.y.astype(np.float32),
+    divisors = chosen.divisors(by)
+    data = groups.arranged((records.scaled(own.x, *divisors), own.y.astype(np.float32),
                             np.asarray(own.weight, np.float32)))
     start = Saddle(jnp.zeros(own.x.shape[-1] + 1, jnp.float32), ())
     state = jmm.run(keys.rounds, start, data, hyper, balanced_groups,
@@ -85,7 +85,7 @@ def worst(way: Way, task: tasks.Task, seed: int, epsilon: float, delta: float) -
     if not said.epsilon <= epsilon:
         raise ValueError(f"{way} has epsilon {said.epsilon}, above {epsilon}")
     w = np.asarray(state.average.w, np.float64)
-    accuracy = methods.accuracies(records.scaled(held.x, by, floor) @ w, held, len(task.names))
+    accuracy = methods.accuracies(records.scaled(held.x, *divisors) @ w, held, len(task.names))
     return float(accuracy.min())
 
 

@@ -1,9 +1,10 @@
 """`python -m benchmarks.utility.notes`: how often released moments show a mistake in a table.
 
 Each case spoils one column of a table, or none. Records are drawn anew for each seed, their moments
-are released as `jaxminimax.tables.train` does, and `tables.notes.after` reads them. "noted" counts
-the seeds with a note on the spoilt column, "others" those with a note on another one. With --json
-the cases that the file holds are not made again, so that a stopped command goes on.
+are released as `jaxminimax.tables.train` does, and `tables.notes.after` reads them. At each
+epsilon "noted" counts the seeds with a note on the spoilt column, "others" those with a note on
+another one. With --json the cases that the file holds are not made again, so that a stopped command
+goes on.
 """
 
 import functools
@@ -92,12 +93,13 @@ def measure(frame: pd.DataFrame, schema: Schema, column: str | None, records: in
                                         schema, chosen.standardise)
         of_rows = None
         if chosen.matrix is not None:
+            divisors = chosen.divisors(by)
             squares = np.diag(statistics.release_second_moments(
-                second, chosen.matrix, scaled(x_rows, by, chosen.floor), weight))
-            of_rows = statistics.variances(squares, by, chosen.floor, chosen.matrix)
+                second, chosen.matrix, scaled(x_rows, *divisors), weight))
+            of_rows = statistics.variances(squares, *divisors, chosen.matrix)
         mistakes = {note.column for note in notes.after(
             schema, by, statistics.deviation(chosen.moments), features=chosen.standardise,
-            of_rows=of_rows)}
+            of_rows=of_rows, label_deviation=chosen.label_deviation)}
         noted += column in mistakes
         others += bool(mistakes - {column})
     return {"noted": noted, "others": others, "seeds": len(seeds)}
@@ -114,17 +116,22 @@ def tables(result: dict[str, Any]) -> str:
     for name, cases in result["tables"].items():
         for case, counts in cases["cases"].items():
             rows.setdefault((name, kind_of(case)), []).append(counts)
+    budgets = [f"{x:g}" for x in result["arguments"]["epsilon"]]
     lines = []
     for (name, kind), counts in rows.items():
-        table, total = result["tables"][name], sum(x["seeds"] for x in counts)
-        right = kind == "right data"
-        lines.append((
-            name, f"{table['records']:,}", f"{table['width']}", kind, "" if right else
-            f"{len(counts)}", "" if right else f"{sum(x['noted'] for x in counts)} of {total}",
-            "" if right else f"{min(x['noted'] / x['seeds'] for x in counts):.2f}",
-            f"{sum(x['others'] for x in counts)} of {total}"))
-    return report.markdown(("table", "n", "d", "mistake", "columns", "noted", "fewest in a column",
-                            "a note on another column"), lines)
+        table, right = result["tables"][name], kind == "right data"
+        line = [name, f"{table['records']:,}", f"{table['width']}", kind,
+                "" if right else f"{len(counts)}"]
+        for at in ([x[budget] for x in counts] for budget in budgets):
+            total = sum(x["seeds"] for x in at)
+            line += ["", ""] if right else [
+                f"{sum(x['noted'] for x in at)} of {total}",
+                f"{min(x['noted'] / x['seeds'] for x in at):.2f}"]
+            line.append(f"{sum(x['others'] for x in at)} of {total}")
+        lines.append(line)
+    return report.markdown(("table", "n", "d", "mistake", "columns", *(
+        f"{what}, ε = {budget}" for budget in budgets for what in (
+            "noted", "fewest in a column", "a note on another column"))), lines)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -132,13 +139,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = report.Parser(__file__, __doc__, "json", "markdown")
     parser.add_argument("--tables", nargs="+", default=TABLES, metavar="NAME",
                         help=f"default: {', '.join(TABLES)}")
-    parser.add_argument("--epsilon", type=report.number(0, math.inf), default=1.0)
+    parser.add_argument("--epsilon", type=report.number(0, math.inf), nargs="+", default=(1.0, 4.0))
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     parser.add_argument("--records", type=int, default=7000, help="most records of a table")
     parser.add_argument("--seeds", type=int, default=40, help="of each case")
     parser.add_argument("--right", type=int, default=1000, help="seeds of right data")
     args = parser.parse_args(argv)
-    arguments = {"epsilon": args.epsilon, "delta": args.delta, "records": args.records,
+    arguments = {"epsilon": list(args.epsilon), "delta": args.delta, "records": args.records,
                  "seeds": args.seeds, "right": args.right}
     done: dict[str, Any] = report.kept(args.json, "tables", arguments, list(arguments)) or {}
     for name in args.tables:
@@ -155,11 +162,12 @@ def main(argv: list[str] | None = None) -> int:
                 continue
             start = _FIRST + k * 10_000
             seeds = range(start, start + (args.right if column is None else args.seeds))
-            cases[case] = counts = measure(spoilt_frame, schema, column, records, args.epsilon,
-                                           args.delta, seeds)
+            cases[case] = counts = {f"{epsilon:g}": measure(
+                spoilt_frame, schema, column, records, epsilon, args.delta, seeds)
+                for epsilon in args.epsilon}
             report.say(f"{name}, {case}: {counts}")
             report.save(args, {"tables": done}, arguments)
-    report.show(args, tables({"tables": done}))
+    report.show(args, tables({"tables": done, "arguments": arguments}))
     return 0
 
 

@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 # files of the repository outside docs/, and their places on the site
 ROUTES = {"README.md": "first_page.md", "CONTRIBUTING.md": "contributing.md",
-          "CHANGELOG.md": "changelog.md", "LICENSE": "license.txt", "CITATION.cff": "CITATION.cff"}
+          "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md",
+          "LICENSE": "license.txt", "CITATION.cff": "CITATION.cff"}
 ROUTES |= {p.relative_to(ROOT).as_posix(): f"results/{p.name}"
            for p in sorted((ROOT / "benchmarks").glob("**/results/*"), key=lambda p: p.name)}
 ROUTES |= {f"notebooks/{p.name}": f"notebooks/{p.stem}.md"

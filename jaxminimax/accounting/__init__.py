@@ -4,17 +4,17 @@ It reads descriptions of mechanisms and nothing else. `epsilon`, `delta` and `pr
 description, `statement` for a run, `calibrate` and its kin find noise, and a `Ledger` adds up runs.
 """
 
-from jaxminimax.accounting.answers import delta, effective_noise_multiplier, epsilon
+from jaxminimax.accounting.attack_bounds import Profile, profile
 from jaxminimax.accounting.calibration import (
     calibrate,
     calibrate_iterations,
     calibrate_noise,
     calibrate_shares,
 )
+from jaxminimax.accounting.epsilon_delta import delta, effective_noise_multiplier, epsilon
 from jaxminimax.accounting.ledger import Ledger
-from jaxminimax.accounting.profiles import Profile, profile
-from jaxminimax.accounting.statements import LedgerStatement, Statement
-from jaxminimax.accounting.stating import TuningStatement, statement
+from jaxminimax.accounting.statement_of_run import statement
+from jaxminimax.accounting.statement_text import LedgerStatement, Statement, TuningStatement
 from jaxminimax.accounting.tuning import tuned_delta, tuned_epsilon
 
 __all__ = ["Ledger", "LedgerStatement", "Profile", "Statement", "TuningStatement", "calibrate",

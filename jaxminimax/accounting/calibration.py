@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting import roots
-from jaxminimax.accounting.answers import check_target, limits, refuse, warn_of
 from jaxminimax.accounting.curve import charges, dearest, extras, of_run, together
+from jaxminimax.accounting.epsilon_delta import check_target, limits, refuse, warn_of
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Description, Leaf, Sequence, composed, costs, leaves, with_noise

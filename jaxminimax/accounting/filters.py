@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jaxminimax.accounting import answers, renyi, roots
+from jaxminimax.accounting import epsilon_delta, renyi, roots
 from jaxminimax.accounting.curve import charges, dearest, together
 from jaxminimax.mechanism import Description
 
@@ -176,8 +176,8 @@ class Renyi(Filter):
     stopped run did not release is given back. A number of releases is charged as its part of the
     run, along the path of every single record.
 
-    The odometer is that of milestones, as in `answers`: limits rho_j = rho / 1.5^j, each with a
-    share D_j of D, half of it for rho itself. "Everything that was charged is at most rho_j" is
+    The odometer is that of milestones, as in `epsilon_delta`: limits rho_j = rho / 1.5^j, each with
+    a share D_j of D, half of it for rho itself. "Everything that was charged is at most rho_j" is
     decided by the process that makes no release beyond rho_j. Failures are paid once for all.
     """
 
@@ -294,7 +294,7 @@ def _conversion(order: float, delta: float) -> float:
 
 def _odometers(order: float, rho: float, delta: float) -> list[tuple[float, float]]:
     """Returns the milestones: divergences, falling, and the epsilon of each without the ratio."""
-    limits = [rho / 1.5**j for j in range(answers.STEPS)]
-    each = reversed(answers.shares(answers.STEPS, delta))
+    limits = [rho / 1.5**j for j in range(epsilon_delta.STEPS)]
+    each = reversed(epsilon_delta.shares(epsilon_delta.STEPS, delta))
     return [(limit, limit + _conversion(order, share))
             for limit, share in zip(limits, each, strict=True)]

@@ -20,6 +20,9 @@ grows with the covariances inside A and inside B and falls with those across, fo
 one line, the two data sets' in opposite directions. Any dimension and any adaptive choice is
 covered, and it is attained. Only |v_S| <= |S| is used, so a solution may take the place of a sum.
 
+Where a sample's slots may be filled by other records, with probability p of that or more for any k
+records, and then holds none of them, the profile at eps >= 0 is 1 - p times that (`size_law`).
+
 Samples of a fixed size are in `gaussian`. Laplace noise on a number that k people move k times
 as far has losses within k / z. One number that all of them move is the worst case: for two that are
 moved by t' <= t of their scale, and c = eps - t >= -t', eps >= 0,
@@ -349,10 +352,17 @@ Charged: TypeAlias = list[tuple[tuple[Pair, ...], int]]
 
 
 def _poisson(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
+    read = (1 - loss.not_read(people)) * (1 + 2.0**-50)
+
+    def mixture(r: int, s: int) -> Profile:
+        profile = _Mixtures(r, s, loss.rate, loss.z)
+        # nothing of a sample that cannot hold the records, at losses of 0 and more
+        return (lambda eps: read * profile(eps)) if loss.filled else profile
+
     if neighbours == "replace_one":
-        return [(symmetric(_Mixtures(people, people, loss.rate, loss.z)), times)]
+        return [(symmetric(mixture(people, people)), times)]
     # the reverse of mixture r is mixture k - r, mirrored
-    mixtures = [_Mixtures(r, people - r, loss.rate, loss.z) for r in range(people + 1)]
+    mixtures = [mixture(r, people - r) for r in range(people + 1)]
     return [(tuple(map(Pair, mixtures, reversed(mixtures))), times)]
 
 

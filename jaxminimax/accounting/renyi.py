@@ -73,7 +73,7 @@ more leave out less than rounding does.
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -133,8 +133,18 @@ def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
         case "poisson":
             replaced = neighbours == "replace_one"
             pairs = [(people, people)] if replaced else [(r, people - r) for r in range(people + 1)]
-            return np.max([_mixtures(loss.rate, loss.z, *pair) for pair in pairs], axis=0)
+            one = np.max([_mixtures(loss.rate, loss.z, *pair) for pair in pairs], axis=0)
+            return _rarely(loss.not_read(people), one, ORDERS)
     return None
+
+
+def _rarely(not_read: float, rho: Any, order: Any) -> Any:
+    """Returns D_a of a release that is the same on both data sets so often, else of D_a = rho."""
+    if not not_read:
+        return rho
+    # E_Q (P / Q)^a = p + (1 - p) e^((a - 1) rho), of positive terms
+    return np.logaddexp(math.log(not_read), math.log1p(-not_read) + (order - 1) * rho) / (
+        order - 1) * (1 + 1e-12) + 1e-15 / (order - 1)
 
 
 @functools.lru_cache(maxsize=256)
@@ -259,7 +269,8 @@ def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail
     if loss.z == 0:
         return math.inf, 0.0
     if loss.kind == "poisson" and people == 1:
-        return times * _poisson_at(loss.rate, loss.z, order, neighbours), 0.0
+        one = _poisson_at(loss.rate, loss.z, order, neighbours)
+        return times * float(_rarely(loss.not_read(1), one, order)), 0.0
     if loss.kind == "laplace":
         return times * _laplace_at(loss.z / people, order), 0.0
     if loss.kind == "selection":

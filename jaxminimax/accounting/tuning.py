@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jaxminimax.accounting import answers, calibration, gaussian, roots
+from jaxminimax.accounting import calibration, epsilon_delta, gaussian, roots
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Parallel, Repeat, composed, with_noise
@@ -55,7 +55,7 @@ def tuned_epsilon(mechanisms: Description | Sequence[Description], delta: float,
         >>> search > jmm.epsilon(one, 1e-6)  # a search costs more than a run
         True
     """
-    answers.check_delta(delta)
+    epsilon_delta.check_delta(delta)
     runs.check()
     return epsilon_of_best(_costs(mechanisms, neighbours), float(delta), runs, neighbours)
 
@@ -81,7 +81,7 @@ def tuned_delta(mechanisms: Description | Sequence[Description], epsilon: float,
         >>> jmm.accounting.tuned_delta(one, 2.0) < 1e-6
         True
     """
-    answers.check_epsilon(epsilon)
+    epsilon_delta.check_epsilon(epsilon)
     runs.check()
     costs = _costs(mechanisms, neighbours)
     left = float(epsilon) - price_of_choice(costs, runs, neighbours)
@@ -218,8 +218,8 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     Raises:
       ValueError: for numbers out of range, or a target that no noise reaches, or none closely.
     """
-    answers.check_epsilon(target.epsilon)
-    answers.check_delta(target.delta)
+    epsilon_delta.check_epsilon(target.epsilon)
+    epsilon_delta.check_delta(target.delta)
     checks.one_of("neighbours", target.neighbours, NEIGHBOURS)
     checks.number("share", share, low=0.0, high=1.0)
     small = target._replace(epsilon=share * target.epsilon)

@@ -131,15 +131,15 @@ def mechanism(hyper: Hyper) -> Description:
     if hyper.query.groups != "all":
         raise ValueError("query.groups must be 'all', got "
                          f"{hyper.query.groups!r}: GroupGradients(..., groups='all').")
-    every = Repeat(query=hyper.query, times=hyper.iterations)
+    repeated = Repeat(query=hyper.query, times=hyper.iterations)
     if hyper.losses is None:
-        return every
+        return repeated
     group_sgd.check_same_groups(hyper)
     if hyper.losses.only_argmax:
         raise ValueError("losses.only_argmax must be False: the weights need all losses.")
     first = rounds_balanced(hyper)
     losses = dataclasses.replace(hyper.losses, times=hyper.iterations - first)
-    return Sequence(parts=(every, losses), in_turn=True, alone=first)
+    return Sequence(parts=(repeated, losses), in_turn=True, alone=first)
 
 
 def example(query: GroupGradients, iterations: int,
@@ -183,24 +183,24 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     """
     mechanism(hyper)  # refuses what does not go together
     gradients = Repeat(query=hyper.query, times=hyper.iterations)
-    first, done = rounds_balanced(hyper), state.rounds
-    t = done + 1
+    first, rounds_done = rounds_balanced(hyper), state.rounds
+    t = rounds_done + 1
     w, log_weights = state.z
-    g = release_weighted_gradient(key, gradients, done, problem, w, data,
+    g = release_weighted_gradient(key, gradients, rounds_done, problem, w, data,
                                   jnp.exp(log_weights))  # g_t, by v_t
     y = state.losses
     if hyper.losses is not None:
         losses = dataclasses.replace(hyper.losses, times=hyper.iterations - first)
         y = jax.lax.cond(  # y_t, at w_t before it moves
-            done >= first,
-            lambda: release_group_losses(key, losses, done - first, problem, w, data).astype(
+            rounds_done >= first,
+            lambda: release_group_losses(key, losses, rounds_done - first, problem, w, data).astype(
                 y.dtype),
             lambda: y)
         weight_step = planning.step_at(hyper.weight_step, t).astype(y.dtype)
         moved = jax.nn.log_softmax(log_weights + weight_step * y)
         if hyper.query.clips == "equal":
             moved = jnp.minimum(moved, _most(hyper, log_weights.dtype))
-        log_weights = jnp.where(done >= first, moved, log_weights)  # ln v_{t+1}
+        log_weights = jnp.where(rounds_done >= first, moved, log_weights)  # ln v_{t+1}
     change, memory = _optimiser(hyper, t).update(tree.cast_like(g, w), state.memory, w)
     w = descent.projected(tree.add(w, change), w, problem)  # w_{t+1}
     z = tree.cast_like(Saddle(w, log_weights), state.z)

@@ -71,8 +71,9 @@ def average_gap(*, step: float, rounds: int, second: float, variance: float, dia
       diameter: D.
       radius: R; None for D.
     """
-    far, ball = reaches(diameter, radius)
-    return far**2 / (2 * step * rounds) + step * second / 2 + ball * math.sqrt(variance / rounds)
+    distance, ball = reaches(diameter, radius)
+    return (distance**2 / (2 * step * rounds) + step * second / 2
+            + ball * math.sqrt(variance / rounds))
 
 
 def best_step(*, rounds: int, second: float, diameter: float, radius: float | None = None) -> float:
@@ -94,7 +95,7 @@ def fresh_variance(*, bound: float, batch: float, dim: int, multiplier: float,
     return spread * bound**2 / batch + dim * (multiplier * bound / batch) ** 2
 
 
-def with_redraws(gap: float, less: float, *, bound: float, diameter: float,
+def with_redraws(gap: float, shortfall: float, *, bound: float, diameter: float,
                  public_bound: float = 0.0) -> float:
     """The bound `gap` for Poisson samples, which are drawn again until they fit their slots.
 
@@ -106,12 +107,12 @@ def with_redraws(gap: float, less: float, *, bound: float, diameter: float,
 
     Args:
       gap: for samples that always fit.
-      less: p_0.
+      shortfall: p_0.
       bound: L.
       diameter: D.
       public_bound: P; 0 for no public terms.
     """
-    return gap / (1 - less) if public_bound == 0 else gap + less * bound * diameter
+    return gap / (1 - shortfall) if public_bound == 0 else gap + shortfall * bound * diameter
 
 
 def bilinear_sampling(*, population: int, start: float, slope: float, diameter: float,
@@ -351,9 +352,9 @@ def bandit_regret(*, groups: int, rounds: int, bound: float, scale: float, room:
     """
     if groups == 1:
         return 0.0  # its weight stays 1
-    many = math.log(groups)
+    log_groups = math.log(groups)
     top = bound + scale * room
-    return (many / (step * rounds) + step / 2 * groups * (top**2 + 2 * scale**2)
+    return (log_groups / (step * rounds) + step / 2 * groups * (top**2 + 2 * scale**2)
             + scale / 2 * math.exp(-room))
 
 
@@ -380,7 +381,7 @@ def weights_regret(*, groups: int, rounds: int, bound: float, scale: float, gaus
       gaussian: whether noise is Gaussian.
       step: eta.
     """
-    many = math.log(groups)
+    log_groups = math.log(groups)
 
     def psi(x: float) -> float:
         if gaussian:
@@ -388,11 +389,11 @@ def weights_regret(*, groups: int, rounds: int, bound: float, scale: float, gaus
         return -math.log1p(-((scale * x) ** 2)) if scale * x < 1 else math.inf
 
     noise = 0.0
-    if many and scale:
-        x = (math.sqrt(2 * many / rounds) if gaussian else min(
-            math.sqrt(many / rounds), 0.9)) / scale
-        noise = (many + rounds * psi(x)) / (x * rounds)
-    return many / (step * rounds) + step * bound**2 / 8 + psi(step) / step + noise
+    if log_groups and scale:
+        x = (math.sqrt(2 * log_groups / rounds) if gaussian else min(
+            math.sqrt(log_groups / rounds), 0.9)) / scale
+        noise = (log_groups + rounds * psi(x)) / (x * rounds)
+    return log_groups / (step * rounds) + step * bound**2 / 8 + psi(step) / step + noise
 
 
 def selection_regret(*, groups: int, scale: float) -> float:

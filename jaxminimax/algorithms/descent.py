@@ -63,8 +63,8 @@ class Averaging:
     def weight(self, t: jax.Array, rounds: int, dtype: jnp.dtype) -> jax.Array:
         """Returns the weight of the iterate of round t = 1, 2, ..."""
         t = t.astype(dtype)
-        kept = t > jnp.asarray(self.skip, dtype) * rounds
-        return jnp.where(kept, t ** jnp.asarray(self.power, dtype), 0)
+        averaged = t > jnp.asarray(self.skip, dtype) * rounds
+        return jnp.where(averaged, t ** jnp.asarray(self.power, dtype), 0)
 
 
 UNIFORM = Averaging()
@@ -237,10 +237,10 @@ def started(z: Saddle, hyper: Any) -> Saddle:
     for name in ("step", "weight_step"):
         step: Any = getattr(hyper, name, None)
         if isinstance(step, Saddle):
-            for player, one in step._asdict().items():
+            for player, player_step in step._asdict().items():
                 clip = getattr(hyper.query, "clip", None)  # without it the player does not move
                 unmoved = isinstance(clip, Saddle) and getattr(clip, player) is None
-                planning.check_step(f"{name}.{player}", one, closed=unmoved)
+                planning.check_step(f"{name}.{player}", player_step, closed=unmoved)
         elif hasattr(hyper, name):
             planning.check_step(name, step)
     z = arguments.point(z)
@@ -323,8 +323,8 @@ def moved(z: PyTree, change: PyTree, problem: AnyProblem, geometry: Saddle = EUC
     new = projected(tree.add(z, change), z, problem)
     if geometry == EUCLIDEAN:
         return new
-    return Saddle(*(jax.tree.map(_entropic, x, c) if kind == "entropy" else at
-                    for kind, x, c, at in zip(geometry, z, change, new, strict=True)))
+    return Saddle(*(jax.tree.map(_entropic, x, c) if kind == "entropy" else reached
+                    for kind, x, c, reached in zip(geometry, z, change, new, strict=True)))
 
 
 def _entropic(x: jax.Array, change: jax.Array) -> jax.Array:

@@ -116,12 +116,12 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     t = state.spent // 2 + 1
     described = mechanism(hyper)
     g = noisy_operator(key, described, state.spent, problem, state.z, data)  # g_t
-    ahead = descent.stepped(state.z, g, hyper.step, t, problem, hyper.geometry)  # w_t
-    h = noisy_operator(key, described, state.spent + 1, problem, ahead, data)  # h_t
+    midpoint = descent.stepped(state.z, g, hyper.step, t, problem, hyper.geometry)  # w_t
+    h = noisy_operator(key, described, state.spent + 1, problem, midpoint, data)  # h_t
     z = descent.stepped(state.z, h, hyper.step, t, problem, hyper.geometry)  # z_{t+1}
     weight = hyper.averaging.weight(t, hyper.iterations, state.mean.weight.dtype)
-    mean = descent.weigh(state.mean, ahead, weight * planning.step_at(hyper.step.w, t))
-    return State(z, ahead, mean, state.spent + 2)
+    mean = descent.weigh(state.mean, midpoint, weight * planning.step_at(hyper.step.w, t))
+    return State(z, midpoint, mean, state.spent + 2)
 
 
 plan_variants = (planning.Variant({"passes": "one"}, 0.11), planning.Variant({"passes": "many"}),
@@ -240,7 +240,7 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
                            diameter=diameter)
     z = 2 * planning.gaussian_multiplier(epsilon, delta) if multiplier is None else multiplier
 
-    def of(batch: int) -> Schedule:
+    def schedule_of(batch: int) -> Schedule:
         rounds = max(1, population // (2 * batch))
         variance = bounds.fresh_variance(bound=bound, batch=batch, dim=dim, multiplier=z)
         among: Any = dict(rounds=rounds, second=2.5 * variance, diameter=diameter, radius=radius)
@@ -249,7 +249,7 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
         return Schedule(batch, rounds, step, gap)
 
     possible = planning.batches(max(1, population // 2)) if batch is None else [batch]
-    return min(map(of, possible), key=lambda chosen: chosen.gap_bound)
+    return min(map(schedule_of, possible), key=lambda chosen: chosen.gap_bound)
 
 
 def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter: float,

@@ -142,8 +142,9 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
       problem: operator and projection.
     """
     t = state.spent + 1
-    more = release_leaf(key, mechanism(hyper), state.spent, problem, state.z, data, place, present)
-    total = jax.tree.map(jnp.add, state.total, more)  # G_t
+    gradient = release_leaf(key, mechanism(hyper), state.spent, problem, state.z, data, place,
+                            present)
+    total = jax.tree.map(jnp.add, state.total, gradient)  # G_t
     z = descent.stepped(state.origin, total, hyper.step, t, problem)  # z_{t+1}
     mean = descent.include(state.mean, state.z, descent.UNIFORM, t, hyper.iterations)
     return State(z, state.origin, total, mean, t)

@@ -213,8 +213,8 @@ def room(losses: RecordLosses, groups: int) -> float:
     By the best eta that is (2 p ln p (U^2 + 2 b^2) / T)^(1/2) + (b / 2) e^(-u), whose derivative is
     about b (2 p ln p / T)^(1/2) - (b / 2) e^(-u). One group counts as two.
     """
-    many = max(groups, 2)
-    return max(0.0, math.log(losses.times / (8 * many * math.log(many))) / 2)
+    group_count = max(groups, 2)
+    return max(0.0, math.log(losses.times / (8 * group_count * math.log(group_count))) / 2)
 
 
 def offset(losses: RecordLosses, groups: int) -> Any:

@@ -231,10 +231,11 @@ def model_regret(hyper: Any, *, dim: int, diameter: float) -> float:
     largest = max(query.sizes)  # samples are drawn among so many rows
     # the second moment of a mean of m records is C^2 at most, but for sums of a random number
     spread = query.sampling.spread(largest) / min(group_batch_sizes(query))
-    less = query.sampling.shortfall(largest)
+    shortfall = query.sampling.shortfall(largest)
     return bounds.average_gap(
         step=hyper.step, rounds=hyper.iterations + 1, variance=0.0, diameter=diameter,
-        second=clip**2 * (1 + spread) + dim * _gradient_noise(query) ** 2) + less * clip * diameter
+        second=clip**2 * (1 + spread) + dim * _gradient_noise(query) ** 2,
+    ) + shortfall * clip * diameter
 
 
 def risk_plan(hyper: Any, problem: GroupProblem, dim: int, weights: float,
@@ -256,8 +257,8 @@ def rounds(*, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float) ->
     T^(1/2), stays at 0.3 % of M L.
     """
     planning.check_numbers(dim=dim, epsilon=epsilon, delta=delta)
-    most = math.ceil((min(sizes) * epsilon) ** 2 / (dim * math.log(1 / delta)))
-    return max(1, min(most, planning.MOST_ROUNDS))
+    most_iterations = math.ceil((min(sizes) * epsilon) ** 2 / (dim * math.log(1 / delta)))
+    return max(1, min(most_iterations, planning.MOST_ROUNDS))
 
 
 def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter: float) -> float:
@@ -293,8 +294,9 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
     """
     p, scale = len(losses.sizes), noise_scale(losses)
     reach = math.log(p * min(losses.sizes) * iterations)
-    most = concrete(losses.bound) + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
-    return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most
+    loss_bound = concrete(losses.bound) + scale * (
+        math.sqrt(2 * reach) if losses.gaussian else reach)
+    return math.sqrt(2 * math.log(max(p, 2)) / iterations) / loss_bound
 
 
 def scheduled(hyper: Hyper, *, dim: int, diameter: float) -> Hyper:

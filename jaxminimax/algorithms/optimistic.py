@@ -92,9 +92,9 @@ def example(query: Query, iterations: int) -> Hyper:
 
 def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, Saddle]:
     """Returns the change -step_t (2 g_t - g_{t-1}), with g_0 = g_1, and the memory g_t."""
-    before = jax.tree.map(lambda a, b: jnp.where(t == 1, a, b), g, state.memory)  # g_{t-1}
-    ahead = jax.tree.map(lambda a, b: 2 * a - b, g, before)
-    return descent.along(state.z, ahead, hyper.step, t), g
+    previous = jax.tree.map(lambda a, b: jnp.where(t == 1, a, b), g, state.memory)  # g_{t-1}
+    extrapolated = jax.tree.map(lambda a, b: 2 * a - b, g, previous)
+    return descent.along(state.z, extrapolated, hyper.step, t), g
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -194,13 +194,13 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     entropic = norm.geometry == ENTROPIC
     cap, factor = (0.25, 0.5) if proved else (1.0, 2 * kappa) if entropic else (0.5, kappa)
     step, gap = step_and_bound(norm, cap, factor)
-    how: tuple[planning.Step, descent.Averaging] = (step, descent.WEIGHTED)
+    rule: tuple[planning.Step, descent.Averaging] = (step, descent.WEIGHTED)
     if proved or game == "bilinear":
-        how = step, descent.Averaging(skip=1.5 / iterations)  # z_2, ..., z_T
+        rule = step, descent.Averaging(skip=1.5 / iterations)  # z_2, ..., z_T
     elif game == "strongly_monotone":
         falling = planning.Linear(scale=step, rounds=iterations)
-        how = falling, descent.Averaging(skip=1 - 0.5 / iterations)  # z_T
-    planned = dataclasses.replace(hyper, step=Saddle(how[0], how[0]), averaging=how[1],
+        rule = falling, descent.Averaging(skip=1 - 0.5 / iterations)  # z_T
+    planned = dataclasses.replace(hyper, step=Saddle(rule[0], rule[0]), averaging=rule[1],
                                   geometry=norm.geometry)
     chosen = () if len(norms) == 1 else (
         f"Of the two geometries, {norm.geometry.w} steps have the smaller bound.",)
@@ -214,17 +214,17 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
             f"{' and full batches' if entropic else ''}, there is one: proved=True."), on="records")
     gap = bounds.with_redraws(gap, sampling.shortfall(population), bound=bound,
                               diameter=norm.diameter, public_bound=public_bound)
-    own = ("It is on the records themselves: that on the population is larger by what sampling "
-           "adds.")
+    sentence = ("It is on the records themselves: that on the population is larger by what "
+                "sampling adds.")
     if records is not None:
         gap += bounds.bilinear_sampling(
             population=population, start=records[0], slope=records[1], diameter=norm.diameter,
             radius=norm.diameter if entropic else norm.radius)
-        own = "It is on the population, for independent records whose losses are bilinear."
+        sentence = "It is on the population, for independent records whose losses are bilinear."
     return planning.guaranteed(
         planned, gap, (bound + public_bound) * norm.diameter, *chosen,
         "The strong gap by the theorem on forward-reflected-backward steps with noise, "
-        "docs/variational_inequalities.md.", own,
+        "docs/variational_inequalities.md.", sentence,
         "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
         on="records" if records is None else "population")
 

@@ -134,9 +134,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
       ValueError: while tracing, for data or a problem that do not fit the description, or if no
         noise was calibrated.
     """
-    before = state.z.w
-    w = release_group_solution(key, mechanism(hyper), state.spent, problem, before, data)
-    w = descent.projected(tree.cast_like(w, before), before, problem)  # w_t
+    previous = state.z.w
+    w = release_group_solution(key, mechanism(hyper), state.spent, problem, previous, data)
+    w = descent.projected(tree.cast_like(w, previous), previous, problem)  # w_t
     return State(Saddle(w, state.z.v), state.spent + 1)
 
 

@@ -90,8 +90,8 @@ class Cosine:
 
     def __call__(self, t: jax.Array) -> jax.Array:
         """The step of round t = 1, 2, ..."""
-        done = jnp.minimum((t - 1) / self.rounds, 1.0)
-        return self.scale * (1 + jnp.cos(jnp.pi * done)) / 2
+        progress = jnp.minimum((t - 1) / self.rounds, 1.0)
+        return self.scale * (1 + jnp.cos(jnp.pi * progress)) / 2
 
 
 @pytree_dataclass
@@ -238,9 +238,9 @@ def guaranteed(hyper: HyperT, bound: float, trivial: float, *why: str, gap: str 
                 on)
 
 
-def batches(most: int) -> list[int]:
+def batches(largest: int) -> list[int]:
     """Returns a geometric grid of batches up to `most`, from which a schedule takes the best."""
-    return sorted({min(most, round(2 ** (k / 8))) for k in range(8 * most.bit_length() + 1)})
+    return sorted({min(largest, round(2 ** (k / 8))) for k in range(8 * largest.bit_length() + 1)})
 
 
 class Target(NamedTuple):

@@ -187,10 +187,10 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
     numbers: Any = dict(population=population, dim=dim, bound=bound, diameter=diameter,
                         epsilon=epsilon, delta=target.delta)
-    one, steep = passes == "one", smooth + public_smooth
-    if not one and smooth_difference is not None:
+    in_one_pass, steep = passes == "one", smooth + public_smooth
+    if not in_one_pass and smooth_difference is not None:
         raise ValueError("smooth_difference is for passes='one': leave it out.")
-    if one:
+    if in_one_pass:
         planning.check_numbers(epsilon=epsilon)
         numbers |= dict(smooth=smooth, slack=slack, smooth_difference=smooth_difference,
                         public_bound=public_bound, radius=radius)
@@ -198,12 +198,12 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     else:
         chosen = multi_pass(smooth=steep, **numbers)
     query = Resolvent(bound=bound, prox=chosen.prox, lipschitz=steep, diameter=diameter,
-                      sampling=(Disjoint if one else FixedSize)(batch=chosen.batch),
+                      sampling=(Disjoint if in_one_pass else FixedSize)(batch=chosen.batch),
                       population=population, assumes="monotone", slack=slack, modulus=modulus,
                       solver=solver)
     hyper = target.noise(Hyper(query=certified(query), iterations=chosen.iterations))
     noise = "The noise is that of certified residuals, half of Proposition 9's."
-    if not one:
+    if not in_one_pass:
         return planning.Plan(hyper, None, False, (
             "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.", noise), gap="weak")
     gap = single_pass(multiplier=concrete(hyper.query.noise_multiplier), run=chosen,
@@ -290,7 +290,7 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
     checks.number("smooth_difference", steep, low=0.0, high=2 * smooth, closed=True)
     z = 2 * planning.gaussian_multiplier(epsilon, delta) if multiplier is None else multiplier
 
-    def of(batch: int) -> Schedule:
+    def schedule_of(batch: int) -> Schedule:
         rounds, each = population // batch, (1 + slack) * bound / batch
         noise = dim * (z * each) ** 2  # N
 
@@ -311,7 +311,7 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
         return Schedule(batch, rounds, math.exp(-best.x), float(best.fun))
 
     possible = planning.batches(population) if run is None else [run.batch]
-    return min(map(of, possible), key=lambda chosen: chosen.gap_bound)
+    return min(map(schedule_of, possible), key=lambda chosen: chosen.gap_bound)
 
 
 def multi_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,

@@ -191,30 +191,31 @@ class Public:
 
     def distances(self, base: float, m: int, rounds: int) -> list[float]:
         """D_1, ..., D_T of the theorem, for lambda = `base` and m records a round."""
-        far: list[float] = []
+        distances: list[float] = []
         unsampled = self.slack is not None or self.solver_error is not None
-        less = 0.0 if unsampled else self.drawn(m).shortfall(m)
+        shortfall = 0.0 if unsampled else self.drawn(m).shortfall(m)
         for t in range(1, rounds + 1):
             mu = 4 * base * (2.0**t - 1)
-            sampled = self.bound / mu * (1 / math.sqrt(m) + less)
+            sampled = self.bound / mu * (1 / math.sqrt(m) + shortfall)
             if self.slack is not None:
                 noise = (1 + 2 * self.slack) * self.bound * self.multiplier / (mu * m)
                 certified = sampled + 2 * self.slack * self.bound / (mu * m)
-                far.append(math.hypot(certified, noise * math.sqrt(self.dim)))
+                distances.append(math.hypot(certified, noise * math.sqrt(self.dim)))
             else:
-                start = far[-1] + sampled if far else min(self.far, self.total_bound / mu)
-                far.append(sampled + (
+                start = (distances[-1] + sampled if distances else
+                         min(self.far, self.total_bound / mu))
+                distances.append(sampled + (
                     self._error(base, m, t, mu, start) if self.solver_error is None
                     else self.solver_error(m, mu, start)))
-        return far
+        return distances
 
     def starts(self, base: float, m: int, rounds: int) -> list[tuple[float, float]]:
         """mu_t and A_t of every round, on all of its records."""
         weights = [4 * base * (2.0**t - 1) for t in range(1, rounds + 1)]
-        far = self.distances(base, m, rounds)
+        distances = self.distances(base, m, rounds)
         return [(mu, before + self.bound / (mu * math.sqrt(m)) if k else min(
             self.far, self.total_bound / mu)) for k, (mu, before) in enumerate(zip(
-                weights, [0.0, *far[:-1]], strict=True))]
+                weights, [0.0, *distances[:-1]], strict=True))]
 
     def _error(self, base: float, m: int, t: int, mu: float, start: float) -> float:
         """e_t, for a round whose start is so far from its solution."""
@@ -229,12 +230,13 @@ class Public:
 
     def terms(self, base: float, m: int, rounds: int) -> tuple[float, float, float, float]:
         """D_T, S, mu and q of the theorem."""
-        far = self.distances(base, m, rounds)
-        kept = [1 - 2.0**-t for t in range(1, rounds)]  # kappa_t
+        distances = self.distances(base, m, rounds)
+        kappas = [1 - 2.0**-t for t in range(1, rounds)]  # kappa_t
         moved = sum(2.0**t * math.sqrt(1 + k**2 / (1 + 2 * k)) * d
-                    for t, (k, d) in enumerate(zip(kept, far[:-1], strict=True), 1))
+                    for t, (k, d) in enumerate(zip(kappas, distances[:-1], strict=True), 1))
         mu, pull = 4 * base * (2.0**rounds - 1), 4 * base * (self.far + moved)  # S
-        return far[-1], pull, mu, self.diameter - (self.diameter - self.far) / (2.0**rounds - 1)
+        diameter = self.diameter - (self.diameter - self.far) / (2.0**rounds - 1)
+        return distances[-1], pull, mu, diameter
 
     def gap(self, base: float, m: int, rounds: int) -> float:
         """The theorem's bound."""

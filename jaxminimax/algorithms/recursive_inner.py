@@ -157,9 +157,9 @@ def plan(target: planning.Target, *, inner: Any, population: int, dim: int, boun
       ValueError: for numbers out of range; for an inner algorithm whose error has no proof here.
     """
     checks.one_of("mode", mode, ("tight", "manual"))
-    how: Any = dict(mode=mode, kappa=kappa, rounds=rounds)
+    settings: Any = dict(mode=mode, kappa=kappa, rounds=rounds)
     if inner is proximal:
-        return _certified(target, slack, solver, how | dict(
+        return _certified(target, slack, solver, settings | dict(
             population=population, dim=dim, bound=bound, diameter=diameter, smooth=smooth,
             public_bound=public_bound, public_smooth=public_smooth, radius=radius))
     if inner not in KNOWN:
@@ -174,24 +174,24 @@ def plan(target: planning.Target, *, inner: Any, population: int, dim: int, boun
     count = iterations or optimistic.rounds(steep, public.far, noise / population)
     checks.count("iterations", count, low=2)
 
-    def with_noise(of_sum: float) -> recursion.Public:
+    def with_noise(sum_noise: float) -> recursion.Public:
         def error(m: int, mu: float, start: float) -> float:
-            return theorem.error_and_step(steep + mu, (of_sum / m) ** 2, count, mu, start)[0]
+            return theorem.error_and_step(steep + mu, (sum_noise / m) ** 2, count, mu, start)[0]
 
         return dataclasses.replace(public, solver_error=error)
 
     chosen = recursion.schedule(with_noise(noise * math.sqrt(theorem.releases * count)), population,
-                                **how)
+                                **settings)
     query = planning.joint_query(bound, chosen.population, Full())
     phase = inner.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=count,
                         averaging=descent.Averaging(skip=theorem.left_out(count)))
     hyper = target.noise(Hyper(phase=phase, base=chosen.base, inner=inner, rounds=chosen.rounds))
-    of_sum = bound * concrete(hyper.phase.query.noise_multiplier.w) * math.sqrt(dim)
-    public = with_noise(of_sum)
-    chosen = recursion.schedule(public, population, **(how | {"rounds": chosen.rounds}))
+    sum_noise = bound * concrete(hyper.phase.query.noise_multiplier.w) * math.sqrt(dim)
+    public = with_noise(sum_noise)
+    chosen = recursion.schedule(public, population, **(settings | {"rounds": chosen.rounds}))
     m, base = chosen.population, chosen.base
     step = jnp.asarray([theorem.error_and_step(
-        steep + mu, (of_sum / m) ** 2, count, mu, start)[1]
+        steep + mu, (sum_noise / m) ** 2, count, mu, start)[1]
         for mu, start in public.starts(base, m, chosen.rounds)])
     return recursion.guaranteed(dataclasses.replace(
         hyper, base=base, numbers={"step": Saddle(step, step)}), public, chosen)
@@ -324,9 +324,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     Raises:
       ValueError: as the inner algorithm's.
     """
-    each = mechanism(hyper).times  # releases of a phase
-    number = state.spent // each  # t - 1
-    phase, inner = _phase(hyper, number), state.inner._replace(spent=state.spent % each)
+    phase_releases = mechanism(hyper).times  # releases of a phase
+    number = state.spent // phase_releases  # t - 1
+    phase, inner = _phase(hyper, number), state.inner._replace(spent=state.spent % phase_releases)
     mu = recursive.modulus(hyper.base, (number + 1).astype(jnp.float32))
     if isinstance(phase.query, Resolvent):
         share = jnp.asarray(4 * hyper.base / phase.query.prox)
@@ -338,12 +338,12 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
         problem = _regularised(problem, mu, state.centre)
     with on_part(number, hyper.rounds):
         inner = hyper.inner.update(key, inner, data, phase, problem)
-    spent = number * each + inner.spent
+    spent = number * phase_releases + inner.spent
     going = State(inner.z, inner, state.centre, state.average, spent)
     out = tree.cast_like(inner.average, state.z)  # z_t
     centre = recursive.recentred(state.centre, out, number + 2)  # c_{t+1}
-    done = State(out, _begun(out, hyper, number + 1), centre, out, spent)
-    return optax.tree.where(spent % each == 0, done, going)
+    next_state = State(out, _begun(out, hyper, number + 1), centre, out, spent)
+    return optax.tree.where(spent % phase_releases == 0, next_state, going)
 
 
 def _regularised(problem: Problem, mu: jax.Array, centre: Saddle) -> Problem:

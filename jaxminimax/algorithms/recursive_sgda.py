@@ -232,5 +232,5 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     out = z if hyper.decaying else tree.cast_like(all_iterates.value, z)
     going = State(z, mean, state.centre, state.average, state.spent + 1)
     centre = recursive.recentred(state.centre, out, t + 1)  # c_{t+1}
-    done = State(out, descent.start_mean(out), centre, out, state.spent + 1)
-    return optax.tree.where(ends, done, going)
+    next_state = State(out, descent.start_mean(out), centre, out, state.spent + 1)
+    return optax.tree.where(ends, next_state, going)

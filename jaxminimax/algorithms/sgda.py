@@ -104,20 +104,20 @@ def _in_turn(hyper: Hyper) -> Sequence:
     assert hyper.turns is not None
     _check_turns(hyper.query, hyper.turns)
     players = [p for p in ("v", "w") if getattr(hyper.query.clip, p) is not None]
-    each = tuple(getattr(hyper.turns, p) for p in players)
+    turns = tuple(getattr(hyper.turns, p) for p in players)
     return Sequence(parts=tuple(Repeat(query=_alone(hyper.query, p), times=k * hyper.iterations)
-                                for p, k in zip(players, each, strict=True)),
-                    in_turn=True, each=each)
+                                for p, k in zip(players, turns, strict=True)),
+                    in_turn=True, each=turns)
 
 
 def _alone(query: Query, player: str) -> Query:
     """Returns the query of one player's operator."""
-    def own(values: Saddle) -> Saddle:
+    def player_values(values: Saddle) -> Saddle:
         return Saddle(None, None)._replace(**{player: getattr(values, player)})
 
     noise = query.noise_multiplier
-    return dataclasses.replace(query, clip=own(query.clip),
-                               noise_multiplier=None if noise is None else own(noise))
+    return dataclasses.replace(query, clip=player_values(query.clip),
+                               noise_multiplier=None if noise is None else player_values(noise))
 
 
 def _check_turns(query: Query, turns: Saddle) -> None:
@@ -181,22 +181,22 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     if hyper.turns is None:
         return descent.update(key, state, data, hyper, problem, _together(hyper), rule)
     described = _in_turn(hyper)
-    rounds, at = state.spent // sum(described.each), (state.z, state.memory)
+    rounds, position = state.spent // sum(described.each), (state.z, state.memory)
     for part, times in zip(described.parts, described.each, strict=True):
-        def step(j: jax.Array, at: tuple[Saddle, Saddle], part: Repeat = part,
+        def step(j: jax.Array, position: tuple[Saddle, Saddle], part: Repeat = part,
                  times: int = times) -> tuple[Saddle, Saddle]:
-            z, memory = at
+            z, memory = position
             g = noisy_operator(key, part, rounds * times + j, problem, z, data)
             change, later = rule(hyper, rounds + 1, g, state._replace(z=z, memory=memory))
             last = j == times - 1  # then a player that reads no data moves too
-            moves = [own is not None or (last if clip is None else False)
-                     for own, clip in zip(part.query.clip, hyper.query.clip, strict=True)]
+            moves = [part_clip is not None or (last if clip is None else False)
+                     for part_clip, clip in zip(part.query.clip, hyper.query.clip, strict=True)]
             new = descent.moved(z, change, problem, hyper.geometry)
             return _where(moves, new, z), _where(moves, later, memory)
 
-        at = jax.lax.fori_loop(0, times, step, at)
+        position = jax.lax.fori_loop(0, times, step, position)
     mean = descent.include(state.mean, state.z, hyper.averaging, rounds + 1, hyper.iterations)
-    return State(*at, mean, state.spent + sum(described.each))
+    return State(*position, mean, state.spent + sum(described.each))
 
 
 plan_variants = (planning.Variant({"passes": "one"}, 0.19, ("diameter",)),
@@ -272,8 +272,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float,
     sampling = Poisson(rate=size / population)
     query = planning.joint_query(bound, population, sampling)
     hyper = target.noise(Hyper(query=query, step=step, iterations=rounds))
-    which = "b" if smooth is None else "a"
-    why = (f"Theorem 2({which}) of Yang et al. (2022) has this order, here on Poisson samples.",)
+    case = "b" if smooth is None else "a"
+    why = (f"Theorem 2({case}) of Yang et al. (2022) has this order, here on Poisson samples.",)
     if diameter is None:
         return planning.Plan(hyper, None, False, (
             "The weak gap, as a rate: for a bound, and for its step, give diameter.", *why),
@@ -317,8 +317,9 @@ def _one_pass(target: planning.Target, population: int, dim: int, bound: float, 
         return bounds.average_gap(step=step, variance=bound**2 / batch + noise,
                                   **among), step, batch, rounds
 
-    one = target.multiplier()
-    batch = min(of(b, one) for b in (planning.batches(population) if batch is None else [batch]))[2]
+    single_z = target.multiplier()
+    batches = planning.batches(population) if batch is None else [batch]
+    batch = min(of(b, single_z) for b in batches)[2]
     query = planning.joint_query(bound, population, Disjoint(batch=batch))
     hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0),
                                iterations=max(1, population // batch)))

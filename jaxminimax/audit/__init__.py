@@ -48,8 +48,6 @@ __all__ = ["PAIRS", "Audit", "Signal", "audit", "charged_signal", "clopper_pears
 
 _ENOUGH = 4000  # runs that the signal is measured on
 _FEW = 1000  # with fewer it is not
-_THRESHOLDS = 400
-_COLUMNS = 256  # numbers of a run that the linear statistic weighs one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,13 +168,13 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
         seed = int(jax.random.bits(choice, (), jnp.uint32))
         data = pairs.random_pair(seed, query, neighbours)
     # the record is in the first part of the data; the other parts contribute nothing
-    more = (mechanism.parts - 1) * query.population
-    data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
-    how = (strategy, microbatch)
-    one, two = released.releases(key, algorithm, hyper, data, runs,
-                                 pairs.computed(pairs.PROBLEM, *how))
-    scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(one, two, runs // 2)]
-    for score, values in zip(scores, (one, two), strict=True):
+    padding = (mechanism.parts - 1) * query.population
+    data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, padding), (0, 0))), data)
+    strategies = (strategy, microbatch)
+    first, second = released.releases(key, algorithm, hyper, data, runs,
+                                 pairs.computed(pairs.PROBLEM, *strategies))
+    scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(first, second, runs // 2)]
+    for score, values in zip(scores, (first, second), strict=True):
         if pair == "worst":
             score["likelihood ratio"] = released.likelihood_ratio(values, query, neighbours,
                                                                   mechanism.times)
@@ -185,9 +183,10 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
     measured = None
     if runs >= _FEW and not _moving(query, mechanism):
-        measured = signal(choice, algorithm, hyper, start, data, pairs.computed(pairs.PLAIN, *how),
-                          observe=pairs.all_releases, runs=min(runs, _ENOUGH),
-                          neighbours=neighbours, confidence=confidence)
+        measured = signal(
+            choice, algorithm, hyper, start, data, pairs.computed(pairs.PLAIN, *strategies),
+            observe=pairs.all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
+            confidence=confidence)
     shared = released.shared_between_releases(
         choice, algorithm, hyper, start, jax.tree.map(lambda x: x[0], data), pairs.PROBLEM,
         min(runs, _ENOUGH), confidence)
@@ -217,18 +216,18 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
     if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
         problem = problem._replace(project=lambda z: z)  # which only hides released values
     # one release a round, whose noise can be separated from the algorithm's own arithmetic
-    alone = isinstance(mechanism, Repeat | mechanisms.TreeSums | mechanisms.CorrelatedSums
+    separable = isinstance(mechanism, Repeat | mechanisms.TreeSums | mechanisms.CorrelatedSums
                        | mechanisms.GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:
         points = getattr(state, "ahead", state.z)  # those of the first of two releases
-        return (points, pairs.first_release(state, released)) if alone else (points,)
+        return (points, pairs.first_release(state, released)) if separable else (points,)
 
     sides = pairs.rounds_of_keys(list(jax.random.split(key)), algorithm, hyper, z, data, problem,
                                  looked_at, runs)
     scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(sides)])
-    seen, gauge = mechanism, None
-    if alone:
+    charged, gauge = mechanism, None
+    if separable:
         values = [x.release(1) for x in sides]
         if _public(mechanism):
             scores = _joined(scores, _likelihood_ratios(values))
@@ -237,9 +236,11 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
             bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
             scores = _joined(scores, released.coarse_scores(values, unit, bits))
         if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
-            seen = dataclasses.replace(mechanism, times=hyper.iterations)  # a round's first release
+            # a round's first release
+            charged = dataclasses.replace(mechanism, times=hyper.iterations)
         if runs >= _FEW and not _moving(getattr(mechanism, "query", None), mechanism):
-            gauge = signals.signal_of(values[0], seen, neighbours=neighbours, confidence=confidence)
+            gauge = signals.signal_of(values[0], charged, neighbours=neighbours,
+                                      confidence=confidence)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     shared = released.shared_between_releases(
         key, algorithm, hyper, z, jax.tree.map(lambda x: x[0], data), problem,
@@ -250,14 +251,15 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
 
 def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Computes statistics of points `[runs, rounds, k]` on each data set."""
-    one, two = (np.diff(x, axis=1, prepend=0.0) for x in paths)
+    first, second = (np.diff(x, axis=1, prepend=0.0) for x in paths)
     return [{"linear": x, "failures": np.isnan(moves).any(2).sum(1).astype(float)}
-            for x, moves in zip(linear(one, two, len(one) // 2), (one, two), strict=True)]
+            for x, moves in zip(linear(first, second, len(first) // 2), (first, second),
+                                strict=True)]
 
 
 def _joined(scores: list[dict[str, np.ndarray]],
-            more: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    return [a | b for a, b in zip(scores, more, strict=True)]
+            further: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    return [a | b for a, b in zip(scores, further, strict=True)]
 
 
 def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
@@ -266,8 +268,8 @@ def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
     variance = np.maximum(np.nanvar(sides[0].noise[:half], 0), 1e-300)
     scores = []
     for i, x in enumerate(sides):
-        one, two = np.moveaxis(x.quiet, 2, 0)
-        ratio = (x.noisy[:, :, i] - (one + two) / 2) * (one - two) / variance
+        first, second = np.moveaxis(x.quiet, 2, 0)
+        ratio = (x.noisy[:, :, i] - (first + second) / 2) * (first - second) / variance
         scores.append({"likelihood ratio": np.nansum(ratio, (1, 2))})
     return scores
 
@@ -275,7 +277,7 @@ def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
 # --- the statistic of weighed numbers, and the bound ---
 
 
-def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
+def linear(first: Any, second: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns Fisher's linear statistic, which separates the first `half` runs best, `[runs]`.
 
     Noise that several numbers share cancels in it, wherever they are in the path. If a run has
@@ -284,49 +286,50 @@ def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
     choice among statistics prefers none that fits chance.
 
     Args:
-      one: the observations of the runs on one data set, leaves `[runs, rounds, ...]`.
-      two: those on the other data set.
+      first: the observations of the runs on one data set, leaves `[runs, rounds, ...]`.
+      second: those on the other data set.
       half: the number of runs that the weights are chosen by.
     """
     def table(x: Any) -> np.ndarray:
         x = np.nan_to_num(np.asarray(x, np.float64), posinf=0.0, neginf=0.0)
         return x.reshape(*x.shape[:2], -1) if x.ndim > 1 else x.reshape(-1, 1, 1)
 
-    tables = [(table(a), table(b)) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two),
+    tables = [(table(a), table(b)) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second),
                                                    strict=True)]
     runs, quarter = len(tables[0][0]), max(2, half // 2)
     scores = np.empty((2, runs))
-    for shown, by in ((slice(0, quarter), slice(quarter, max(half, quarter + 2))),
+    for shown, weighing in ((slice(0, quarter), slice(quarter, max(half, quarter + 2))),
                       (slice(quarter, half), slice(0, quarter)),
                       (slice(half, runs), slice(0, half))):
-        scores[:, shown] = _weighed(tables, by, shown)
+        scores[:, shown] = _weighed(tables, weighing, shown)
     return scores[0], scores[1]
 
 
-def _weighed(tables: list[tuple[np.ndarray, np.ndarray]], by: slice, shown: slice) -> np.ndarray:
-    """Returns the statistic of the runs `shown` whose weights separate the runs `by`."""
+def _weighed(tables: list[tuple[np.ndarray, np.ndarray]], weighing: slice,
+             shown: slice) -> np.ndarray:
+    """Returns the statistic of the runs `shown` whose weights separate the runs `weighing`."""
     sides: list[list[np.ndarray]] = [[], []]
-    many = sum(a.shape[1] * a.shape[2] for a, _ in tables) > _COLUMNS
+    projected = sum(a.shape[1] * a.shape[2] for a, _ in tables) > 256  # else one by one
     for pair in tables:
-        gap = pair[0][by].mean(0) - pair[1][by].mean(0)
+        gap = pair[0][weighing].mean(0) - pair[1][weighing].mean(0)
         for side, x in zip(sides, pair, strict=True):
-            side.append(np.einsum("rtk,tk->rt", x, gap) if many else x.reshape(len(x), -1))
-    one, two = (np.concatenate(side, 1) for side in sides)
-    gap = one[by].mean(0) - two[by].mean(0)
-    spread = np.atleast_2d(np.cov(one[by].T) + np.cov(two[by].T))
+            side.append(np.einsum("rtk,tk->rt", x, gap) if projected else x.reshape(len(x), -1))
+    first, second = (np.concatenate(side, 1) for side in sides)
+    gap = first[weighing].mean(0) - second[weighing].mean(0)
+    spread = np.atleast_2d(np.cov(first[weighing].T) + np.cov(second[weighing].T))
     scale = np.sqrt(np.maximum(np.diag(spread), 1e-30))
     spread = spread / np.outer(scale, scale) + 1e-12 * np.eye(len(scale))
     weight = np.linalg.solve(spread, gap / scale)
     weight /= max(math.sqrt(weight @ spread @ weight), 1e-30)
-    middle = (one[by].mean(0) + two[by].mean(0)) / 2
-    return np.stack([(x[shown] - middle) @ (weight / scale) for x in (one, two)])
+    middle = (first[weighing].mean(0) + second[weighing].mean(0)) / 2
+    return np.stack([(x[shown] - middle) @ (weight / scale) for x in (first, second)])
 
 
-def _bound(hits: Any, other: Any, trials: int, delta: float, confidence: float) -> np.ndarray:
+def _bound(hits: Any, other_hits: Any, trials: int, delta: float, confidence: float) -> np.ndarray:
     """Returns the lower bound on epsilon from the counts of an event on each side."""
     error = (1 - confidence) / 2
     low, _ = clopper_pearson(hits, trials, error)
-    _, high = clopper_pearson(other, trials, error)
+    _, high = clopper_pearson(other_hits, trials, error)
     return np.maximum(np.log(np.maximum(low - delta, 1e-300) / high), 0.0)
 
 
@@ -359,14 +362,15 @@ def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: f
     best, chosen = -1.0, (0, 1.0, next(iter(one)), math.inf)
     for likelier, sign, name in itertools.product((0, 1), (1.0, -1.0), one):
         p, q = (sign * pair[i][name][:half] for i in (likelier, 1 - likelier))
-        cuts = np.unique(np.quantile(np.concatenate([p, q]), np.linspace(0, 1, _THRESHOLDS)))
-        hits, other = (half - np.searchsorted(np.sort(x), cuts) for x in (p, q))
-        values = _bound(hits, other, half, delta, confidence)
+        cuts = np.unique(np.quantile(np.concatenate([p, q]), np.linspace(0, 1, 400)))
+        hits, other_hits = (half - np.searchsorted(np.sort(x), cuts) for x in (p, q))
+        values = _bound(hits, other_hits, half, delta, confidence)
         if values.max() > best:
             best = float(values.max())
             chosen = (likelier, sign, name, float(cuts[np.argmax(values)]))
     likelier, sign, name, cut = chosen
-    seen = [int(np.sum(sign * x[name][half:] >= cut)) for x in pair]
+    event_counts = [int(np.sum(sign * x[name][half:] >= cut)) for x in pair]
     trials = len(one[name]) - half
-    attained = float(_bound(seen[likelier], seen[1 - likelier], trials, delta, confidence))
-    return attained, name, (seen[0], seen[1]), trials
+    attained = float(_bound(event_counts[likelier], event_counts[1 - likelier], trials, delta,
+                            confidence))
+    return attained, name, (event_counts[0], event_counts[1]), trials

@@ -82,9 +82,9 @@ def share_of(query: Query | Resolvent) -> tuple[float, float]:
 
 def worst_pair(query: Query | Resolvent, neighbours: str) -> Saddle:
     """Makes two data sets of operators, leaves `[2, n, 1]`, that differ in one record."""
-    n, away = query.population, -1.0 if neighbours == "replace_one" else math.nan
+    n, changed = query.population, -1.0 if neighbours == "replace_one" else math.nan
     sign = np.full((2, n, 1), rest_of(query))
-    sign[:, 0, 0] = (1.0, away)
+    sign[:, 0, 0] = (1.0, changed)
 
     def leaf(clip: Any, towards: float, share: float) -> jax.Array:
         size = 0.0 if clip is None else GIANT * costs.concrete(clip)
@@ -102,12 +102,12 @@ def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
 
     def leaf(clip: Any) -> jax.Array:
         size = 0.0 if clip is None else costs.concrete(clip)
-        one = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1, (n, 1))
-        other = one.copy()
-        other[record] = rng.normal(size=2) if neighbours == "replace_one" else math.nan
-        one[record] *= GIANT
-        other[record] *= GIANT
-        return jnp.asarray(size * np.stack([one, other]), jnp.float32)
+        data = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1, (n, 1))
+        neighbour = data.copy()
+        neighbour[record] = rng.normal(size=2) if neighbours == "replace_one" else math.nan
+        data[record] *= GIANT
+        neighbour[record] *= GIANT
+        return jnp.asarray(size * np.stack([data, neighbour]), jnp.float32)
 
     return Saddle(*map(leaf, clip_norms(query)))
 
@@ -140,7 +140,6 @@ def check_pair(pair: Any, problem: Problem | GroupProblem) -> PyTree:
     return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), *pair)
 
 
-_NUMBERS = 2**24  # how many numbers are on the device at a time
 # An observation of a round, `(state after the round, values that it released) -> tree`: a tree of
 # numbers that noise was added to, or a tuple of trees for several releases.
 Observe = Callable[[Any, list[Any]], PyTree]
@@ -244,8 +243,8 @@ def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper
         return jax.tree.unflatten(structure, leaves)
 
     def update(key: jax.Array, state: Any, data: PyTree, hyper: Any) -> tuple[Any, PyTree]:
-        new, seen = update_and_releases(algorithm, key, state, data, hyper, problem)
-        return new, observe(new, [release.value for release in seen])
+        new, released = update_and_releases(algorithm, key, state, data, hyper, problem)
+        return new, observe(new, [release.value for release in released])
 
     shown = jax.eval_shape(lambda key, data: update(key, start, data, hyper)[1], sides[0],
                            jax.tree.map(lambda x: x[0], data))
@@ -255,8 +254,8 @@ def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper
     count = sum(map(sum, leaves))
 
     @jax.jit
-    def programme(keys: jax.Array, data: PyTree, on: jax.Array) -> Any:
-        def one(key: jax.Array) -> Any:
+    def programme(keys: jax.Array, data: PyTree, side: jax.Array) -> Any:
+        def one_run(key: jax.Array) -> Any:
             def step(state: Any, _: None) -> Any:
                 def flat(noise: list[jax.Array], key: jax.Array,
                          data: PyTree) -> tuple[Any, jax.Array]:
@@ -264,26 +263,27 @@ def rounds_of_keys(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper
                     return new, jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(shown)])
 
                 # with the noise and without it, under one key
-                both, seen = jax.vmap(jax.vmap(flat, (None, None, 0)), (0, 0, None))(
+                states, values = jax.vmap(jax.vmap(flat, (None, None, 0)), (0, 0, None))(
                     noise, jnp.stack([key, key]), data)
-                return jax.tree.map(lambda x: x[0, on], both), (seen[0], seen[1])
+                return jax.tree.map(lambda x: x[0, side], states), (values[0], values[1])
 
             return jax.lax.scan(step, start, length=hyper.iterations)[1]
 
         # one after the other: lanes would all take the rare branches of any of them
-        return jax.lax.map(lambda several: jax.lax.map(one, several), keys)
+        return jax.lax.map(lambda several: jax.lax.map(one_run, several), keys)
 
-    together = max(1, min(runs, 1000, _NUMBERS // (8 * hyper.iterations * count)))
+    # 2^24 numbers are on the device at a time
+    together = max(1, min(runs, 1000, 2**24 // (8 * hyper.iterations * count)))
     results = []
-    for on, key in enumerate(sides):
+    for side, key in enumerate(sides):
         keys = jax.random.split(key, (-(-runs // together), together))
         try:
-            seen = jax.device_get(programme(keys, data, jnp.int32(on)))
+            values = jax.device_get(programme(keys, data, jnp.int32(side)))
         except jax.errors.UnexpectedTracerError as error:
             raise ValueError(
                 "The algorithm makes a release in a branch or a loop of its own, where it cannot "
                 "be observed: give observe=lambda state, released: ..., of what its state holds of "
                 "that release.") from error
-        noisy, still = (np.asarray(x, np.float64).reshape(-1, *x.shape[2:])[:runs] for x in seen)
+        noisy, still = (np.asarray(x, np.float64).reshape(-1, *x.shape[2:])[:runs] for x in values)
         results.append(Rounds(noisy, still, leaves))
     return results

@@ -48,8 +48,8 @@ def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
     _, path = run(key, start, data, hyper, algorithm, problem, observed)
 
     def moves(x: jax.Array) -> jax.Array:
-        before = jnp.concatenate([jnp.zeros_like(x[:1, -1:]), x[:-1, -1:]])
-        return (x - before).reshape(-1, x.shape[-1])
+        previous = jnp.concatenate([jnp.zeros_like(x[:1, -1:]), x[:-1, -1:]])
+        return (x - previous).reshape(-1, x.shape[-1])
 
     return jax.tree.map(moves, path)
 
@@ -82,7 +82,7 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
         return jax.lax.map(lambda several: jax.lax.map(
             lambda key: _moves(key, algorithm, hyper, data, problem), several), keys)
 
-    key, other = jax.random.split(key)
+    key, steps_key = jax.random.split(key)
     sets = [Saddle(*x) for x in zip(*data, strict=True)]
     keys = jax.random.split(key, (len(sets), -(-runs // together), together))
     moves = [jax.device_get(programme(k, x)) for k, x in zip(keys, sets, strict=True)]
@@ -91,10 +91,10 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
         query, described = hyper.query, algorithm.mechanism(hyper)
         parts = (mechanism.resolvent.on_part(query, k // described.times)
                  for k in range(mechanism.releases(described)))
-        lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(part)) for part in parts]
+        lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(q)) for q in parts]
         step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
     else:
-        step, size = _steps(other, algorithm, hyper, sets[0]), mechanism.batch_size(hyper.query)
+        step, size = _steps(steps_key, algorithm, hyper, sets[0]), mechanism.batch_size(hyper.query)
     flat = [[x[p].reshape(-1, *x[p].shape[2:])[:runs].astype(np.float64) for p in players]
             for x in moves]
     return np.stack([np.stack([x * (size / step[p]) for x, p in zip(row, players, strict=True)], 2)
@@ -137,17 +137,14 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
     case = pairs.worst_case(query)
     u = u[:, :: case.every]  # those that record 0 is read in
     k, weight = case.times, case.probability
-    away = -1.0 if neighbours == "replace_one" else 0.0
+    changed = -1.0 if neighbours == "replace_one" else 0.0
     total = np.zeros(len(u))
-    for sign, own in ((1.0, 1.0), (-1.0, away)):
-        mean = (own * k + pairs.rest_of(query) * (case.slots - k)) / joint
+    for sign, contribution in ((1.0, 1.0), (-1.0, changed)):
+        mean = (contribution * k + pairs.rest_of(query) * (case.slots - k)) / joint
         logs = [math.log(w) + u * x - x * x / 2 for w, x in zip(weight, mean, strict=True)]
         with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
             total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
     return total
-
-
-_NEAR = 2000  # steps of a grid from 0 that are looked at
 
 
 def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
@@ -164,27 +161,28 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     """
     runs, d = noise.shape
     half = (d + 1) // 2
-    seen: dict[str, np.ndarray] = {}
-    one, two = noise[:, : d - half], noise[:, half:]
+    stats: dict[str, np.ndarray] = {}
+    first, second = noise[:, : d - half], noise[:, half:]
     for digits in (bits - 1, bits, bits + 1):
-        steps = -np.expm1(-(one**2 + two**2) / 2) * 2.0**digits
-        near = steps < (_NEAR if bits == 24 else 2.0**digits * 0.05**2 / 2)
-        hit = near & (np.abs(steps - np.round(steps)) < 0.03)
-        count = near.sum(1)
-        seen[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
-        seen[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
+        steps = -np.expm1(-(first**2 + second**2) / 2) * 2.0**digits
+        # of 24 bits, 2,000 steps of the grid from 0 are looked at
+        small = steps < (2000 if bits == 24 else 2.0**digits * 0.05**2 / 2)
+        hit = small & (np.abs(steps - np.round(steps)) < 0.03)
+        count = small.sum(1)
+        stats[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
+        stats[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
     for k in range(4, 17, 2):
         steps = noise * 2.0**k
-        seen[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
+        stats[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
     fraction, _ = np.frexp(noise)
     for digits in (8, 11):
         steps = fraction * 2.0**digits
-        seen[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
+        stats[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
     size = np.sort(np.abs(noise), 1)
     gaps = np.diff(size, axis=1)
-    seen["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
-    seen["smallest"], seen["largest"] = size[:, 0], size[:, -1]
-    return seen
+    stats["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
+    stats["smallest"], stats["largest"] = size[:, 0], size[:, -1]
+    return stats
 
 
 def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
@@ -217,8 +215,8 @@ def coarse_scores(sides: list[pairs.Rounds], unit: np.ndarray | float,
     unit = np.broadcast_to(unit, sides[0].noisy.shape[-1:])
     noisy = np.isfinite(unit)
     scale = unit[noisy] * ROUNDING_MARGIN
-    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, noisy] / scale,
-                   bits) for i, seen in enumerate(sides)]
+    return [coarse(np.nan_to_num(rounds.noisy[:, 0, i] - rounds.quiet[:, 0, 0])[:, noisy] / scale,
+                   bits) for i, rounds in enumerate(sides)]
 
 
 _NUMBERS = 256  # how many numbers of a run are compared with each other
@@ -262,28 +260,28 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
       runs: the number of runs.
       confidence: the confidence of the bound.
     """
-    sums = [one for one in algorithm.mechanism(hyper).answered() if _independent(one)]
-    if sum(one.releases() for one in sums) <= hyper.iterations:
+    sums = [leaf for leaf in algorithm.mechanism(hyper).answered() if _independent(leaf)]
+    if sum(leaf.releases() for leaf in sums) <= hyper.iterations:
         return 0.0
     problem = _zero(problem)
 
-    def numbers(seen: Seen) -> list[jax.Array]:
+    def numbers(release: Seen) -> list[jax.Array]:
         try:
             return [jnp.ravel(x)[:_NUMBERS // _ROUNDS // 2].astype(float)
-                    for x in jax.tree.leaves(seen.value)]
+                    for x in jax.tree.leaves(release.value)]
         except jax.errors.UnexpectedTracerError:
             return []
 
-    def one(key: jax.Array) -> list[jax.Array]:
+    def one_run(key: jax.Array) -> list[jax.Array]:
         def step(state: Any, _: None) -> tuple[Any, list[jax.Array]]:
-            state, seen = update_and_releases(algorithm, key, state, data, hyper, problem)
-            return state, [x for release in seen if _independent(release.described)
+            state, released = update_and_releases(algorithm, key, state, data, hyper, problem)
+            return state, [x for release in released if _independent(release.described)
                            for x in numbers(release)]
 
         return jax.lax.scan(step, algorithm.init(z, hyper),
                             length=min(hyper.iterations, _ROUNDS))[1]
 
-    shown = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, runs))
+    shown = jax.jit(lambda keys: jax.lax.map(one_run, keys))(jax.random.split(key, runs))
     noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in shown], 1)
     noise = noise[np.isfinite(noise).all(1)]  # NaN stands for samples that cannot be drawn
     columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], _NUMBERS)).astype(int)

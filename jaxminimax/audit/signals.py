@@ -99,47 +99,47 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
         1.0
     """
     kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
-    most = 0.0
+    largest = 0.0
     unsampled = jax.tree.map(_always_read, mechanism,
                              is_leaf=lambda x: isinstance(x, repeat.OneRelease))
     for charge in curve.charges(unsampled, neighbours):
         if law == "gaussian":
-            most = max(most, curve.shift(neighbours) * math.sqrt(charge.gaussian))
+            largest = max(largest, curve.shift(neighbours) * math.sqrt(charge.gaussian))
         else:
-            most = max(most, sum(times / loss.z if loss.z else math.inf
+            largest = max(largest, sum(times / loss.z if loss.z else math.inf
                                  for loss, times in charge.losses if loss.kind == kind))
-    return most
+    return largest
 
 
-def _reduced(seen: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _reduced(observed: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Replaces each round's part of a leaf by its component along the record's move."""
     columns = []
-    for span in (span for release in seen.spans() for span in release):
+    for span in (span for release in observed.spans() for span in release):
         move = gap[:, span]  # [rounds, k]
         length = np.linalg.norm(move, axis=1, keepdims=True)
-        away = np.where(length > 0, move / np.where(length > 0, length, 1.0),
+        direction = np.where(length > 0, move / np.where(length > 0, length, 1.0),
                         1 / math.sqrt(span.stop - span.start))
-        columns.append((np.einsum("rtk,tk->rt", noise[..., span], away), length[:, 0]))
+        columns.append((np.einsum("rtk,tk->rt", noise[..., span], direction), length[:, 0]))
     return np.stack([x for x, _ in columns], -1), np.stack([x for _, x in columns], -1)
 
 
-def _release_spans(seen: Rounds) -> list[slice]:
-    return [slice(leaves[0].start, leaves[-1].stop) for leaves in seen.spans()]
+def _release_spans(observed: Rounds) -> list[slice]:
+    return [slice(leaves[0].start, leaves[-1].stop) for leaves in observed.spans()]
 
 
-def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
+def _largest(observed: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
     """Returns each release's largest move over the noise, of all runs, `[rounds, k]`.
 
     If samples may hold the record several times, it is the smallest move that is not 0.
     """
     scale = noise.std(0)
-    square, every = np.square(gap / np.where(scale > 0, scale, 1.0)), np.arange(gap.shape[1])
+    square, row = np.square(gap / np.where(scale > 0, scale, 1.0)), np.arange(gap.shape[1])
     move = np.zeros(gap.shape[1:])
-    for span in _release_spans(seen):
+    for span in _release_spans(observed):
         size = np.sum(square[..., span], -1)  # [runs, rounds]
         if smallest:
             size = np.where(size > 1e-6 * size.max(), -size, -np.inf)
-        move[:, span] = gap[np.argmax(size, 0), every, span]
+        move[:, span] = gap[np.argmax(size, 0), row, span]
     return move
 
 
@@ -201,9 +201,9 @@ def gaussian_signal(noise: np.ndarray, move: np.ndarray,
 def laplace_signal(noise: np.ndarray, move: np.ndarray,
                    confidence: float) -> tuple[float, float, float]:
     """Sums |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
-    each = np.abs(noise - np.median(noise, 0)).mean(0)
+    scales = np.abs(noise - np.median(noise, 0)).mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / each)))
+        value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / scales)))
     error = 1 - confidence  # 2 runs mean |noise| / scale has that law
     low, high = scipy.stats.chi2.ppf([error, 1 - error], 2 * len(noise)) / (2 * len(noise))
     return value, value * low, value * high
@@ -228,27 +228,27 @@ def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, n
     return np.where(hits > 0, low, 0.0), np.where(hits < trials, high, 1.0)
 
 
-def _reads(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
+def _reads(observed: Rounds, gap: np.ndarray) -> list[np.ndarray]:
     """Returns True for each release of a round that read the record, `[runs, rounds]` each."""
-    sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(seen)]
+    sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(observed)]
     return [size > 1e-9 * size.max() for size in sizes]
 
 
 def _read(reads: list[np.ndarray], confidence: float) -> float:
     """Bounds from below how often a release reads the record, if it reads it at all."""
     read = 0.0
-    for one in reads:
-        one = one[:, one.any(0)]  # rounds on other parts of the data never do
-        if one.size:
-            read = max(read, float(clopper_pearson(one.sum(), one.size,
+    for hits in reads:
+        hits = hits[:, hits.any(0)]  # rounds on other parts of the data never do
+        if hits.size:
+            read = max(read, float(clopper_pearson(hits.sum(), hits.size,
                                                    (1 - confidence) / len(reads))[0]))
     return read
 
 
-def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
+def signal_of(observed: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
               law: str = "gaussian", confidence: float = 0.999) -> Signal:
     """Computes the signal of observed rounds; see `signal`."""
-    noise, gap = seen.noise, seen.quiet[:, :, 0] - seen.quiet[:, :, 1]
+    noise, gap = observed.noise, observed.quiet[:, :, 0] - observed.quiet[:, :, 1]
     complete = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
     if complete.sum() < 4:
         raise ValueError("Hardly any run released numbers: NaN stands for a spent budget, samples "
@@ -257,24 +257,24 @@ def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
         noise, gap = _nodes(noise), _nodes(gap)
     query: Any = getattr(mechanism, "query", None)
-    if getattr(query, "adaptive", None) is not None and seen.noisy.shape[1] > 1:
+    if getattr(query, "adaptive", None) is not None and observed.noisy.shape[1] > 1:
         raise ValueError("With adaptive clip norms a release's noise differs from run to run: "
                          "measure the signal of one round, iterations=1.")
     bands = getattr(mechanism if query is None else query, "bands", 1)
-    if bands > 1 and len(seen.leaves) > 1:
+    if bands > 1 and len(observed.leaves) > 1:
         raise ValueError("The signal of correlated noise is that of one release a round, and "
-                         f"{len(seen.leaves)} are looked at: audit another algorithm.")
+                         f"{len(observed.leaves)} are looked at: audit another algorithm.")
     restart = query.restart() if bands > 1 and query is not None else None
     noise, gap = (_innovations(x, bands, restart) for x in (noise, gap))
     sampling = getattr(query, "sampling", None)
     n = getattr(query, "population", None) or min(getattr(query, "sizes", (1,)))
     case = None if sampling is None else sampling.worst_case(n)
     several = case is not None and case.times.max() > 1
-    move = _largest(seen, gap, noise, several)
+    move = _largest(observed, gap, noise, several)
     if noise[0].size > len(noise) // 20:
-        noise, move = _reduced(seen, noise, move)
+        noise, move = _reduced(observed, noise, move)
     noise, move = noise.reshape(len(noise), -1), move.ravel()
-    reads = _reads(seen, gap)
+    reads = _reads(observed, gap)
     shared = shared_noise(noise, np.concatenate(reads, 1), confidence)
     measure = gaussian_signal if law == "gaussian" else laplace_signal
     attained, low, high = measure(noise, move, confidence)
@@ -331,8 +331,8 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
     checks.one_of("law", law, LAWS)
     checks.number("confidence", confidence, low=0.0, high=1.0)
     charged = algorithm.mechanism(hyper) if mechanism is None else mechanism
-    seen = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
-    return signal_of(seen, charged, neighbours=neighbours, law=law, confidence=confidence)
+    observed = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
+    return signal_of(observed, charged, neighbours=neighbours, law=law, confidence=confidence)
 
 
 def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) -> Signal:

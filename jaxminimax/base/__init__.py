@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any
 
-VERSION = "0.2.0"
+VERSION = "0.1.0"
 
 
 def public_names(namespace: Mapping[str, Any], modules: Collection[str] = ()) -> list[str]:
@@ -25,12 +25,12 @@ def public_names(namespace: Mapping[str, Any], modules: Collection[str] = ()) ->
     """
     if "__all__" in namespace:
         return sorted({*namespace["__all__"], *modules})
-    own = namespace["__name__"]
+    module_name = namespace["__name__"]
 
     def made_here(value: Any) -> bool:
         """Returns True for objects defined here, and for constants, which hold no module name."""
-        home = getattr(value, "__module__", own)
-        return not isinstance(value, ModuleType) and f"{home}.".startswith(f"{own}.")
+        home = getattr(value, "__module__", module_name)
+        return not isinstance(value, ModuleType) and f"{home}.".startswith(f"{module_name}.")
 
     names = {name for name, value in namespace.items() if not name.startswith("_")
              and made_here(value)}

@@ -22,51 +22,51 @@ _MODELS = {  # how a model of a framework gives its parameters
     "equinox": "w, static = eqx.partition(model, eqx.is_inexact_array)"}
 
 
-def algorithm(x: Any, *needed: str) -> None:
+def algorithm(x: Any, *functions: str) -> None:
     """Refuses an object that is no algorithm.
 
     Args:
       x: a module such as `sgda`.
-      *needed: functions that it must have, besides `mechanism`.
+      *functions: names of functions that it must have, besides `mechanism`.
 
     Raises:
       TypeError: naming the argument that was passed.
     """
-    if not all(callable(getattr(x, name, None)) for name in ("mechanism", *needed)):
+    if not all(callable(getattr(x, name, None)) for name in ("mechanism", *functions)):
         raise TypeError("algorithm must be a module such as jaxminimax.sgda, with "
-                        f"{', '.join(('mechanism', *needed))}, got {describe(x)}.")
+                        f"{', '.join(('mechanism', *functions))}, got {describe(x)}.")
 
 
-def settings(hyper: Any, of: Any) -> None:
+def settings(hyper: Any, algorithm_: Any) -> None:
     """Refuses settings that are not an algorithm's own.
 
     Args:
       hyper: the settings.
-      of: the algorithm; one without a class `Hyper` takes any.
+      algorithm_: the algorithm; one without a class `Hyper` takes any.
 
     Raises:
       TypeError: naming what was given; for a function where a number or a schedule belongs.
     """
-    wanted = getattr(of, "Hyper", None)
-    if isinstance(wanted, type) and not isinstance(hyper, wanted):
-        name = str(getattr(of, "__name__", type(of).__name__)).split(".")[-1]
+    hyper_class = getattr(algorithm_, "Hyper", None)
+    if isinstance(hyper_class, type) and not isinstance(hyper, hyper_class):
+        name = str(getattr(algorithm_, "__name__", type(algorithm_).__name__)).split(".")[-1]
         kind = type(hyper)
         module = (f"{kind.__module__.split('.')[-1]}.Hyper" if kind.__name__ == "Hyper"
                   else describe(hyper))
         raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {module}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(hyper):
         if callable(leaf) and not isinstance(leaf, type) and not hasattr(leaf, "dtype"):
-            where = f"hyper{jax.tree_util.keystr(path)}"
-            raise TypeError(f"{where} must be a number or a schedule, got {describe(leaf)}: give "
-                            "schedules.FromOptax(schedule=...) for one of optax.")
+            leaf_name = f"hyper{jax.tree_util.keystr(path)}"
+            raise TypeError(f"{leaf_name} must be a number or a schedule, got {describe(leaf)}: "
+                            "give schedules.FromOptax(schedule=...) for one of optax.")
 
 
-def problem(x: Any, of: Any = None) -> None:
+def problem(x: Any, algorithm_: Any = None) -> None:
     """Refuses an object that is no problem, or a problem that the algorithm does not solve.
 
     Args:
       x: a `Problem` or a `GroupProblem`.
-      of: the algorithm; None for any.
+      algorithm_: the algorithm; None for any.
 
     Raises:
       TypeError: naming the argument that was passed and the expected kind.
@@ -74,10 +74,10 @@ def problem(x: Any, of: Any = None) -> None:
     if not callable(getattr(x, "operator", None)) or hasattr(x, "strategy"):
         raise TypeError(f"problem must be a Problem, got {describe(x)}: of a loss "
                         "(w, v, example) -> [] make Problem(operator=saddle_operator(loss)).")
-    for wanted, other in ((Problem, GroupProblem), (GroupProblem, Problem)):
-        if isinstance(x, other) and _annotation(getattr(of, "update", None)) is wanted:
-            raise TypeError(f"problem must be a {wanted.__name__} for this algorithm, got a "
-                            f"{other.__name__}.")
+    for expected, passed in ((Problem, GroupProblem), (GroupProblem, Problem)):
+        if isinstance(x, passed) and _annotation(getattr(algorithm_, "update", None)) is expected:
+            raise TypeError(f"problem must be a {expected.__name__} for this algorithm, got a "
+                            f"{passed.__name__}.")
     drawn = ("key",) if getattr(x, "random", False) else ()
     takes("problem.operator", x.operator, "z", "example", *drawn)
 
@@ -92,14 +92,14 @@ def _annotation(update: Any) -> Any:
     return None if parameter is None else parameter.annotation
 
 
-def players(name: str, x: Any, each: str = "one number for each player") -> None:
+def players(name: str, x: Any, contents: str = "one number for each player") -> None:
     """Refuses an object that is no pair of both players' settings.
 
     Raises:
       TypeError: naming what was given.
     """
     if not isinstance(x, Saddle):
-        raise TypeError(f"{name} must be a Saddle, {each}, got {describe(x)}: "
+        raise TypeError(f"{name} must be a Saddle, {contents}, got {describe(x)}: "
                         "Saddle(w=..., v=...).")
 
 
@@ -126,14 +126,14 @@ def floats(parameters: PyTree, name: str) -> None:
       TypeError: for leaves that are integers, tensors of other libraries or no numbers.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
-        where = name + jax.tree_util.keystr(path)
+        leaf_name = name + jax.tree_util.keystr(path)
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | float | complex) or (
                 isinstance(leaf, np.ndarray) and not _is_numbers(leaf.dtype)):
-            _refuse_leaf(where, leaf, of=parameters)
+            _refuse_leaf(leaf_name, leaf, tree=parameters)
         dtype = jnp.result_type(leaf)
         if not jnp.issubdtype(dtype, jnp.inexact):
-            raise TypeError(f"{where} has dtype {dtype}, but parameters move by steps: " + (
-                _of_model(parameters) or "give numbers of a float dtype, jnp.asarray(x, "
+            raise TypeError(f"{leaf_name} has dtype {dtype}, but parameters move by steps: " + (
+                _model_fix(parameters) or "give numbers of a float dtype, jnp.asarray(x, "
                 "jnp.float32), or close over what is not trained, such as a counter."))
 
 
@@ -152,19 +152,19 @@ def records(data: PyTree, name: str = "data") -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         if isinstance(leaf, jax.Array):
             continue
-        where = name + jax.tree_util.keystr(path)
+        leaf_name = name + jax.tree_util.keystr(path)
         if not isinstance(leaf, np.ndarray):
-            _refuse_leaf(where, leaf, _list_above(data, path, name))
+            _refuse_leaf(leaf_name, leaf, _list_above(data, path, name))
         if not _is_numbers(leaf.dtype):
-            raise TypeError(f"{where} has dtype {leaf.dtype}, which is no number: encode it by a "
-                            "rule that is public (`Schema` does that for tables).")
+            raise TypeError(f"{leaf_name} has dtype {leaf.dtype}, which is no number: encode it by "
+                            "a rule that is public (`Schema` does that for tables).")
 
 
 def _is_numbers(dtype: np.dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool)
 
 
-def _of_model(*trees: PyTree) -> str:
+def _model_fix(*trees: PyTree) -> str:
     """The way to take the parameters out of a model of a framework; "" for other trees."""
     parts = [x for tree in trees for x in (tree if isinstance(tree, Saddle) else (tree,))]
     names = {kind.__module__.split(".")[0] for x in parts for kind in type(x).__mro__}
@@ -172,21 +172,21 @@ def _of_model(*trees: PyTree) -> str:
                    for name in sorted(names & set(_MODELS)))
 
 
-def _refuse_leaf(where: str, leaf: Any, inside: str = "", of: PyTree = None) -> None:
+def _refuse_leaf(leaf_name: str, leaf: Any, list_name: str = "", tree: PyTree = None) -> None:
     """Raises an error with a leaf's kind alone: messages hold no number of the data."""
     kind = type(leaf)
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
-    if inside:
-        raise TypeError(f"{inside} must be an array of JAX or NumPy, got a list of {name}: lists "
-                        "are trees of single numbers here, so give np.asarray(...) of the whole, "
-                        "with records of several lengths padded to one, and a mask.")
+    if list_name:
+        raise TypeError(f"{list_name} must be an array of JAX or NumPy, got a list of {name}: "
+                        "lists are trees of single numbers here, so give np.asarray(...) of the "
+                        "whole, with records of several lengths padded to one, and a mask.")
     fix = f"give x{_AS_ARRAYS.get(module, '')}." if module in _AS_ARRAYS else (
-        _of_model(of, leaf) or "give np.asarray(x).")
+        _model_fix(tree, leaf) or "give np.asarray(x).")
     if hasattr(leaf, "__next__") or "DataLoader" in name:
         fix = ("give arrays, or placement.HostData of a data set that returns records by number: "
                "the sample is drawn by the description, and not by a loader.")
-    raise TypeError(f"{where} must be an array of JAX or NumPy, got {name}: {fix}")
+    raise TypeError(f"{leaf_name} must be an array of JAX or NumPy, got {name}: {fix}")
 
 
 def _list_above(tree: PyTree, path: tuple[Any, ...], name: str) -> str:
@@ -200,7 +200,8 @@ def _list_above(tree: PyTree, path: tuple[Any, ...], name: str) -> str:
     return ""
 
 
-def call(key_: Any, z: Any, hyper: Any, of: Any, to_solve: Any, *, one: bool = True) -> None:
+def call(key_: Any, z: Any, hyper: Any, algorithm_: Any, problem_: Any, *,
+         single: bool = True) -> None:
     """Refuses arguments of a driver that are of the wrong kind, before any of them is used.
 
     `records` checks data.
@@ -209,28 +210,28 @@ def call(key_: Any, z: Any, hyper: Any, of: Any, to_solve: Any, *, one: bool = T
       key_: root key, or several.
       z: initial point.
       hyper: settings.
-      of: the algorithm.
-      to_solve: the problem.
-      one: whether there must be one key.
+      algorithm_: the algorithm.
+      problem_: the problem.
+      single: whether there must be one key.
 
     Raises:
       TypeError: naming the argument that was passed and the expected kind.
       ValueError: for several keys.
     """
-    algorithm(of, "init", "update")
-    settings(hyper, of)
-    problem(to_solve, of)
-    key(key_, one=one)
+    algorithm(algorithm_, "init", "update")
+    settings(hyper, algorithm_)
+    problem(problem_, algorithm_)
+    key(key_, single=single)
     point(z)
 
 
-def key(x: Any, name: str = "key", *, one: bool = True) -> None:
+def key(x: Any, name: str = "key", *, single: bool = True) -> None:
     """Refuses an object that is no typed key.
 
     Args:
       x: the argument that was passed.
       name: what to call it in messages.
-      one: whether it must be a single one.
+      single: whether it must be one key.
 
     Raises:
       TypeError: for numbers and for keys of the old kind, plain uint32 words.
@@ -241,25 +242,26 @@ def key(x: Any, name: str = "key", *, one: bool = True) -> None:
         fix = "jax.random.wrap_key_data(key) makes one of the old kind's words" if old else (
             "secret_key() draws one")
         raise TypeError(f"{name} must be a typed key of JAX, got {describe(x)}: {fix}.")
-    if one and x.shape != ():
+    if single and x.shape != ():
         raise ValueError(f"{name} must be one key, got an array of shape {x.shape}: vmap over "
                          "keys, or use sweep.")
 
 
-def same_shapes(actual: PyTree, wanted: PyTree, name: str, of: str) -> None:
+def same_shapes(actual: PyTree, expected: PyTree, name: str, expected_name: str) -> None:
     """Refuses a value whose tree or shapes are not those of another.
 
     Args:
       actual: the actual shapes and dtypes.
-      wanted: arrays of the expected shapes.
+      expected: arrays of the expected shapes.
       name: the name of the actual value.
-      of: the name of the expected one.
+      expected_name: the name of the expected one.
 
     Raises:
       TypeError: naming both.
     """
-    looks = [(str(jax.tree.structure(tree)), [np.shape(x) for x in jax.tree.leaves(tree)])
-               for tree in (actual, wanted)]
-    if looks[0] != looks[1]:
-        raise TypeError(f"{name} must look like {of}, shapes {jax.tree.map(np.shape, wanted)}, got "
+    layouts = [(str(jax.tree.structure(tree)), [np.shape(x) for x in jax.tree.leaves(tree)])
+               for tree in (actual, expected)]
+    if layouts[0] != layouts[1]:
+        raise TypeError(f"{name} must look like {expected_name}, shapes "
+                        f"{jax.tree.map(np.shape, expected)}, got "
                         f"{jax.tree.map(np.shape, actual)}.")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 
-def _of_jax(value: Any, kind: str = "Array") -> bool:
+def _is_jax(value: Any, kind: str = "Array") -> bool:
     """Returns whether a value is an array of JAX; none is before JAX is loaded."""
     loaded = sys.modules.get("jax")
     return loaded is not None and isinstance(
@@ -19,9 +19,9 @@ def _of_jax(value: Any, kind: str = "Array") -> bool:
 
 
 def _values(name: str, value: Any) -> np.ndarray | None:
-    if _of_jax(value, "Tracer"):
+    if _is_jax(value, "Tracer"):
         return None
-    ok = isinstance(value, numbers.Real | np.ndarray) or _of_jax(value)
+    ok = isinstance(value, numbers.Real | np.ndarray) or _is_jax(value)
     ok = ok and not isinstance(value, bool)
     array = np.asarray(value) if ok else None
     if array is None or array.dtype.kind not in "iuf":
@@ -79,19 +79,19 @@ TRUTH: tuple[Any, str] = (bool | np.bool_, "True or False")
 TEXT: tuple[Any, str] = (str | None, "text or None")
 
 
-def kinds(wanted: Mapping[str, tuple[Any, str]], given: Mapping[str, Any]) -> None:
+def kinds(expected: Mapping[str, tuple[Any, str]], arguments: Mapping[str, Any]) -> None:
     """Refuses arguments of another kind than theirs.
 
     Args:
-      wanted: for each argument its kinds, as `isinstance` takes them, and what to give in words.
-      given: arguments by name; those that are not in `wanted` pass.
+      expected: for each argument its kinds, as `isinstance` takes them, and what to give in words.
+      arguments: by name; those that are not in `expected` pass.
 
     Raises:
       ValueError: naming the argument, its kind, and what to give.
     """
-    for name, (kind, words) in wanted.items():
-        if name in given and not isinstance(given[name], kind):
-            raise ValueError(f"{name} must be {words}, got {describe(given[name])}.")
+    for name, (kind, words) in expected.items():
+        if name in arguments and not isinstance(arguments[name], kind):
+            raise ValueError(f"{name} must be {words}, got {describe(arguments[name])}.")
 
 
 def scalars(**values: Any) -> None:
@@ -114,7 +114,7 @@ def describe(x: Any) -> str:
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module in ("builtins", "jaxminimax") else (
         f"{module}.{kind.__qualname__}")
-    if isinstance(x, np.ndarray) or _of_jax(x):
+    if isinstance(x, np.ndarray) or _is_jax(x):
         return f"an array of shape {np.shape(x)} and dtype {x.dtype}"
     if callable(x) and hasattr(x, "__qualname__"):
         return f"{'class' if isinstance(x, type) else 'function'} {x.__qualname__}"
@@ -135,9 +135,9 @@ def takes(name: str, function: Any, *arguments: str) -> None:
     Raises:
       TypeError: naming the function and its arguments.
     """
-    wanted = f"({', '.join(arguments)})"
+    call_form = f"({', '.join(arguments)})"
     if not callable(function):
-        raise TypeError(f"{name} must be a function of {wanted}, got {describe(function)}.")
+        raise TypeError(f"{name} must be a function of {call_form}, got {describe(function)}.")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -145,7 +145,7 @@ def takes(name: str, function: Any, *arguments: str) -> None:
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        raise TypeError(f"{name} is called with {wanted}, and {describe(function)} takes "
+        raise TypeError(f"{name} is called with {call_form}, and {describe(function)} takes "
                         f"{signature}: {error}.") from None
 
 
@@ -171,7 +171,7 @@ def one_number(value: Any, name: str) -> Any:
     Raises:
       TypeError: for a tuple such as (loss, aux), or an array of several.
     """
-    if not (isinstance(value, np.ndarray | np.generic | float | int) or _of_jax(value)):
+    if not (isinstance(value, np.ndarray | np.generic | float | int) or _is_jax(value)):
         raise TypeError(f"{name} must return one number, got {describe(value)}: return the loss "
                         "alone, without auxiliary values.")
     if np.shape(value) != ():

@@ -16,7 +16,6 @@ NAMES = ("The names of the persons, and so their number, are public. Neighbourin
          "in the rows of one person.")
 LONGEST = 10**4000  # Python prints integers of 4,300 digits and no longer ones
 MOST_ROWS = 10**6  # of one person that are read: a person has a place in memory for each
-_INTEGER = re.compile("0|-?[1-9][0-9]{0,999}")
 
 
 class People(NamedTuple):
@@ -60,7 +59,7 @@ def unit_of(people: int = 1, rows: int | None = None) -> str:
     return "one record" if people == 1 else f"any {people} records"
 
 
-def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
+def persons(owners: Any, argument: str = "owners") -> tuple[list[str], np.ndarray]:
     """The names of all persons in order, and the number of each row's person, `[rows]`.
 
     A name is exact text: an integer by its decimal digits, whatever its size; text by its
@@ -72,7 +71,7 @@ def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
 
     Args:
       owners: the owner of every row, as a list, an array, or a column of pandas, polars or pyarrow.
-      what: name of the argument, for errors.
+      argument: name of the argument, for errors.
 
     Raises:
       ValueError: for owners that are no vector, and with the number of the row for an owner that is
@@ -81,15 +80,15 @@ def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
     """
     array = exact(owners)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iufOUST":
-        raise ValueError(f"{what} must be integers or text, one for each row, got shape "
+        raise ValueError(f"{argument} must be integers or text, one for each row, got shape "
                          f"{array.shape} and dtype {array.dtype}.")
     cells, rows = array, np.arange(array.size)
     if array.dtype.kind in "iu":
         cells, rows = np.unique(array, return_inverse=True)
-    names = [_name(cell, f"row {row} of {what} (from 0)") for row, cell in enumerate(cells)]
+    names = [_name(cell, f"row {row} of {argument} (from 0)") for row, cell in enumerate(cells)]
     people = sorted(set(names), key=_order)
-    number = {name: k for k, name in enumerate(people)}
-    return people, np.array([number[name] for name in names])[rows]
+    person_numbers = {name: k for k, name in enumerate(people)}
+    return people, np.array([person_numbers[name] for name in names])[rows]
 
 
 def exact(cells: Any) -> np.ndarray:
@@ -124,12 +123,12 @@ def absent(cell: Any) -> bool:
         return True
 
 
-def _name(cell: Any, where: str) -> str:
+def _name(cell: Any, place: str) -> str:
     """Returns the name of an owner as text."""
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")
     if absent(cell) or (isinstance(cell, str) and not cell):
-        raise ValueError(f"{where} has no owner: every row belongs to a person; name its owner, or "
+        raise ValueError(f"{place} has no owner: every row belongs to a person; name its owner, or "
                          "leave the row out.")
     if isinstance(cell, str):
         return str.__str__(cell)  # an enumeration's own would add its name
@@ -137,7 +136,7 @@ def _name(cell: Any, where: str) -> str:
         return str(cell)
     digits = _digits(cell)
     if digits is None:
-        raise ValueError(f"{where} has an owner of type {type(cell).__name__}: owners are text or "
+        raise ValueError(f"{place} has an owner of type {type(cell).__name__}: owners are text or "
                          "integers. A float must be an integer below 2^53 in magnitude (2^24 in "
                          "single precision), since larger integers share floats: read such a "
                          "column as integers or as text.")
@@ -159,5 +158,6 @@ def _digits(cell: Any) -> str | None:
 
 def _order(name: str) -> tuple[bool, int, str]:
     """The sort key of a name: integers by value, then other text."""
-    is_integer = _INTEGER.fullmatch(name) is not None
+    # of at most 1,000 digits: longer ones are ordered as text
+    is_integer = re.fullmatch("0|-?[1-9][0-9]{0,999}", name) is not None
     return not is_integer, int(name) if is_integer else 0, name

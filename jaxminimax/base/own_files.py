@@ -24,8 +24,6 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_PAUSE = 0.02  # seconds between two attempts to lock
-_ASIDE = re.compile(r"\.\d+-[0-9a-f]{16}")  # after the name of what is being written or removed
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -43,11 +41,11 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
       OSError: if it cannot be made.
     """
     check_parent(folder.absolute().parent)
-    for one in (*reversed(folder.parents), folder):
-        if not one.is_dir():
-            check_parent(one.absolute().parent)
-            one.mkdir(mode, exist_ok=True)
-            check(one)
+    for ancestor in (*reversed(folder.parents), folder):
+        if not ancestor.is_dir():
+            check_parent(ancestor.absolute().parent)
+            ancestor.mkdir(mode, exist_ok=True)
+            check(ancestor)
     check(folder)
     closed = not folder.lstat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
     for place, folders, files in os.walk(folder):
@@ -105,14 +103,14 @@ def check_parent(folder: pathlib.Path) -> None:
     """
     if sys.platform == "win32" or not folder.exists():
         return
-    about = os.stat(folder)
-    if about.st_uid not in (0, os.getuid()):
-        raise ValueError(f"{folder} belongs to another user, number {about.st_uid}, who could "
+    status = os.stat(folder)
+    if status.st_uid not in (0, os.getuid()):
+        raise ValueError(f"{folder} belongs to another user, number {status.st_uid}, who could "
                          "replace what is in it: give a folder within one of your own.")
-    if about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise ValueError(f"{folder} can be written by other users (mode "
-                         f"{stat.S_IMODE(about.st_mode):o}), who could replace what is in it: give "
-                         "a folder within one of your own, or remove their right to do so "
+                         f"{stat.S_IMODE(status.st_mode):o}), who could replace what is in it: "
+                         "give a folder within one of your own, or remove their right to do so "
                          "(chmod o-w).")
 
 
@@ -150,19 +148,19 @@ def write(path: str | os.PathLike[str], content: str, *, mode: int = 0o666,
       FileExistsError: for a new file that exists.
       OSError: if it cannot be written; its content is then unchanged.
     """
-    part = _aside(path)
+    temporary = _temporary_path(path)
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(handle, "wb") as file:
             file.write(content.encode())
             file.flush()
             os.fsync(file.fileno())
-        (os.link if new else os.replace)(part, path)
+        (os.link if new else os.replace)(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(part)
+            os.remove(temporary)
     if sys.platform != "win32":  # the name, too
-        folder = os.open(os.path.dirname(part) or ".", os.O_RDONLY)
+        folder = os.open(os.path.dirname(temporary) or ".", os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
@@ -172,38 +170,39 @@ def write(path: str | os.PathLike[str], content: str, *, mode: int = 0o666,
 @contextlib.contextmanager
 def closed_to_writing() -> Iterator[None]:
     """Keeps other users from writing to files that any thread of this process makes meanwhile."""
-    before = os.umask(0o077)  # there is no call that only reads it
-    os.umask(before | stat.S_IWGRP | stat.S_IWOTH)
+    umask = os.umask(0o077)  # there is no call that only reads it
+    os.umask(umask | stat.S_IWGRP | stat.S_IWOTH)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(umask)
 
 
 def remove(folder: str | os.PathLike[str]) -> None:
     """Removes a folder, and renames it first, so that its path is free at once."""
-    ended = _aside(folder)
+    ended = _temporary_path(folder)
     os.rename(folder, ended)
     shutil.rmtree(ended)
 
 
-def _aside(path: str | os.PathLike[str]) -> str:
+def _temporary_path(path: str | os.PathLike[str]) -> str:
+    """The path of a file or folder that is being written or removed, next to its own."""
     return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @contextlib.contextmanager
-def locked(what: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
+def locked(target: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
     """Holds the lock of a file or folder, which no other process then has.
 
     Args:
-      what: a folder, with the lock inside, or a file, with the lock next to it.
+      target: a folder, with the lock inside, or a file, with the lock next to it.
       wait: seconds to wait for another process.
 
     Raises:
       ValueError: naming the process that has the lock.
       OSError: if the file of the lock cannot be made.
     """
-    folder, name = (what, "") if os.path.isdir(what) else os.path.split(os.path.abspath(what))
+    folder, name = (target, "") if os.path.isdir(target) else os.path.split(os.path.abspath(target))
     path = os.path.join(folder, f"{name}.lock" if name else "lock")
     end = time.monotonic() + wait
     while True:
@@ -214,15 +213,15 @@ def locked(what: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
                 os.ftruncate(handle, 0)
                 os.write(handle, str(os.getpid()).encode())
                 if name:
-                    sweep(what)
+                    sweep(target)
                 yield
                 return
             if not free and time.monotonic() >= end:
-                raise ValueError(f"{os.fspath(what)} is locked by another process{_holder(path)}: "
-                                 "wait for it to end, or end it, and begin anew.")
+                raise ValueError(f"{os.fspath(target)} is locked by another process"
+                                 f"{_holder(path)}: wait for it to end, or end it, and begin anew.")
         finally:
             os.close(handle)  # and with it the lock
-        time.sleep(_PAUSE)
+        time.sleep(0.02)  # seconds between two attempts to lock
 
 
 def sweep(path: str | os.PathLike[str]) -> None:
@@ -232,11 +231,12 @@ def sweep(path: str | os.PathLike[str]) -> None:
       path: the file or folder that they were written for; no other process writes it now.
     """
     folder, name = os.path.split(os.path.abspath(path))
-    for one in os.listdir(folder):
-        if _ASIDE.fullmatch(one, len(name)) and one.startswith(name):
-            left = os.path.join(folder, one)
+    for entry in os.listdir(folder):
+        # as `_temporary_path` names them
+        if entry.startswith(name) and re.fullmatch(r"\.\d+-[0-9a-f]{16}", entry[len(name):]):
+            leftover = os.path.join(folder, entry)
             with contextlib.suppress(OSError):
-                shutil.rmtree(left) if os.path.isdir(left) else os.remove(left)
+                shutil.rmtree(leftover) if os.path.isdir(leftover) else os.remove(leftover)
 
 
 def is_at(handle: int, path: str | os.PathLike[str]) -> bool:
@@ -305,8 +305,8 @@ def _program_folder() -> pathlib.Path | None:
         parent = pathlib.Path(base) if os.path.isabs(base) else pathlib.Path.home() / ".cache"
         folder = parent / "jaxminimax" / "programs"
         make(folder)
-        for one in (folder.parent, parent):
-            check(one)
+        for ancestor in (folder.parent, parent):
+            check(ancestor)
     except (OSError, RuntimeError, ValueError):  # no home; another user's
         return None
     return folder

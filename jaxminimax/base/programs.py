@@ -41,11 +41,6 @@ BRIEF_NUMBERS = (2**30, 2**28)
 EFFORT = "compiler's effort"
 _WANTED: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "whether programs are compiled briefly", default=False)
-_LIBRARIES = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__).parents[1]),
-              "<frozen")
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-          "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "call")
-_PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # names of their programs
 
 
 def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
@@ -63,16 +58,16 @@ def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
 
 
 @contextlib.contextmanager
-def briefly(wanted: bool) -> Iterator[None]:
-    """Has each `Compiled` that is called within compiled briefly, if that is wanted.
+def briefly(brief: bool) -> Iterator[None]:
+    """Has each `Compiled` that is called within compiled briefly, if `brief`.
 
     It is for programs of the library's own tables alone; False for those of others within.
     """
-    before = _WANTED.set(wanted)
+    token = _WANTED.set(brief)
     try:
         yield
     finally:
-        _WANTED.reset(before)
+        _WANTED.reset(token)
 
 
 def effort() -> dict[str, Any]:
@@ -85,12 +80,13 @@ class Compiled:
 
     Args:
       function: to compile.
-      **how: for `jax.jit`.
+      **jit_options: for `jax.jit`.
     """
 
-    def __init__(self, function: Callable[..., Any], **how: Any) -> None:
-        self._usual = jax.jit(function, **how)
-        self._brief = functools.cache(lambda: jax.jit(function, compiler_options=_options(), **how))
+    def __init__(self, function: Callable[..., Any], **jit_options: Any) -> None:
+        self._usual = jax.jit(function, **jit_options)
+        self._brief = functools.cache(
+            lambda: jax.jit(function, compiler_options=_options(), **jit_options))
 
     def __call__(self, *args: Any) -> Any:
         """Calls the program that is wanted; see `briefly`. As a part of another one, the usual."""
@@ -146,8 +142,10 @@ def equations(program: Any) -> list[Any]:
 
 def called(equation: Any) -> Any:
     """The program that an operation such as a `jit` runs once, with its operands; else None."""
-    params = equation.params if equation.primitive.name in _CALLS else {}
-    program = next((params[x] for x in _PROGRAMS if x in params), None)
+    calls = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
+             "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "call")
+    params = equation.params if equation.primitive.name in calls else {}
+    program = next((params[x] for x in ("jaxpr", "call_jaxpr", "fun_jaxpr") if x in params), None)
     inputs = getattr(program, "jaxpr", program).invars if program else None
     return program if inputs is not None and len(inputs) == len(equation.invars) else None
 
@@ -160,7 +158,9 @@ def calls_host(equation: Any) -> bool:
 def line(equation: Any) -> str:
     """Names the innermost line outside of JAX and of the library that made an operation."""
     frames = getattr(equation.source_info.traceback, "frames", ())
-    theirs = [x for x in frames if not x.file_name.startswith(_LIBRARIES)]
+    libraries = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__).parents[1]),
+                 "<frozen")
+    theirs = [x for x in frames if not x.file_name.startswith(libraries)]
     return f"{pathlib.Path(theirs[0].file_name).name}:{theirs[0].line_num}" if theirs else "?"
 
 

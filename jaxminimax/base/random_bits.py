@@ -15,9 +15,6 @@ from jaxminimax.base.types import PyTree
 
 _LANES, _MANY = 16, 2**12  # words in a row, and from how many on rows pay
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_HOST = types.SimpleNamespace(
-    add=np.add, bitwise_or=np.bitwise_or, bitwise_xor=np.bitwise_xor, shift_left=np.left_shift,
-    shift_right_logical=np.right_shift)
 
 
 @jax.jit
@@ -32,15 +29,15 @@ def threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax
     return _cipher(lax, key, x, y)
 
 
-def _cipher(by: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Computes `threefry` by functions of `jax.lax`, traced faster than operators, or `_HOST`."""
+def _cipher(ops: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Computes `threefry` by functions of `jax.lax`, traced faster than operators, or NumPy's."""
     keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
     x, y = x + keys[0], y + keys[1]
     for i in range(5):
         for turn in _ROTATIONS[i % 2]:
-            x = by.add(x, y)
-            y = by.bitwise_xor(by.bitwise_or(by.shift_left(y, np.uint32(turn)),
-                                             by.shift_right_logical(y, np.uint32(32 - turn))), x)
+            x = ops.add(x, y)
+            y = ops.bitwise_xor(ops.bitwise_or(ops.shift_left(y, np.uint32(turn)),
+                                             ops.shift_right_logical(y, np.uint32(32 - turn))), x)
         x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + np.uint32(i + 1)
     return x, y
 
@@ -92,7 +89,10 @@ def fold_in_on_host(key: jax.Array, number: int) -> jax.Array:
     if generator == "rbg" or isinstance(key, jax.core.Tracer):
         return fold_in(key, number)
     counter = np.array([[0], [number]], np.uint32)
-    words = _cipher(_HOST, np.asarray(jax.random.key_data(key)), *counter)
+    ops = types.SimpleNamespace(
+        add=np.add, bitwise_or=np.bitwise_or, bitwise_xor=np.bitwise_xor,
+        shift_left=np.left_shift, shift_right_logical=np.right_shift)
+    words = _cipher(ops, np.asarray(jax.random.key_data(key)), *counter)
     return jax.random.wrap_key_data(jax.device_put(np.concatenate(words)), impl=generator)
 
 
@@ -127,14 +127,14 @@ def _many_words(data: jax.Array, size: int, part: int) -> jax.Array:
     """
     count = (size + 1) // 2
 
-    def both() -> jax.Array:
+    def interleaved() -> jax.Array:
         row, lane = (lax.broadcasted_iota(jnp.uint32, (-(-count // _LANES), _LANES), axis)
                      for axis in range(2))
         x, y = threefry(data, row * _LANES + lane + np.uint32(part << 31), jnp.zeros_like(row))
         second = lax.broadcasted_iota(jnp.int32, (len(row), 2, _LANES), 1) == 1
         return jnp.where(second, y[:, None], x[:, None])
 
-    words = materialise(both)
+    words = materialise(interleaved)
     # copied row by row, in shapes of whole vectors: flat, a loop would copy one word at a time
     halves = materialise(lambda: jnp.stack([words[:, 0], words[:, 1]])).reshape(2, -1)
     return halves[:, :count].reshape(-1)[:size]
@@ -150,14 +150,14 @@ def word_pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,
     if size >= 2**31:
         raise ValueError(f"{2 * size} random words are asked for, a key has less than 2^32.")
     if generator == "rbg":
-        x, y = _of_the_device(jax.random.key_data(fold_in(key, part)), (2, *shape))
+        x, y = _device_words(jax.random.key_data(fold_in(key, part)), (2, *shape))
         return x, y
     count = (lax.iota(jnp.uint32, size) + np.uint32(part << 31)).reshape(shape)
     cipher = rolled_threefry if rolled else threefry
     return cipher(jax.random.key_data(key), count, jnp.zeros_like(count))
 
 
-def _of_the_device(data: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _device_words(data: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     @jax.custom_batching.sequential_vmap  # or all lanes would be given numbers of the first key
     def draw(data: jax.Array) -> jax.Array:
         key = jax.random.wrap_key_data(data, impl="rbg")

@@ -22,16 +22,16 @@ def check(rows: Mapping[str, Any], y: Any = None) -> None:
     Raises:
       ValueError: naming both objects and the fix.
     """
-    named = _indices(rows)
-    for what, index in (*named[1:], *_indices({"y": y})) if named else ():
-        first, own = named[0]
-        if index is own or index.equals(own):
+    indices = _indices(rows)
+    for name, index in (*indices[1:], *_indices({"y": y})) if indices else ():
+        first_name, first_index = indices[0]
+        if index is first_index or index.equals(first_index):
             continue
-        if what != "y" or (own.nlevels == index.nlevels and not len(
-                own.symmetric_difference(index, sort=False))):
+        if name != "y" or (first_index.nlevels == index.nlevels and not len(
+                first_index.symmetric_difference(index, sort=False))):
             raise ValueError(
-                f"{what} and {first} name their rows differently, by their indexes, and rows are "
-                "read by position. If their rows lie in one order, give both with .reset_index("
+                f"{name} and {first_name} name their rows differently, by their indexes, and rows "
+                "are read by position. If their rows lie in one order, give both with .reset_index("
                 "drop=True); otherwise align them by .loc, such as owners.loc[X.index].")
 
 
@@ -42,7 +42,7 @@ def has(rows: Any) -> bool:
 
 def _indices(rows: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Returns what has names of rows, with these names."""
-    flat = [each for what, one in rows.items() for each in (
-        {f"column {name!r} of {what}": x for name, x in one.items()}
-        if isinstance(one, Mapping) else {what: one}).items()]
-    return [(what, one.index) for what, one in flat if has(one)]
+    flat = [item for name, table in rows.items() for item in (
+        {f"column {column!r} of {name}": x for column, x in table.items()}
+        if isinstance(table, Mapping) else {name: table}).items()]
+    return [(name, x.index) for name, x in flat if has(x)]

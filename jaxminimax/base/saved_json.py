@@ -29,7 +29,7 @@ class DamagedFileError(ValueError):
 
     Examples:
         >>> import pathlib
-        >>> _ = pathlib.Path("model.json").write_text('{"format": 2, "weights": [NaN]}')
+        >>> _ = pathlib.Path("model.json").write_text('{"format": 1, "weights": [NaN]}')
         >>> try:
         ...     jmm.tables.Scorer.load("model.json")
         ... except jmm.tables.DamagedFileError as error:
@@ -39,12 +39,12 @@ class DamagedFileError(ValueError):
 
 
 @contextlib.contextmanager
-def explained(path: Any, what: str, fix: str) -> Iterator[None]:
+def explained(path: Any, expected: str, fix: str) -> Iterator[None]:
     """Names a file in errors of its content.
 
     Args:
       path: of the file.
-      what: it should be.
+      expected: what it should be.
       fix: a sentence.
 
     Raises:
@@ -54,7 +54,7 @@ def explained(path: Any, what: str, fix: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         text = str(error).rstrip(".")
-        raise DamagedFileError(f"{path} is no {what}: {text}. {fix}") from None
+        raise DamagedFileError(f"{path} is no {expected}: {text}. {fix}") from None
 
 
 def plain(x: Any) -> Any:
@@ -79,19 +79,20 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def check(record: Any, name: str, part: str | None = None) -> None:
+def check(record: Any, name: str, definition: str | None = None) -> None:
     """Refuses a record that a published schema does not allow.
 
     Args:
       record: as `parsed` returns it.
       name: of the schema.
-      part: of its definitions; None for all of it.
+      definition: one of its definitions; None for all of it.
 
     Raises:
       ValueError: naming the first field that is wrong.
     """
     schema = _format(name)
-    for fault in _faults(record, schema if part is None else schema["$defs"][part], schema, ""):
+    rule = schema if definition is None else schema["$defs"][definition]
+    for fault in _faults(record, rule, schema, ""):
         raise ValueError(fault)
 
 
@@ -100,39 +101,39 @@ def _format(name: str) -> dict[str, Any]:
     return dict(json.loads((FORMATS / f"{name}.schema.json").read_text(encoding="utf-8")))
 
 
-def _faults(x: Any, rule: Any, schema: dict[str, Any], at: str) -> Iterator[str]:
+def _faults(x: Any, rule: Any, schema: dict[str, Any], field: str) -> Iterator[str]:
     """Yields what is wrong with a value by a rule of a schema, with the field's name."""
     rule = schema["$defs"][rule["$ref"].removeprefix("#/$defs/")] if "$ref" in rule else rule
-    kinds, values, where = rule.get("type", _KINDS), rule.get("enum", [x]), at or "it"
+    kinds, values, shown_field = rule.get("type", _KINDS), rule.get("enum", [x]), field or "it"
     if "oneOf" in rule:
-        branches = [list(_faults(x, one, schema, at)) for one in rule["oneOf"]]
+        branches = [list(_faults(x, branch, schema, field)) for branch in rule["oneOf"]]
         if all(branches):  # the one that fits best: few faults, and these far inside
             yield from min(branches, key=lambda faults: len(faults) - max(
                 sum(map(fault.split(" ")[0].count, ".[")) for fault in faults))
     elif x is _TWICE:
-        yield f"{where} is there twice"
+        yield f"{shown_field} is there twice"
     elif not any(isinstance(x, _KINDS[kind]) and (kind == "boolean" or not isinstance(x, bool))
                  for kind in kinds):
-        yield f"{where} must be of type {' or '.join(kinds)}"
+        yield f"{shown_field} must be of type {' or '.join(kinds)}"
     elif x not in values:
-        yield f"{where} must be {' or '.join(map(repr, values))}"
+        yield f"{shown_field} must be {' or '.join(map(repr, values))}"
     elif isinstance(x, int | float):
         low, high = rule.get("minimum", -_LARGEST), rule.get("maximum", _LARGEST)
         if not low <= x <= high or x == rule.get("exclusiveMinimum", math.nan):
-            yield f"{where} must be a number from {low:g} to {high:g}"
+            yield f"{shown_field} must be a number from {low:g} to {high:g}"
     elif isinstance(x, list):
         if not rule.get("minItems", 0) <= len(x) <= rule.get("maxItems", math.inf):
-            yield f"{where} has too few or too many entries, {len(x)}"
+            yield f"{shown_field} has too few or too many entries, {len(x)}"
         for k, value in enumerate(x):
-            yield from _faults(value, rule.get("items", {}), schema, f"{at}[{k}]")
+            yield from _faults(value, rule.get("items", {}), schema, f"{field}[{k}]")
     elif isinstance(x, dict):
-        listed, more = rule.get("properties", {}), rule.get("additionalProperties", {})
-        inside = f"{at}." if at else ""
+        listed, additional = rule.get("properties", {}), rule.get("additionalProperties", {})
+        inside = f"{field}." if field else ""
         yield from (f"{inside}{name} is missing" for name in rule.get("required", ())
                     if name not in x)
-        if more is False and not x.keys() <= listed.keys():
-            yield f"{where} has an entry that is none of {', '.join(listed)}"
-        for name in (one for one in (listed if more is False else x) if one in x):
+        if additional is False and not x.keys() <= listed.keys():
+            yield f"{shown_field} has an entry that is none of {', '.join(listed)}"
+        for name in filter(x.__contains__, listed if additional is False else x):
             shown = name in listed or isinstance(x[name], dict | int | float)  # else it is a table
-            yield from _faults(x[name], listed.get(name, more), schema,
+            yield from _faults(x[name], listed.get(name, additional), schema,
                                f"{inside}{name if shown else 'NAME'}")

@@ -60,27 +60,27 @@ def sum_rows(weight: jax.Array, x: jax.Array) -> jax.Array:
     in_blocks = count * _BLOCK
     blocks = jnp.einsum("bi,bik->bk", weight[:in_blocks].reshape(count, _BLOCK),
                         x[:in_blocks].reshape(count, _BLOCK, x.shape[1]), precision=EXACT)
-    rest = jnp.einsum("i,ik->k", weight[in_blocks:], x[in_blocks:], precision=EXACT)
+    remainder = jnp.einsum("i,ik->k", weight[in_blocks:], x[in_blocks:], precision=EXACT)
     if blocks.shape[0] > _BLOCK:
-        return sum_rows(jnp.ones(blocks.shape[0], blocks.dtype), blocks) + rest
-    return jnp.sum(blocks, 0) + rest
+        return sum_rows(jnp.ones(blocks.shape[0], blocks.dtype), blocks) + remainder
+    return jnp.sum(blocks, 0) + remainder
 
 
 def two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
     """The exact rounding error of a + b as `total`."""
-    part = total - a
-    return (a - (total - part)) + (b - part)
+    b_rounded = total - a
+    return (a - (total - b_rounded)) + (b - b_rounded)
 
 
-def add_compensated(total: PyTree, lost: PyTree, more: PyTree) -> tuple[PyTree, PyTree]:
-    """Adds `more` and earlier rounding errors to `total`; returns the sum and its own error.
+def add_compensated(total: PyTree, lost: PyTree, term: PyTree) -> tuple[PyTree, PyTree]:
+    """Adds `term` and earlier rounding errors to `total`; returns the sum and its own error.
 
     With plain addition one record could decide whether small terms on a large sum are lost, and
     move the sum by far more than its clip norm.
     """
-    more = jax.tree.map(jnp.add, more, lost)
-    new = jax.tree.map(jnp.add, total, more)
-    return new, jax.tree.map(two_sum_error, total, more, new)
+    term = jax.tree.map(jnp.add, term, lost)
+    new = jax.tree.map(jnp.add, total, term)
+    return new, jax.tree.map(two_sum_error, total, term, new)
 
 
 def paths(name: str, x: PyTree) -> list[str]:
@@ -160,11 +160,11 @@ def materialise(f: Callable[[], PyTree]) -> PyTree:
         cpu=call, default=lambda: jax.lax.optimization_barrier(results())))
 
 
-def if_wanted(f: Callable[[], PyTree], wanted: jax.Array) -> PyTree:
-    """Returns `f()`, or zeros if not `wanted` in any lane of a vmap."""
+def if_wanted(f: Callable[[], PyTree], condition: jax.Array) -> PyTree:
+    """Returns `f()`, or zeros if `condition` is False in every lane of a vmap."""
     traced, shapes = jax.make_jaxpr(f, return_shape=True)()
     return jax.lax.cond(
-        in_any_lane(wanted), lambda: jax.tree.unflatten(
+        in_any_lane(condition), lambda: jax.tree.unflatten(
             jax.tree.structure(shapes), jax.core.eval_jaxpr(traced.jaxpr, traced.consts)),
         lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
@@ -178,11 +178,11 @@ def materialise_rows(f: Callable[[], PyTree]) -> PyTree:
     for i, (root, shape) in enumerate(roots):
         first.setdefault(root, (i, shape))
 
-    def some() -> list[jax.Array]:
+    def distinct() -> list[jax.Array]:
         results = jax.core.eval_jaxpr(traced.jaxpr, traced.consts)
         return [results[i].reshape(shape) for i, shape in first.values()]
 
-    values = dict(zip(first, materialise(some), strict=True))
+    values = dict(zip(first, materialise(distinct), strict=True))
     return jax.tree.unflatten(treedef, [
         values[root].reshape(like.shape) for (root, _), like in zip(roots, leaves, strict=True)])
 
@@ -224,8 +224,8 @@ def in_float64(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
     def rule(_: int, batched: list[Any], *args: PyTree) -> tuple[PyTree, PyTree]:
         axes = jax.tree.map(lambda b: 0 if b else None, tuple(batched))
-        out = in_float64(jax.vmap(function, axes))(*args)
-        return out, jax.tree.map(lambda _: True, out)
+        results = in_float64(jax.vmap(function, axes))(*args)
+        return results, jax.tree.map(lambda _: True, results)
 
     wide.def_vmap(rule)
     return wide

@@ -93,6 +93,7 @@ class SaddleOperator:
       microbatch: the number of examples in a slice of the "microbatch" strategy.
       memory: the bytes that a clipped sum may take by "auto" and "ghost", see `clipped_sum`; None
         for 2^30.
+      skip_empty: whether slices in which no row counts are left out, see `clipped_sum`.
 
     Examples:
         >>> operator = jmm.types.SaddleOperator(lambda w, v, x: w * v - x * v)
@@ -105,6 +106,7 @@ class SaddleOperator:
     strategy: str = "auto"
     microbatch: int = 32
     memory: int | None = None
+    skip_empty: bool = False
 
     def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
         """Returns the operator of one example, with a key if the loss draws.
@@ -158,12 +160,14 @@ class OwnOperator:
       strategy: "auto", "vmap" or "microbatch"; "ghost" needs a loss.
       microbatch: the number of examples in a slice of the "microbatch" strategy.
       memory: the bytes that a clipped sum may take by "auto"; None for 2^30.
+      skip_empty: whether slices in which no row counts are left out, see `clipped_sum`.
     """
 
     operator: Callable[..., Saddle]
     strategy: str = "auto"
     microbatch: int = 32
     memory: int | None = None
+    skip_empty: bool = False
 
     def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
         """Returns the operator of one example, with a key if it draws."""
@@ -171,7 +175,8 @@ class OwnOperator:
 
 
 def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
-                  microbatch: int = 32, memory: int | None = None) -> Any:
+                  microbatch: int = 32, memory: int | None = None,
+                  skip_empty: bool = False) -> Any:
     """Returns the same operator, whose clipped sums are computed another way.
 
         problem._replace(operator=with_strategy(problem.operator, "microbatch", 64))
@@ -182,6 +187,9 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
         `clipped_sum`, which refuses others.
       microbatch: the number of examples in a slice of the "microbatch" strategy.
       memory: the bytes that a clipped sum may take by "auto" and "ghost"; None for 2^30.
+      skip_empty: whether slices in which no row counts are left out, with the same result: for
+        Poisson samples of rows that are dear one by one. Its time then tells the sample's size,
+        see `clipped_sum`.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -192,8 +200,8 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
     """
     if dataclasses.is_dataclass(operator) and hasattr(operator, "strategy"):
         return dataclasses.replace(operator, strategy=strategy, microbatch=microbatch,
-                                   memory=memory)
-    return OwnOperator(operator, strategy, microbatch, memory)
+                                   memory=memory, skip_empty=skip_empty)
+    return OwnOperator(operator, strategy, microbatch, memory, skip_empty)
 
 
 class Labels(NamedTuple):

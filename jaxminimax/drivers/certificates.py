@@ -51,7 +51,7 @@ import numpy as np
 import optax
 import scipy
 
-from jaxminimax.accounting import Statement, stating
+from jaxminimax.accounting import Statement, statement_of_run
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.mechanism import GroupLosses, HeldOutBound, Parallel, composed, held_out
@@ -70,10 +70,6 @@ _UNREAD = ("Nothing else reads the records held out, before or after: no trainin
            "Otherwise they cost more, and the certificate is void.")
 _DRAWN = ("The records held out are independent draws of the population that is meant, and "
           "independent of the others.")
-_CLIPPED = "What is certified is the risk of min(loss, {:g}): of the loss, where none is larger."
-_MONOTONE = ("The game of every record and of the public terms is convex-concave, or its operator "
-             "monotone, on a convex set; no record's operator is longer than {:g} there.")
-_LOSS = "Every loss of the population lies in [{:g}, {:g}] on the feasible set."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,9 +178,9 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
                         "coins: rows at the end of a sorted table are no sample, got "
                         f"{checks.describe(held_out)}.")
     groups = of == "worst_group"
-    kind, wanted = (GroupLosses, GroupProblem) if groups else (HeldOutBound, Bounded)
-    if not isinstance(mechanism, kind) or not isinstance(problem, wanted):
-        raise ValueError(f"of={of!r} takes a {kind.__name__} and a {wanted.__name__}, whose "
+    kind, problem_type = (GroupLosses, GroupProblem) if groups else (HeldOutBound, Bounded)
+    if not isinstance(mechanism, kind) or not isinstance(problem, problem_type):
+        raise ValueError(f"of={of!r} takes a {kind.__name__} and a {problem_type.__name__}, whose "
                          "constants hold for records of any content, got a "
                          f"{type(mechanism).__name__} and a {type(problem).__name__}.")
     checks.number("problem.bound", problem.bound, low=0.0)
@@ -202,23 +198,30 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
             f"{'labels' if groups else 'n'}, share). One set of records serves one certificate, "
             "clipped losses or operators are not the problem's, and draws from each group are no "
             f"sample of all. Got {described!r}.")
-    arguments.records(own := held_out.taken(data))
+    arguments.records(records := held_out.taken(data))
     if groups:
         y = np.asarray(release_group_losses(
             key, described, jnp.int32(0), problem, z.w,
-            by_group(own, held_out.taken(held_out.labels))[0]), np.float64)
-        width, conditions = of_losses(y, described, beta), [_CLIPPED.format(described.bound)]
+            by_group(records, held_out.taken(held_out.labels))[0]), np.float64)
+        width, conditions = bound_risk(y, described, beta), [
+            f"What is certified is the risk of min(loss, {described.bound:g}): of the loss, where "
+            "none is larger."]
     else:
         assert isinstance(problem, Bounded)
         radius = _radius(problem, z, reach, primal)
         y = np.asarray(release_held_out_bound(
-            key, described, jnp.int32(0), problem.problem, z, own, radius), np.float64)
-        width = of_number(float(y), described, radius, beta)
-        conditions = [_MONOTONE.format(described.bound), *(
-            [_LOSS.format(*losses)] if losses is not None else ())]
+            key, described, jnp.int32(0), problem.problem, z, records, radius), np.float64)
+        width = bound_gap(float(y), described, radius, beta)
+        conditions = [
+            "The game of every record and of the public terms is convex-concave, or its operator "
+            "monotone, on a convex set; no record's operator is longer than "
+            f"{described.bound:g} there."]
+        if losses is not None:
+            conditions.append("Every loss of the population lies in "
+                              f"[{losses[0]:g}, {losses[1]:g}] on the feasible set.")
     allowed = everything.releases()
     places = _PLACES.format(held=len(held_out.rows), seed=held_out.seed)
-    stated = stating.state_of(everything, lambda _: everything, delta, spent=allowed,
+    stated = statement_of_run.statement_for(everything, lambda _: everything, delta, spent=allowed,
                               allowed=allowed, unit=unit, assumed=(places, _UNREAD))
     return Certificate(of, width.bound, 1 - beta, tuple(y.ravel().tolist()), width.noise,
                        width.sampling, (_DRAWN, *conditions), stated)
@@ -234,11 +237,11 @@ def _radius(problem: Bounded, z: Saddle, reach: float | None, primal: bool) -> f
     checks.number("problem.diameter", problem.diameter, low=0.0)
     if reach is not None:
         checks.number("reach", reach, low=0.0)
-    away = float(optax.tree.norm(optax.tree.sub(z, problem.problem.project(z))))
-    if not away <= 1e-5 * (1 + float(optax.tree.norm(z))):
-        raise ValueError(f"z lies {away:.3g} outside of the feasible set: certify "
+    distance = float(optax.tree.norm(optax.tree.sub(z, problem.problem.project(z))))
+    if not distance <= 1e-5 * (1 + float(optax.tree.norm(z))):
+        raise ValueError(f"z lies {distance:.3g} outside of the feasible set: certify "
                          "problem.project(z), which costs nothing.")
-    radius = away + largest_distance(problem.problem, z, reach, problem.diameter, primal)
+    radius = distance + largest_distance(problem.problem, z, reach, problem.diameter, primal)
     far, longest = shown_by_points(problem.problem, z, primal)
     if far > radius * (1 + 1e-5) or (reach is not None and longest > reach * (1 + 1e-5)):
         raise ValueError(
@@ -247,7 +250,7 @@ def _radius(problem: Bounded, z: Saddle, reach: float | None, primal: bool) -> f
     return radius
 
 
-def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parallel:
+def _together(training: Any, mechanism: Any, held_out: HeldOut, read: Any) -> Parallel:
     """Describes training and certificate, on records that are disjoint by place.
 
     Raises:
@@ -257,18 +260,20 @@ def _together(training: Any, mechanism: Any, held: HeldOut, read: Any) -> Parall
     if training is None:
         return Parallel(parts=(mechanism,))
     composed.check(training)
-    rest, stated = len(held.labels) - len(held.rows), training.records()
+    training_rows, stated = len(held_out.labels) - len(held_out.rows), training.records()
     rows = np.asarray([] if read is None else read)
     if read is not None and (rows.ndim != 1 or rows.dtype.kind not in "iu"
-                             or np.any((rows < 0) | (rows >= len(held.labels)))):
+                             or np.any((rows < 0) | (rows >= len(held_out.labels)))):
         raise ValueError("read must be the numbers of rows, integers from 0 to n - 1, got shape "
                          f"{rows.shape} and dtype {rows.dtype}: "
                          "np.flatnonzero(...) makes them of a mask.")
-    if stated > rest or (stated == 0 and read is None) or np.isin(held.rows, rows).any():
+    if stated > training_rows or (stated == 0 and read is None) or np.isin(
+            held_out.rows, rows).any():
         raise ValueError(f"training may have read rows that are held out: it is for {stated} "
-                         f"records (0: it does not say), and {rest} of {len(held.labels)} are not "
-                         "held out. Train on held_out.rest(data), or give read=, the numbers of "
-                         "the rows that it read, where its description has none.")
+                         f"records (0: it does not say), and {training_rows} of "
+                         f"{len(held_out.labels)} are not held out. Train on held_out.rest(data), "
+                         "or give read=, the numbers of the rows that it read, where its "
+                         "description has none.")
     return Parallel(parts=(training, mechanism))
 
 
@@ -307,7 +312,7 @@ class Width(NamedTuple):
     sampling: float
 
 
-def of_losses(released: np.ndarray, mechanism: GroupLosses, beta: float) -> Width:
+def bound_risk(released: np.ndarray, mechanism: GroupLosses, beta: float) -> Width:
     """Bounds the largest risk by the groups' released mean losses, `[p]`."""
     bound, scale = float(mechanism.bound), float(check_noise(mechanism))
     h = np.array(mechanism.sizes, float)
@@ -325,12 +330,12 @@ def of_losses(released: np.ndarray, mechanism: GroupLosses, beta: float) -> Widt
         x[0] + bound * np.sqrt(x[1] / 2)))
     # a part in a million more, for numbers that were rounded to float32
     means = np.clip((released + 1e-6 * abs(released) + noise) / bound, 0.0, 1.0)
-    each = [bound * largest_mean(*one) for one in zip(means, log_odds, strict=True)]
-    worst = int(np.argmax(each))
-    return Width(each[worst], float(noise[worst]), each[worst] - bound * float(means[worst]))
+    bounds = [bound * largest_mean(*x) for x in zip(means, log_odds, strict=True)]
+    worst = int(np.argmax(bounds))
+    return Width(bounds[worst], float(noise[worst]), bounds[worst] - bound * float(means[worst]))
 
 
-def of_number(released: float, mechanism: HeldOutBound, radius: float, beta: float) -> Width:
+def bound_gap(released: float, mechanism: HeldOutBound, radius: float, beta: float) -> Width:
     """Bounds a gap, or a primal risk, by a released c(z)."""
     scale, moved = float(check_noise(mechanism)), float(held_out.length(mechanism, radius))
     reach = float(mechanism.bound) * radius

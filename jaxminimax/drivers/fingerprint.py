@@ -48,9 +48,6 @@ from jaxminimax.releases.watch import update
 
 KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
 ROUND = "operator, loss, public term, projection, optimiser, schedule, start or observe"
-_PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
-# that compilers read, and XLA's flags
-_VARIABLES = ("LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
 _ROWS = 2**14  # that are worked on together, at most
 _WIDE = 2**12  # words of a row that are summed together
@@ -62,9 +59,9 @@ def secret(key: jax.Array) -> bytes:
     return hashlib.blake2b(words, digest_size=32, person=b"rows of a run").digest()
 
 
-def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
-           algorithm: types.Algorithm[Any, Any], problem: types.AnyProblem,
-           observe: Callable[[Any], PyTree] = lambda state: ()) -> dict[str, str]:
+def hash_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
+             algorithm: types.Algorithm[Any, Any], problem: types.AnyProblem,
+             observe: Callable[[Any], PyTree] = lambda state: ()) -> dict[str, str]:
     """The fingerprints of what a run reads and computes, by what to call them.
 
     Args:
@@ -78,51 +75,52 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
         strategy: where rows lie, and how sums are cut, do not count.
       observe: of a sweep; what is kept of a state.
     """
-    own, in_groups = secret(key), isinstance(problem, types.GroupProblem)
+    hash_key, in_groups = secret(key), isinstance(problem, types.GroupProblem)
     on_host = isinstance(data, HostData)
-    marks = {"data set, or order of its rows": of_rows(
-        own, data, grouped=in_groups and not on_host)}
+    marks = {"data set, or order of its rows": hash_rows(
+        hash_key, data, grouped=in_groups and not on_host)}
     if in_groups and on_host:  # refused later on
         return marks
-    return marks | {ROUND: of_round(own, key.dtype, z, data, hyper, algorithm, problem, observe)}
+    return marks | {ROUND: hash_round(
+        hash_key, key.dtype, z, data, hyper, algorithm, problem, observe)}
 
 
-def of_round(own: bytes, key: Any, z: Saddle, data: PyTree, hyper: Any,
-             algorithm: types.Algorithm[Any, Any], problem: types.AnyProblem,
-             observe: Callable[[Any], PyTree] = lambda state: ()) -> str:
+def hash_round(hash_key: bytes, key: Any, z: Saddle, data: PyTree, hyper: Any,
+               algorithm: types.Algorithm[Any, Any], problem: types.AnyProblem,
+               observe: Callable[[Any], PyTree] = lambda state: ()) -> str:
     """The fingerprint of the program of one round.
 
     Args:
-      own: of the key, see `secret`.
+      hash_key: of the run's key, see `secret`.
       key: dtype of the key.
-      z: as of `of_run`.
-      data: as of `of_run`.
-      hyper: as of `of_run`.
-      algorithm: as of `of_run`.
-      problem: as of `of_run`.
-      observe: as of `of_run`.
+      z: as of `hash_run`.
+      data: as of `hash_run`.
+      hyper: as of `hash_run`.
+      algorithm: as of `hash_run`.
+      problem: as of `hash_run`.
+      observe: as of `hash_run`.
     """
     problem = problem._replace(operator=types.with_strategy(problem.operator, "vmap"))
     z = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), z)  # wherever it lies
 
-    def begun(z: Saddle, hyper: Any) -> Any:
+    def initial_state(z: Saddle, hyper: Any) -> Any:
         return algorithm.init(z, hyper)
 
-    def whole(key: jax.Array, z: Saddle, state: Any, rows: PyTree, hyper: Any) -> Any:
+    def one_round(key: jax.Array, z: Saddle, state: Any, rows: PyTree, hyper: Any) -> Any:
         # the run itself is refused for its numbers
         state = update(algorithm, key, state, rows, hyper, problem, numbered=False)
-        return begun(z, hyper), state, observe(state)
+        return initial_state(z, hyper), state, observe(state)
 
-    traced = jax.make_jaxpr(whole)(jax.ShapeDtypeStruct((), key), z,
-                                   jax.eval_shape(begun, z, hyper), row_shapes(data), hyper)
-    return mark(own, *_words(traced))
+    traced = jax.make_jaxpr(one_round)(jax.ShapeDtypeStruct((), key), z,
+                                   jax.eval_shape(initial_state, z, hyper), row_shapes(data), hyper)
+    return mark(hash_key, *_words(traced))
 
 
 def _words(program: Any) -> Iterator[bytes]:
     """A traced program, equal in every process: its text, and what it closes over by value."""
     # without colours, line breaks, addresses, and the order of a set
     text = re.sub(r"\x1b\[[0-9;]*m| at 0x[0-9a-fA-F]+", "", str(program))
-    text = re.sub(r"frozenset\(\{(.*?)\}\)", lambda one: str(sorted(one[1].split(", "))), text)
+    text = re.sub(r"frozenset\(\{(.*?)\}\)", lambda match: str(sorted(match[1].split(", "))), text)
     yield " ".join(text.split()).encode()
     for x in programs.constants(program):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -131,30 +129,33 @@ def _words(program: Any) -> Iterator[bytes]:
         yield f"{x.dtype.name}{x.shape}".encode() + np.asarray(x).tobytes()
 
 
-def of_release(own: bytes) -> dict[str, str]:
+def hash_release(hash_key: bytes) -> dict[str, str]:
     """Fingerprint of how sums get noise: the program of one release, of one number of a record."""
     problem = types.Problem(lambda z, record: Saddle(record * z.w, None))
     query = Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=2)
-    traced = jax.make_jaxpr(lambda *how: sums.release(*how[:3], problem, *how[3:]))(
+    traced = jax.make_jaxpr(lambda *x: sums.release(*x[:3], problem, *x[3:]))(
         jax.random.key(0, impl="threefry2x32"), Repeat(query=query, times=1), jnp.int32(0),
         Saddle(jnp.ones(1), ()), jnp.ones((2, 1)))
-    return {"program of a release": mark(own, *_words(traced))}
+    return {"program of a release": mark(hash_key, *_words(traced))}
 
 
-def of_machine(own: bytes, problem: types.AnyProblem | None = None,
-               mesh: Mesh | None = None) -> dict[str, str]:
+def hash_machine(hash_key: bytes, problem: types.AnyProblem | None = None,
+                 mesh: Mesh | None = None) -> dict[str, str]:
     """Fingerprint of all that decides rounding: device, mesh, strategy, versions."""
     # where arrays are made that nobody placed
-    device = min(jnp.zeros(()).devices(), key=lambda one: one.id) if mesh is None else (
+    device = min(jnp.zeros(()).devices(), key=lambda x: x.id) if mesh is None else (
         mesh.devices.flat[0])
-    how = [getattr(getattr(problem, "operator", None), name, None)
+    strategy = [getattr(getattr(problem, "operator", None), name, None)
            for name in ("strategy", "microbatch", "memory", "precision")]
-    words = (*map(importlib.metadata.version, _PACKAGES), device.platform,
+    # packages that round the point that a round begins at; variables that compilers read
+    packages = ("jax", "jaxlib", "numpy", "optax")
+    variables = ("LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
+    words = (*map(importlib.metadata.version, packages), device.platform,
              device.device_kind, jnp.result_type(float).name,
-             None if mesh is None else dict(mesh.shape), how,
-             [checks.flags(), *(os.environ.get(name) or "" for name in _VARIABLES)],
+             None if mesh is None else dict(mesh.shape), strategy,
+             [checks.flags(), *(os.environ.get(name) or "" for name in variables)],
              _instructions() if device.platform == "cpu" else None)
-    return {"device, mesh, strategy or version of a package": mark(own, repr(words).encode())}
+    return {"device, mesh, strategy or version of a package": mark(hash_key, repr(words).encode())}
 
 
 @functools.cache
@@ -168,18 +169,18 @@ def _instructions() -> tuple[str, str]:
                                      if line.lower().startswith(("flags", "features"))), "")
 
 
-def mark(own: bytes, *parts: bytes) -> str:
-    """Computes 128 bits of the bytes, which nobody can compute without `own`."""
-    digest = hashlib.blake2b(key=own, digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
+def mark(hash_key: bytes, *contents: bytes) -> str:
+    """Computes 128 bits of the bytes, which nobody can compute without `hash_key`."""
+    digest = hashlib.blake2b(key=hash_key, digest_size=16)
+    for content in contents:
+        digest.update(len(content).to_bytes(8, "little") + content)
     return digest.hexdigest()
 
 
 # --- rows ---
 
 
-def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
+def hash_rows(hash_key: bytes, data: PyTree, *, grouped: bool = False) -> str:
     """The fingerprint of all rows, in their order, with shapes and dtypes; or of those of groups.
 
     Raises:
@@ -194,17 +195,17 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
     for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(row_shapes(data))):
         shapes.append(repr((jax.tree_util.keystr(path), x.shape, x.dtype.name)))
         words = -(-x.dtype.itemsize * int(np.prod(x.shape[lead:])) // 4)
-        secrets = hashlib.shake_256(own + number.to_bytes(4, "little")).digest(
+        secrets = hashlib.shake_256(hash_key + number.to_bytes(4, "little")).digest(
             16 * (min(words, _WIDE) + 1))
         start, *factors = np.frombuffer(secrets, "<u8").astype(np.uint64).reshape(-1, 2)
         factors_of.append((x.dtype, np.array(factors, np.uint64).reshape(-1, 2), start))
     for number, first, piece in _pieces(data, grouped):
-        dtype, each, start = factors_of[number]
+        dtype, leaf_factors, start = factors_of[number]
         with np.errstate(all="ignore"):  # no warning of what does not fit a narrower type
-            total += _sums(piece.astype(dtype, copy=False), first, each, start)
+            total += _sums(piece.astype(dtype, copy=False), first, leaf_factors, start)
     if isinstance(data, sharding.Sharded):
         total = _over_processes(data.mesh, total)
-    return mark(own, total.tobytes(), *(x.encode() for x in shapes))
+    return mark(hash_key, total.tobytes(), *(x.encode() for x in shapes))
 
 
 def row_shapes(data: PyTree) -> PyTree:
@@ -228,45 +229,45 @@ def _pieces(data: PyTree, grouped: bool) -> Iterator[tuple[int, int, np.ndarray]
     if isinstance(data, HostData):
         at_once = max(1, min(_ROWS, _CHUNK // max(1, data.record_bytes)))
         for first in range(0, data.population, at_once):
-            taken = data.take(np.arange(first, min(first + at_once, data.population)))
-            for number, piece in enumerate(jax.tree.leaves(taken)):
+            gathered = data.take(np.arange(first, min(first + at_once, data.population)))
+            for number, piece in enumerate(jax.tree.leaves(gathered)):
                 yield number, first, piece
         return
     rows = data.rows if isinstance(data, sharding.Sharded) else data
     for number, x in enumerate(jax.tree.leaves(rows)):
         if not isinstance(data, sharding.Sharded):
             x = x if np.ndim(x) else x[None]
-            yield from _held(number, x, 0, x.shape[int(grouped)], grouped)
+            yield from _leaf_pieces(number, x, 0, x.shape[int(grouped)], grouped)
             continue
         for shard in x.addressable_shards:  # with padding at the end
             first = shard.index[int(grouped)].start or 0
             if shard.replica_id == 0 and first < data.population:
-                yield from _held(number, shard.data, first, data.population, grouped)
+                yield from _leaf_pieces(number, shard.data, first, data.population, grouped)
 
 
-def _held(number: int, x: Any, first: int, population: int,
-          grouped: bool) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Hashes rows from number `first` on, of a population or of each group, without padding."""
+def _leaf_pieces(number: int, x: Any, first: int, population: int,
+                 grouped: bool) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yields rows from number `first` on, of a population or of each group, without padding."""
     for group in range(len(x) if grouped else 1):
         rows = x[group] if grouped else x
-        for at, piece in _chunks(rows, min(len(rows), population - first)):
-            yield number, group * population + first + at, piece
+        for offset, piece in _chunks(rows, min(len(rows), population - first)):
+            yield number, group * population + first + offset, piece
 
 
 def _chunks(x: Any, count: int) -> Iterator[tuple[int, np.ndarray]]:
     row = max(1, x.dtype.itemsize * int(np.prod(x.shape[1:])))
     sent, at_once = max(1, _SENT // row), max(1, min(_ROWS, _CHUNK // row))
-    away = isinstance(x, jax.Array) and not _here(x)
-    x = x if away else np.asarray(x)  # where the data are already
+    on_device = isinstance(x, jax.Array) and not _on_host(x)
+    x = x if on_device else np.asarray(x)  # where the data are already
     for begin in range(0, count, sent):
         length = min(sent, count - begin)
-        part = (np.asarray(jax.lax.dynamic_slice_in_dim(x, np.int32(begin), length)) if away
+        fetched = (np.asarray(jax.lax.dynamic_slice_in_dim(x, np.int32(begin), length)) if on_device
                 else x[begin:begin + length])
         for first in range(0, length, at_once):
-            yield begin + first, part[first:first + at_once]
+            yield begin + first, fetched[first:first + at_once]
 
 
-def _here(x: jax.Array) -> bool:
+def _on_host(x: jax.Array) -> bool:
     """Returns whether the host can look at an array without a copy."""
     return {device.platform for device in x.devices()} == {"cpu"}
 
@@ -298,5 +299,5 @@ def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
         return total
     from jax.experimental import multihost_utils
 
-    every = np.asarray(multihost_utils.process_allgather(total.view(np.uint32)))
-    return np.ascontiguousarray(every).view(np.uint64).sum(0, dtype=np.uint64)
+    totals = np.asarray(multihost_utils.process_allgather(total.view(np.uint32)))
+    return np.ascontiguousarray(totals).view(np.uint64).sum(0, dtype=np.uint64)

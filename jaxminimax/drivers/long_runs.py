@@ -38,8 +38,6 @@ from jaxminimax.placement.host_data import HostData, Sent, Window
 from jaxminimax.releases import reading, record_isolation
 from jaxminimax.releases.watch import update
 
-_BYTES = 2**26  # of the rows that are sent together, by default
-
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
@@ -245,7 +243,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
             state = sharding.replicated(state, mesh)
             places = tuple(x.sharding for x in jax.tree.leaves(state))
         if checkpoint is not None:
-            marks = fingerprint.of_run(key, sharding.arrays(z), placed, hyper, algorithm,
+            marks = fingerprint.hash_run(key, sharding.arrays(z), placed, hyper, algorithm,
                                        problem)
             booking.bind(z, marks, problem, mesh)
             promise |= marks
@@ -257,32 +255,33 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
             if mesh is not None:
                 agreement.agree(mesh, **{"the saved state": state})
             # of rounds that do not all make as many releases, the state counts itself
-            done = int(getattr(state, "rounds", int(state.spent) // per_round))
+            completed = int(getattr(state, "rounds", int(state.spent) // per_round))
             if checkpoint is not None:
-                booking.bind_place(done, problem, mesh)
+                booking.bind_place(completed, problem, mesh)
             stated = functools.partial(
                 statement, algorithm, hyper, delta=delta, unit=unit, neighbours=neighbours,
                 alongside=alongside, people=people, rows_each=identity.rows_each(data))
-            begun = time.monotonic()
-            pieces = [min(every, total - start) for start in range(done, total, every)]
-            with (runs.bar(total, done, progress and jax.process_index() == 0) as bar,
-                  Supply(key, described, placed, pieces, done, total) as supply):
+            start_time = time.monotonic()
+            pieces = [min(every, total - start) for start in range(completed, total, every)]
+            with (runs.bar(total, completed, progress and jax.process_index() == 0) as bar,
+                  Supply(key, described, placed, pieces, completed, total) as supply):
                 for rounds in pieces:
                     for share, count in supply.piece(rounds):
                         supply.wait(state)
                         state = _piece(placed, state, key, share, hyper, jnp.int32(count),
                                        runs.Functions.of(algorithm), problem, places)
-                    done += rounds
-                    booking.begin(done)
-                    folder.save(done, state)
+                    completed += rounds
+                    booking.begin(completed)
+                    folder.save(completed, state)
                     if bar is not None:
                         bar.update(rounds)
                     if callback is not None:
                         with programs.briefly(False):  # the caller may train by another loss in it
-                            seen = sharding.on_host(state)
-                            ended = callback(seen, *[Metrics(
-                                done, total, int(seen.spent), time.monotonic() - begun,
-                                functools.partial(stated, seen))] * reports)
+                            host_state = sharding.on_host(state)
+                            ended = callback(host_state, *[Metrics(
+                                completed, total, int(host_state.spent),
+                                time.monotonic() - start_time,
+                                functools.partial(stated, host_state))] * reports)
                         if (ended is True or getattr(ended, "dtype", None) == np.bool_) and ended:
                             booking.end(state)
                             break
@@ -300,7 +299,7 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
       described: what was promised to the accountant, checked.
       data: on the devices, or `HostData`.
       pieces: rounds of each piece of the run.
-      done: rounds before the first piece.
+      completed: rounds before the first piece.
       total: rounds of the run.
 
     Raises:
@@ -309,7 +308,7 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
     """
 
     def __init__(self, key: jax.Array, described: mechanism.Description, data: PyTree,
-                 pieces: list[int], done: int, total: int) -> None:
+                 pieces: list[int], completed: int, total: int) -> None:
         self._data, self._pool, self._next = data, None, None
         self._secret = False  # whether rows are read at random places
         if not isinstance(data, HostData):
@@ -318,11 +317,12 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
         self._limit = mechanism.releases(repeated)
         self._per_round = self._limit // total
         size = self._per_round * mechanism.rows_read(query) * max(1, data.record_bytes)
-        self._most = min(max(pieces, default=1), data.rounds or max(1, _BYTES // size))
+        # rows of 64 MiB are sent together, by default
+        self._max_rounds = min(max(pieces, default=1), data.rounds or max(1, 2**26 // size))
         self._host = _host()
         self._key = jax.device_put(key, self._host)  # the key is an argument: no program holds it
         self._repeated = jax.device_put(repeated, self._host)
-        self._shares = _cut(done, pieces, self._most)
+        self._shares = _cut(completed, pieces, self._max_rounds)
         self._pool = ThreadPoolExecutor(1, "rows ahead")
         self._next = self._start()
         self._secret = query.sampling.secret
@@ -378,7 +378,7 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
             return None
         first, count = share[0] * self._per_round, share[1]
         # of one shape: a share that is shorter reads rows for later releases as well, or the last's
-        spent = np.minimum(first + np.arange(self._most * self._per_round), self._limit - 1)
+        spent = np.minimum(first + np.arange(self._max_rounds * self._per_round), self._limit - 1)
         drawn = _draw(self._key, self._repeated, jax.device_put(spent.astype(np.int32), self._host))
         assert self._pool is not None
         return (first, count), self._pool.submit(self._gather, drawn)
@@ -387,12 +387,12 @@ class Supply(contextlib.AbstractContextManager["Supply"]):
 _draw = jax.jit(reading.samples_ahead)
 
 
-def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
+def _cut(completed: int, pieces: list[int], max_rounds: int) -> Iterator[tuple[int, int]]:
     """First round and number of rounds of each share; no share reaches into the next piece."""
     for rounds in pieces:
-        for start in range(0, rounds, most):
-            yield done + start, min(most, rounds - start)
-        done += rounds
+        for start in range(0, rounds, max_rounds):
+            yield completed + start, min(max_rounds, rounds - start)
+        completed += rounds
 
 
 def _readable(described: mechanism.Description, data: HostData) -> tuple[mechanism.Repeat, Any]:
@@ -403,8 +403,8 @@ def _readable(described: mechanism.Description, data: HostData) -> tuple[mechani
                          "records: what others read next may depend on what they released. "
                          "Give the arrays themselves.")
     query, parts = described.query, described.parts
-    needed = parts * query.population
-    if data.population < needed or (parts == 1 and data.population != needed):
+    required = parts * query.population
+    if data.population < required or (parts == 1 and data.population != required):
         raise ValueError(f"HostData have {data.population} records, but the mechanism was "
                          f"described for {parts} part(s) of {query.population}.")
     return described, query

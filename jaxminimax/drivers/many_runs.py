@@ -117,7 +117,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         >>> states.average.w.shape
         (2, 3, 2)
     """
-    arguments.call(keys, z, hypers, algorithm, problem, one=False)
+    arguments.call(keys, z, hypers, algorithm, problem, single=False)
     arguments.records(data)
     checks.takes("observe", observe, "state")
     budgets = {np.shape(x)[:1] for x in jax.tree.leaves(hypers)}
@@ -134,17 +134,17 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         alone = jax.default_backend() == "cpu" and _draws(algorithm.mechanism(hypers))
         at_once = 1 if alone else keys.size if checkpoint is None else keys.shape[1]
     checks.count("at_once", at_once)
-    how = problem, observe, at_once
+    static = problem, observe, at_once
     if (traced or jax.process_count() > 1) and (checkpoint is not None or ledger is not None):
         raise ValueError("A sweep inside jit or vmap, or of several processes, cannot save its "
                          "runs or charge a ledger: leave checkpoint and ledger out.")
     if traced:
         runs.check_functions(algorithm, z, jax.tree.map(lambda x: x[0], hypers), data, observe)
-        return runs.Run(*_in_turn(keys, arrays(z), as_rows(data), hypers, algorithm, *how,
+        return runs.Run(*_in_turn(keys, arrays(z), as_rows(data), hypers, algorithm, *static,
                                   progress))
     if checkpoint is None and ledger is None and name is None:
         return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), as_rows(data), hypers,
-                                        algorithm, *how, progress))
+                                        algorithm, *static, progress))
     promise = saved_runs.promise_of(keys, algorithm.mechanism(hypers), hypers, algorithm) | {
         "at_once": at_once}
     stated: dict[str, Any] = {"delta": 0.0} if ledger is None else {
@@ -153,19 +153,19 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     with saved_runs.Booking(ledger, keys, _all_runs(algorithm, hypers, keys.shape),
                             promise, name, checkpoint is not None, **stated) as booking:
         if checkpoint is not None:
-            marks = fingerprint.of_run(keys, arrays(z), as_rows(data),
+            marks = fingerprint.hash_run(keys, arrays(z), as_rows(data),
                                        jax.tree.map(lambda x: x[0], hypers), algorithm, problem,
                                        observe)
             booking.bind(z, marks, problem)
             promise |= marks
         with saved_runs.Folder(checkpoint, promise, keep=None) as folder:
-            return runs.Run(*_saved(keys, arrays(z), as_rows(data), hypers, algorithm, *how,
+            return runs.Run(*_saved(keys, arrays(z), as_rows(data), hypers, algorithm, *static,
                                     progress=progress, folder=folder, booking=booking))
 
 
 def _draws(described: mechanism.Description) -> bool:
     """Returns whether every release reads a random sample of its own."""
-    queries = [getattr(part, "query", part) for part in described.answered()]
+    queries = [getattr(answered, "query", answered) for answered in described.answered()]
     return all(getattr(query, "sampling", Full()).secret for query in queries)
 
 
@@ -177,53 +177,54 @@ def _check_different(keys: jax.Array) -> None:
         words = np.asarray(jax.random.key_data(keys)).reshape(keys.size, -1)
     first: dict[bytes, int] = {}
     for k, row in enumerate(words):
-        same = first.setdefault(row.tobytes(), k)
-        if same != k:
-            at, other = (tuple(map(int, np.unravel_index(x, keys.shape))) for x in (same, k))
-            raise ValueError(f"keys {at} and {other} are equal: two runs with the same noise give "
-                             "the data away by their difference. Use jax.random.split(key, "
-                             "(budgets, seeds)).")
+        run_of_key = first.setdefault(row.tobytes(), k)
+        if run_of_key != k:
+            first_run, second_run = (tuple(map(int, np.unravel_index(x, keys.shape)))
+                                     for x in (run_of_key, k))
+            raise ValueError(f"keys {first_run} and {second_run} are equal: two runs with the same "
+                             "noise give the data away by their difference. Use "
+                             "jax.random.split(key, (budgets, seeds)).")
 
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
              problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int, progress: bool,
-             only: jax.Array | None = None) -> tuple[Any, PyTree]:
+             share_number: jax.Array | None = None) -> tuple[Any, PyTree]:
     """Every run, in shares of equal width.
 
-    With `only`, the share of that number, as `_placed` takes it.
+    With `share_number`, the share of that number, as `_placed` takes it.
     """
     seeds, rounds = keys.shape[1], hypers.iterations
     order = _order(keys.size, at_once)
     width = order.shape[1]
     # a single run is not mapped over: its conditions stay conditions
-    over: Any = jax.vmap if width > 1 else lambda f: f
+    map_runs: Any = jax.vmap if width > 1 else lambda f: f
     if width == 1:
         order = order[:, 0]
     ticks = runs.Ticks(keys.size) if progress and runs.possible() else None
 
-    def share(these: tuple[jax.Array, Any]) -> tuple[Any, PyTree]:
-        keys, hypers = these
+    def share(share_settings: tuple[jax.Array, Any]) -> tuple[Any, PyTree]:
+        keys, hypers = share_settings
 
         def advance(key: jax.Array, state: Any, hyper: Any) -> Any:
             return update(algorithm, key, state, data, hyper, problem)
 
         def step(t: jax.Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
-            states, seen = carry
-            states = over(advance)(keys, states, hypers)
-            return states, jax.tree.map(lambda all_, x: all_.at[t].set(x), seen,
-                                        over(observe)(states))
+            states, observed = carry
+            states = map_runs(advance)(keys, states, hypers)
+            return states, jax.tree.map(lambda buffer, x: buffer.at[t].set(x), observed,
+                                        map_runs(observe)(states))
 
-        states = over(lambda hyper: algorithm.init(z, hyper))(hypers)
-        seen = jax.tree.map(lambda x: jnp.zeros((rounds, *x.shape), x.dtype),
-                            jax.eval_shape(over(observe), states))
-        states, seen = jax.lax.fori_loop(0, rounds, step, (states, seen))
+        states = map_runs(lambda hyper: algorithm.init(z, hyper))(hypers)
+        observed = jax.tree.map(lambda x: jnp.zeros((rounds, *x.shape), x.dtype),
+                            jax.eval_shape(map_runs(observe), states))
+        states, observed = jax.lax.fori_loop(0, rounds, step, (states, observed))
         if ticks is not None:  # reads the states' counter, so it waits for them
             jax.debug.callback(ticks, jnp.sum(states.spent > 0))
-        return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, order.ndim - 1), seen)
+        return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, order.ndim - 1), observed)
 
     settings = keys.reshape(-1)[order], jax.tree.map(lambda x: x[order // seeds], hypers)
-    if only is not None:
-        return share(jax.tree.map(lambda x: x[only], settings))
+    if share_number is not None:
+        return share(jax.tree.map(lambda x: x[share_number], settings))
     return _placed(jax.lax.map(share, settings), keys.shape, order.ndim)
 
 
@@ -246,27 +247,27 @@ def _all_runs(algorithm: Algorithm[Any, Any], hypers: Any,
     """Describes all runs together."""
     described = (algorithm.mechanism(jax.tree.map(lambda x, i=i: x[i], hypers))
                  for i in range(shape[0]))
-    return mechanism.Sequence(parts=tuple(one for one in described for _ in range(shape[1])))
+    return mechanism.Sequence(parts=tuple(x for x in described for _ in range(shape[1])))
 
 
 def _saved(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
            problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int, *, progress: bool,
            folder: saved_runs.Folder, booking: saved_runs.Booking) -> tuple[Any, PyTree]:
     """Every run, a share at a time on the host; shares that were saved before are read back."""
-    how = problem, observe, at_once, False
+    static = problem, observe, at_once, False
     shares, width = _order(keys.size, at_once).shape
-    before, ended = folder.steps(), []
-    if before:
+    saved, ended = folder.steps(), []
+    if saved:
         like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), _compiled.eval_shape(
-            keys, z, data, hypers, runs.Functions.of(algorithm), *how, jnp.int32(0)))
-    booking.bind_place(len(before), problem, None)
-    with runs.bar(keys.size, min(len(before) * width, keys.size), progress, "run") as bar:
+            keys, z, data, hypers, runs.Functions.of(algorithm), *static, jnp.int32(0)))
+    booking.bind_place(len(saved), problem, None)
+    with runs.bar(keys.size, min(len(saved) * width, keys.size), progress, "run") as bar:
         for number in range(shares):
-            if number in before:
+            if number in saved:
                 ended.append(folder.restored(number, like))
                 continue
             ended.append(jax.device_get(runs.call_kept(
-                _compiled, keys, z, data, hypers, algorithm, *how, jnp.int32(number))))
+                _compiled, keys, z, data, hypers, algorithm, *static, jnp.int32(number))))
             booking.begin(number + 1)
             folder.save(number, ended[-1])
             if bar is not None:

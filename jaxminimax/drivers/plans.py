@@ -21,10 +21,6 @@ KINDS = {("strong", "population"): "Bounds on the strong gap on the population:"
          ("risk", "records"): "Bounds on the worst group's excess risk on the records themselves:",
          ("", ""): "Rates, and settings without a number, by record gradients:",
          None: "No plan:"}
-_HEAD = ("plan", "guarantee", "of the trivial", "releases", "record gradients", "measured", "if")
-_NOTE = ("measured: the mean gap of default plans at 1,000 records and epsilon = 1 on one small "
-         "problem, for comparison: a bilinear game, for gda a quadratic one, for groups points "
-         "near five.")
 
 
 class Choice(NamedTuple):
@@ -85,21 +81,25 @@ class Choices(tuple[Choice, ...]):
         for k, title in enumerate(KINDS.values()):
             if rows := [x for x in self if x.place[0] == k]:
                 lines += [title, *_table(rows)]
-        return "\n".join([*lines, _NOTE])
+        return "\n".join([
+            *lines, "measured: the mean gap of default plans at 1,000 records and epsilon = 1 on "
+            "one small problem, for comparison: a bilinear game, for gda a quadratic one, for "
+            "groups points near five."])
 
     __repr__ = __str__
 
 
 def _table(rows: list[Choice]) -> list[str]:
-    cells = [_HEAD]
-    for one in rows:
-        if one.plan is None:
+    cells = [("plan", "guarantee", "of the trivial", "releases", "record gradients", "measured",
+              "if")]
+    for choice in rows:
+        if choice.plan is None:
             return [f"  {x.name}: {x.why}" for x in rows]
-        number, trivial = one.plan.guarantee, one.plan.trivial
-        cells.append((one.name, "-" if number is None else f"{number:.3g}",
+        number, trivial = choice.plan.guarantee, choice.plan.trivial
+        cells.append((choice.name, "-" if number is None else f"{number:.3g}",
                       f"{100 * number / trivial:.2g} %" if number is not None and trivial else "-",
-                      f"{one.releases:,}", f"{one.gradients:,}",
-                      "-" if one.measured is None else f"{one.measured:.2g}", one.why))
+                      f"{choice.releases:,}", f"{choice.gradients:,}",
+                      "-" if choice.measured is None else f"{choice.measured:.2g}", choice.why))
     wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  " + "  ".join(x.ljust(k) for x, k in zip(row, wide, strict=True)).rstrip()
             for row in cells]
@@ -150,10 +150,10 @@ def plans(*, epsilon: float, delta: float, neighbours: str = "replace_one",
     elif problem is not None:
         numbers = {"problem": problem} | numbers
     modules = {name: x for name, x in ALGORITHMS.items() if hasattr(x, "plan_variants")}
-    taken = {x for module in modules.values() for x in _parameters(module)}
-    if unknown := sorted(numbers.keys() - taken):
+    accepted = {x for module in modules.values() for x in _parameters(module)}
+    if unknown := sorted(numbers.keys() - accepted):
         raise ValueError(f"plans has no use for {', '.join(unknown)}: the public numbers of all "
-                         f"plans are {', '.join(sorted(taken))}.")
+                         f"plans are {', '.join(sorted(accepted))}.")
     choices = [_choice(name, variant, numbers, epsilon, delta, neighbours)
             for name, module in modules.items() for variant in module.plan_variants]
     return Choices(sorted((x for x in choices if x is not None), key=lambda x: x.place))
@@ -163,35 +163,35 @@ def plans(*, epsilon: float, delta: float, neighbours: str = "replace_one",
 def _parameters(module: Any) -> dict[str, bool]:
     """The public numbers of an algorithm's plan, and whether each must be given."""
     _, *names = inspect.signature(module.plan).parameters.values()
-    own = {name for variant in module.plan_variants for name in variant.arguments}
-    return {x.name: x.default is x.empty for x in names if x.name not in own}
+    variant_arguments = {name for variant in module.plan_variants for name in variant.arguments}
+    return {x.name: x.default is x.empty for x in names if x.name not in variant_arguments}
 
 
 def _choice(name: str, variant: Any, numbers: dict[str, Any], epsilon: float, delta: float,
             neighbours: str) -> Choice | None:
     """Plans one variant; None if its plan would not count the problem's public terms."""
     module: Any = ALGORITHMS[name]
-    needed = _parameters(module)
-    if numbers.get("public_bound") and "public_bound" not in needed:
+    parameters = _parameters(module)
+    if numbers.get("public_bound") and "public_bound" not in parameters:
         return None
     empty = Choice(name, variant.arguments, None, "", "", 0, 0, variant.measured, "")
-    if missing := [x for x, must in (needed | dict.fromkeys(variant.needs, True)).items()
+    if missing := [x for x, must in (parameters | dict.fromkeys(variant.needs, True)).items()
                    if must and numbers.get(x) is None]:
         return empty._replace(why=f"give {', '.join(f'{x}=' for x in missing)}")
     certified = described_by(module) in (mechanism.Resolvent, mechanism.GroupSolution)
     # privacy of certified solutions rests on the modulus of every record, and it may be the mean's
-    own = {x: numbers[x] for x in needed.keys() & numbers.keys()
+    plan_numbers = {x: numbers[x] for x in parameters.keys() & numbers.keys()
            if not (certified and x == "modulus")}
     try:
-        planned = plan(module, epsilon=epsilon, delta=delta, neighbours=neighbours, **own,
+        planned = plan(module, epsilon=epsilon, delta=delta, neighbours=neighbours, **plan_numbers,
                        **variant.arguments)
     except ValueError as error:
         return empty._replace(why=str(error))
     described = module.mechanism(planned.hyper)
-    gap, on = (planned.gap, planned.on) if planned.guarantee is not None else ("", "")
+    gap, domain = (planned.gap, planned.on) if planned.guarantee is not None else ("", "")
     holds = (*(("monotone records of any content",) if certified else ("nothing clipped",)),
-             *(("independent records",) if on == "population" else ()))
-    return empty._replace(plan=planned, gap=gap, on=on, releases=described.releases(),
+             *(("independent records",) if domain == "population" else ()))
+    return empty._replace(plan=planned, gap=gap, on=domain, releases=described.releases(),
                           gradients=round(sum(map(_gradients, mechanism.leaves(described)))),
                           why=", ".join(holds))
 

@@ -69,15 +69,15 @@ class Register:
         self._lock, self._held = threading.Lock(), contextlib.ExitStack()
         self._process = os.getpid()
         if path is not None:
-            with contextlib.ExitStack() as held:  # closed, unless all is well
-                self._open(pathlib.Path(path), held)
-                self._held = held.pop_all()
+            with contextlib.ExitStack() as resources:  # closed, unless all is well
+                self._open(pathlib.Path(path), resources)
+                self._held = resources.pop_all()
 
-    def _open(self, path: pathlib.Path, held: contextlib.ExitStack) -> None:
+    def _open(self, path: pathlib.Path, resources: contextlib.ExitStack) -> None:
         own_files.check_parent(path.absolute().parent)
-        held.enter_context(own_files.locked(path))
+        resources.enter_context(own_files.locked(path))
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        held.callback(os.close, self._file)
+        resources.callback(os.close, self._file)
         own_files.check(path)
         text = path.read_bytes()
         text = text[:text.rfind(b"\n") + 1]
@@ -130,7 +130,7 @@ class Register:
         with self._lock:
             yield
 
-    def bind(self, name: str, mark: str, what: str) -> None:
+    def bind(self, name: str, mark: str, difference: str) -> None:
         """Notes a mark, or refuses another one than before.
 
         Raises:
@@ -141,12 +141,12 @@ class Register:
                 self._marks[name] = mark
                 self._write(f"{name} {mark}")
             if self._marks[name] != mark:
-                raise ValueError(f"The key was used with another {what}, and equal noise for both "
-                                 "would give records away: make another private_gradient, with a "
-                                 "key of its own by secret_key().")
+                raise ValueError(f"The key was used with another {difference}, and equal noise for "
+                                 "both would give records away: make another private_gradient, "
+                                 "with a key of its own by secret_key().")
 
-    def issue(self, number: int, again: bool) -> None:
-        """Notes that a number is handed out, `again` where `admit` decides what it is used for.
+    def issue(self, number: int, watched: bool) -> None:
+        """Notes that a number is handed out, again if `watched`: `admit` then decides about it.
 
         Raises:
           RuntimeError: for one that was handed out before, or after the end.
@@ -155,13 +155,13 @@ class Register:
             if self.closed:
                 raise RuntimeError("This private_gradient is closed: make another one, with a key "
                                    "of its own.")
-            if number in self.issued and not again:
+            if number in self.issued and not watched:
                 raise RuntimeError(
                     f"Release number {number} was handed out before: go on with the newest state; "
                     "or make another private_gradient, with a key of its own. With watched=True a "
                     "number may come again at its own point.")
             self.issued.add(number)
-            if not again:
+            if not watched:
                 self.unwatched.add(number)
 
     def admit(self, words: Any) -> np.bool_:
@@ -176,16 +176,16 @@ class Register:
         high, low, number = np.asarray(words).tolist()
         if number == 2**32 - 1:
             return np.bool_(False)
-        own = f"{high:08x}{low:08x}", self.limits.machine
+        point = f"{high:08x}{low:08x}", self.limits.machine
         with self._alone():
-            before = self.points.get(number)
-            if before == own:
+            answered = self.points.get(number)
+            if answered == point:
                 return np.bool_(True)  # the same release once more
-            if before is not None:
-                what = "on another machine" if before[0] == own[0] else "at another point"
+            if answered is not None:
+                difference = "on another machine" if answered[0] == point[0] else "at another point"
                 raise RuntimeError(
-                    f"Release number {number} was made {what} before: a state was copied, begun "
-                    "anew by init, or is an older one. Go on with the newest state; or make "
+                    f"Release number {number} was made {difference} before: a state was copied, "
+                    "begun anew by init, or is an older one. Go on with the newest state; or make "
                     "another private_gradient, with a key of its own.")
             if self.closed or number >= self.limits.times:
                 raise RuntimeError(f"Release number {number} is beyond the end: {self.limits.times}"
@@ -193,8 +193,8 @@ class Register:
             if self.limits.ordered and self.points and number < max(self.points):
                 raise RuntimeError(f"Release number {number} comes after a later one, whose noise "
                                    "rests on its own: use tickets in their order.")
-            self._write(f"{number} {own[0]}")
-            self.points[number] = own
+            self._write(f"{number} {point[0]}")
+            self.points[number] = point
             return np.bool_(True)
 
     def close(self) -> None:

@@ -37,7 +37,8 @@ import numpy as np
 import optax
 from jax.experimental import io_callback
 
-from jaxminimax.accounting import Ledger, Statement, books, statement
+from jaxminimax.accounting import Ledger, Statement, statement
+from jaxminimax.accounting.ledger import Entry, RunMark
 from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.drivers import fingerprint, long_runs, saved_runs
@@ -48,12 +49,6 @@ from jaxminimax.placement.host_data import HostData
 from jaxminimax.releases import opening, point_keys, record_isolation, release_keys, sums
 from jaxminimax.releases.watch import update
 
-_ADMITTED = ("Each number of a release was answered at one point only: the register of this process"
-             "{journal} refused any other.")
-_ONE_POINT = ("User: Every state was used at one point. A state that is used at two points has "
-              "independent noise at both, and is one release more than this epsilon counts.")
-_TICKETS = ("User: The training loop hands its tickets on as they are, and computes nothing else "
-            "from records: no gradient, no loss, no statistic of a batch.")
 _BEHIND = ("Put MultiSteps, multi_transform, masked, clipping and other wrappers behind it: "
            "optax.chain(private, optax.MultiSteps(...))")
 _NO_TICKET = ("private_gradient takes a ticket in the place of a gradient, for ticket in private."
@@ -180,7 +175,7 @@ class _Release:
         return _Round(state.spent + 1, clip, g, state.number, state.words)
 
 
-class _Made:
+class _Run:
     """All that the releases of one `private_gradient` are made of.
 
     Attributes:
@@ -196,30 +191,32 @@ class _Made:
         # of others the sample or the noise of a number may be fixed before its point is known
         follows = (type(query.sampling) in (Full, Poisson, FixedSize) and query.bands == 1
                    and mechanism.parts == 1 and not isinstance(data, HostData))
-        self.watched, self.own = watched or not follows, fingerprint.secret(key)
+        self.watched, self.hash_key = watched or not follows, fingerprint.secret(key)
         # the problem is bound when it is traced
         promise = saved_runs.promise_of(key, mechanism, self.settings, _Release(follows, None))
-        self.marks = books.RunMark(
-            key=fingerprint.mark(self.own, fingerprint.KEY), resumable=journal is not None,
-            run=fingerprint.mark(self.own, fingerprint.RUN, json.dumps(promise).encode()))
-        (machine,) = fingerprint.of_machine(self.own, problem, getattr(data, "mesh", None)).values()
+        self.marks = RunMark(
+            key=fingerprint.mark(self.hash_key, fingerprint.KEY), resumable=journal is not None,
+            run=fingerprint.mark(self.hash_key, fingerprint.RUN, json.dumps(promise).encode()))
+        (machine,) = fingerprint.hash_machine(
+            self.hash_key, problem, getattr(data, "mesh", None)).values()
         self.register = register(self.marks.key, Limits(
             self.marks.run, mechanism.releases(), query.bands > 1, machine), journal)
         self.release = _Release(follows, self.register if self.watched else None)
-        self.entry: books.Entry | None = None
+        self.entry: Entry | None = None
         self._used: list[weakref.ref[Any]] = []  # numbers of tickets that traces have used
 
     def read_rows(self) -> None:
         """Reads all rows once, for their mark; keys of tickets depend on it."""
-        rows = fingerprint.of_rows(self.own, self.data)
+        rows = fingerprint.hash_rows(self.hash_key, self.data)
         self.register.bind("rows", rows, "data set, or order of its rows")
-        mark = fingerprint.mark(self.own, rows.encode(), self.marks.run.encode())
+        mark = fingerprint.mark(self.hash_key, rows.encode(), self.marks.run.encode())
         # another machine rounds sums in other ways, so it has other noise
-        here = fingerprint.mark(self.own, mark.encode(), self.register.limits.machine.encode())
-        root, _ = point_keys.root_key(self.key, bytes.fromhex(here)[:8])
+        machine_mark = fingerprint.mark(
+            self.hash_key, mark.encode(), self.register.limits.machine.encode())
+        root, _ = point_keys.root_key(self.key, bytes.fromhex(machine_mark)[:8])
         _, hashed = point_keys.root_key(self.key, bytes.fromhex(mark)[:8])
         self._ticket: dict[str, Any] = dict(
-            key=root if self.release.follows else self.key, mark=here,
+            key=root if self.release.follows else self.key, mark=machine_mark,
             words=np.asarray(jax.random.key_data(hashed)))
 
     def ticket(self, number: Any, rows: PyTree) -> "Ticket":
@@ -255,12 +252,13 @@ class _Made:
         _check_whole(params)
         self._check_once(ticket.number)
         # no derivative of a release: it would be of the sum without its noise
-        before, z = jax.lax.stop_gradient((state, _point(params)))
+        stopped, z = jax.lax.stop_gradient((state, _point(params)))
         self._check_program(z, ticket.data)
-        after = update(self.release, ticket.key, _Round(
-            jnp.asarray(before.number), before.clip, z, jnp.asarray(ticket.number),
+        released = update(self.release, ticket.key, _Round(
+            jnp.asarray(stopped.number), stopped.clip, z, jnp.asarray(ticket.number),
             jnp.asarray(ticket.words)), ticket.data, self.settings, self.problem, numbered=False)
-        g, new = jax.lax.stop_gradient(_of_one_lane((after.z, Spent(after.spent, after.clip))))
+        g, new = jax.lax.stop_gradient(_in_one_lane(
+            (released.z, Spent(released.spent, released.clip))))
         return (g if isinstance(params, Saddle) else g.w), new
 
     def _check_once(self, number: Any) -> None:
@@ -285,13 +283,13 @@ class _Made:
         try:
             with warnings.catch_warnings():  # the release itself warns
                 warnings.simplefilter("ignore")
-                mark = fingerprint.of_round(self.own, self.key.dtype, z, self.data, self.settings,
-                                            self.release, problem)
+                mark = fingerprint.hash_round(self.hash_key, self.key.dtype, z, self.data,
+                                              self.settings, self.release, problem)
         except jax.errors.TracerArrayConversionError as error:
             raise ValueError("The operator closes over a number of the traced step, which may "
                              "change under one noise: make it one of the parameters.") from error
-        what = "operator, public term, shape of parameters or setting of JAX"
-        self.register.bind("round", mark, what)
+        self.register.bind("round", mark,
+                           "operator, public term, shape of parameters or setting of JAX")
         if self.entry is not None:
             self.entry.ledger.bind(self.entry, {fingerprint.ROUND: mark})
 
@@ -304,7 +302,7 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
         True
     """
 
-    _made: _Made
+    _run: _Run
 
     def tickets(self, state: Any) -> Iterator[Ticket]:
         """Yields the tickets of all releases that are left, from the state's number on.
@@ -320,13 +318,14 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
             of samples or noise that need a journal to go on.
           RuntimeError: for a number that was handed out before, or once it is closed.
         """
-        own, first, total = self._made, self._next(state), self._made.settings.iterations
-        with long_runs.Supply(own.key, own.settings.mechanism, own.data, [1] * (total - first),
+        run, first = self._run, self._next(state)
+        total = run.settings.iterations
+        with long_runs.Supply(run.key, run.settings.mechanism, run.data, [1] * (total - first),
                               first, total) as supply:
             for number in range(first, total):
-                own.register.issue(number, own.watched)
+                run.register.issue(number, run.watched)
                 for rows, _ in supply.piece(1):
-                    yield own.ticket(number, rows)
+                    yield run.ticket(number, rows)
 
     def take(self, state: Any, count: int) -> Ticket:
         """Returns the next `count` tickets as one, for a scan over its `number`.
@@ -342,53 +341,62 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
             release at a time.
           RuntimeError: as `tickets`.
         """
-        own, first = self._made, self._next(state)
+        run, first = self._run, self._next(state)
         checks.count("count", count)
-        if isinstance(own.data, HostData):
+        if isinstance(run.data, HostData):
             raise ValueError("The rows of HostData come with the ticket of each release: use "
                              "tickets(state), or give the arrays themselves.")
-        if first + count > own.settings.iterations:
-            raise ValueError(f"count must be at most {own.settings.iterations - first}, the "
+        if first + count > run.settings.iterations:
+            raise ValueError(f"count must be at most {run.settings.iterations - first}, the "
                              f"releases that are left, got {count}.")
         for number in range(first, first + count):
-            own.register.issue(number, own.watched)
-        return own.ticket(range(first, first + count), own.data)
+            run.register.issue(number, run.watched)
+        return run.ticket(range(first, first + count), run.data)
 
     def _next(self, state: Any) -> int:
         """The state's number, which the first ticket has."""
-        own, number = self._made, _number(state)
-        before = own.register.points if own.register.has_journal else own.register.issued
-        if number and not own.release.follows and number - 1 not in before:
+        run, number = self._run, _number(state)
+        numbers = run.register.points if run.register.has_journal else run.register.issued
+        if number and not run.release.follows and number - 1 not in numbers:
             raise ValueError(f"The state has made {number} releases that this process has no note "
                              "of, and samples or noise were fixed before their points: give "
                              "journal=... from the beginning, by which a run goes on, or make "
                              "another private_gradient with a key of its own.")
         return number
 
-    def statement(self, state: Any = None, *, delta: float, **how: Any) -> Statement:
+    def statement(self, state: Any = None, *, delta: float, **options: Any) -> Statement:
         """Makes the privacy statement of the releases so far, and of all that are described.
 
         Args:
           state: the newest one; None for the count of this process.
           delta: of the statement.
-          **how: as of `jaxminimax.statement`, such as `unit` and `neighbours`.
+          **options: as of `jaxminimax.statement`, such as `unit` and `neighbours`.
         """
-        own, spent = self._made, self._spent(state)
+        run, spent = self._run, self._spent(state)
         # the register was asked of every one of them
-        asked = own.watched and len(own.register.points) == spent
-        user = (_TICKETS, *(() if asked else (_ONE_POINT,)), *how.pop("assumed", ()))
-        stated = statement(own.release, own.settings, SimpleNamespace(spent=spent), delta=delta,
-                           assumed=user, rows_each=identity.rows_each(own.data), **how)
-        code = _ADMITTED.format(journal=" with its journal" * own.register.has_journal)
-        return dataclasses.replace(stated, enforced=(*stated.enforced, code)) if asked else stated
+        all_admitted = run.watched and len(run.register.points) == spent
+        one_point = (
+            "User: Every state was used at one point. A state that is used at two points has "
+            "independent noise at both, and is one release more than this epsilon counts.",)
+        user = ("User: The training loop hands its tickets on as they are, and computes nothing "
+                "else from records: no gradient, no loss, no statistic of a batch.",
+                *(() if all_admitted else one_point), *options.pop("assumed", ()))
+        stated = statement(run.release, run.settings, SimpleNamespace(spent=spent), delta=delta,
+                           assumed=user, rows_each=identity.rows_each(run.data), **options)
+        if not all_admitted:
+            return stated
+        journal = " with its journal" * run.register.has_journal
+        return dataclasses.replace(stated, enforced=(
+            *stated.enforced, "Each number of a release was answered at one point only: the "
+            f"register of this process{journal} refused any other."))
 
     def _spent(self, state: Any) -> int:
         """Counts the releases that were made, or may have been."""
         jax.effects_barrier()
-        own = self._made
+        run = self._run
         # another transformation of this key may have handed out numbers that nobody watches
-        numbers = {*own.register.points, *(
-            own.register.unwatched if own.watched else own.register.issued)}
+        numbers = {*run.register.points, *(
+            run.register.unwatched if run.watched else run.register.issued)}
         return max([0 if state is None else _number(state), *(number + 1 for number in numbers)])
 
     def close(self, state: Any = None) -> None:
@@ -400,9 +408,9 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
           state: the newest one; None for the count of this process.
         """
         spent = SimpleNamespace(spent=self._spent(state))
-        self._made.register.close()
-        if self._made.entry is not None:
-            self._made.entry.close(spent)
+        self._run.register.close()
+        if self._run.entry is not None:
+            self._run.entry.close(spent)
 
 
 def private_gradient(key: jax.Array, data: PyTree, problem: Problem, mechanism: Repeat, *,
@@ -494,21 +502,21 @@ def private_gradient(key: jax.Array, data: PyTree, problem: Problem, mechanism: 
     elif data.population != mechanism.query.population * mechanism.parts:
         raise ValueError(f"HostData have {data.population} records, but the mechanism was described"
                          f" for {mechanism.query.population * mechanism.parts}.")
-    own = _Made(key, data, problem, mechanism, watched or journal is not None, journal)
-    if jax.process_count() > 1 and (own.watched or ledger is not None):
+    run = _Run(key, data, problem, mechanism, watched or journal is not None, journal)
+    if jax.process_count() > 1 and (run.watched or ledger is not None):
         raise ValueError("Several processes have no register in common, which watched=True, ledger="
                          "..., correlated noise, HostData, and samples other than Poisson, "
                          "FixedSize and Full need: use fit.")
     if ledger is not None:
-        each = identity.rows_each(data)
-        unit = None if each is None else identity.unit_of(ledger.people, each)
-        own.entry = ledger.reserve(mechanism, name=name, run=own.marks, unit=unit)
-        if not own.entry.fresh and not own.register.begun:
-            raise ValueError(f"{own.entry.name!r} was begun before, and its journal has none of its"
+        rows_each = identity.rows_each(data)
+        unit = None if rows_each is None else identity.unit_of(ledger.people, rows_each)
+        run.entry = ledger.reserve(mechanism, name=name, run=run.marks, unit=unit)
+        if not run.entry.fresh and not run.register.begun:
+            raise ValueError(f"{run.entry.name!r} was begun before, and its journal has none of its"
                              " releases: give the journal that it began with, or another key.")
-    own.read_rows()
-    private = PrivateGradient(own.init, own.update)
-    private._made = own
+    run.read_rows()
+    private = PrivateGradient(run.init, run.update)
+    private._run = run
     return private
 
 
@@ -541,11 +549,11 @@ def _number(state: Any) -> int:
 
 
 @jax.custom_batching.custom_vmap
-def _of_one_lane(released: PyTree) -> PyTree:
+def _in_one_lane(released: PyTree) -> PyTree:
     return released
 
 
-@_of_one_lane.def_vmap
+@_in_one_lane.def_vmap
 def _refuse_lanes(size: int, _: Any, __: Any) -> Any:
     raise ValueError(f"A vmap would make {size} releases of one ticket: make a private_gradient "
                      "with a key of its own for each, or use jmm.sweep.")

@@ -237,7 +237,7 @@ def check_functions(algorithm: Algorithm[Any, Any], z: Saddle, hyper: Any, data:
 
 
 def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
-              algorithm: Algorithm[Any, Any], *rest: Any) -> Any:
+              algorithm: Algorithm[Any, Any], *further: Any) -> Any:
     """Calls a jitted program, which JAX traces if it has none for such arguments.
 
     Args:
@@ -247,22 +247,22 @@ def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
       data: what the releases read.
       hyper: the algorithm's settings.
       algorithm: a module such as `sgda`.
-      *rest: further arguments of the program: problem, `observe` and others.
+      *further: other arguments of the program: problem, `observe` and others.
 
     Raises:
       ValueError: for a program that closes over one of the data's arrays.
     """
     functions = Functions.of(algorithm)
-    traced = program.trace(key, z, data, hyper, functions, *rest)
+    traced = program.trace(key, z, data, hyper, functions, *further)
     # it may have been traced for other data of the same shapes: what it closes over is compared
     try:
         record_isolation.check_constants(traced.jaxpr, data)
     except ValueError:
-        _, observe, *_ = rest
+        _, observe, *_ = further
         check_functions(algorithm, z, hyper if key.ndim == 0 else jax.tree.map(
             lambda x: x[0], hyper), data, observe)  # which names the function
         raise
-    return program(key, z, data, hyper, functions, *rest)
+    return program(key, z, data, hyper, functions, *further)
 
 
 def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
@@ -344,10 +344,10 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
     if len(set(lengths)) == 1:
         return run(key, z, data, hyper, algorithm, problem)[0]
     length = jnp.asarray(lengths, jnp.int32)[number]
-    own = dataclasses.replace(hyper, iterations=length)  # decides averages, and the end
+    settings = dataclasses.replace(hyper, iterations=length)  # decides averages, and the end
 
     def step(t: jax.Array, state: Any) -> Any:
-        new = update(algorithm, key, state, data, own, problem)
+        new = update(algorithm, key, state, data, settings, problem)
         if not hide_time:
             return new
         return jax.tree.map(lambda a, b: jnp.where(t < length, a, b), new, state)
@@ -364,13 +364,13 @@ def possible() -> bool:
     return importlib.util.find_spec("tqdm") is not None
 
 
-def bar(total: int, done: int, wanted: bool, unit: str = "round") -> Any:
+def bar(total: int, initial: int, shown: bool, unit: str = "round") -> Any:
     """Returns a context that gives a progress bar, or None."""
-    if not (wanted and possible()):
+    if not (shown and possible()):
         return contextlib.nullcontext()
     import tqdm
 
-    return tqdm.tqdm(total=total, initial=done, unit=unit)
+    return tqdm.tqdm(total=total, initial=initial, unit=unit)
 
 
 class Ticks:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Ledger, books
+from jaxminimax.accounting.ledger import Entry, Ledger, RunMark
 from jaxminimax.base import checks, own_files, programs, saved_json, types
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism import Description
@@ -36,13 +36,13 @@ def promise_of(key: jax.Array | None, described: Description, hyper: Any,
     numbers = [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(hyper)]
     # 16 bits that only the key's owner can compute: another key is caught all but always
     mark = None if key is None else np.asarray(jnp.vectorize(
-        lambda one: jax.random.bits(jax.random.fold_in(one, 2**31 - 1), (), jnp.uint16))(
+        lambda root_key: jax.random.bits(jax.random.fold_in(root_key, 2**31 - 1), (), jnp.uint16))(
             key)).tolist()
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     # a function prints its address, which is another one in every process
     words = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(described))
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
-    places = [part.place for part in described.answered()]
+    places = [leaf.place for leaf in described.answered()]
     return {"algorithm": name, "mechanism": words, "numbers": numbers, "key mark": mark,
             "key scheme": release_keys.SCHEME} | (
                 {"place of a part": places} if any(places) else {}) | programs.effort()
@@ -162,7 +162,7 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
     def __init__(self, ledger: Ledger | None, key: jax.Array, described: Description,
                  promise: dict[str, Any], name: str | None, resumable: bool,
                  delta: float, **stated: Any) -> None:
-        self._entry: books.Entry | None = None
+        self._entry: Entry | None = None
         self._own, self._begun = fingerprint.secret(key), False
         self._last: Any = None  # the state of a run that ended early
         if ledger is None:
@@ -175,13 +175,13 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
             raise ValueError("Several processes would each charge the run: reserve it in one of "
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
                              "leave out ledger=... here.")
-        marks = books.RunMark(
+        marks = RunMark(
             key=fingerprint.mark(self._own, fingerprint.KEY),
             run=fingerprint.mark(self._own, fingerprint.RUN, json.dumps(promise).encode()),
             resumable=resumable)
-        below = ledger.filter == "basic" and delta < ledger.delta
+        smaller = ledger.filter == "basic" and delta < ledger.delta
         self._entry = ledger.reserve(described, name=name, run=marks,
-                                     delta=delta if below else None)
+                                     delta=delta if smaller else None)
 
     def bind(self, z: types.PyTree, marks: dict[str, str], problem: types.AnyProblem,
              mesh: Mesh | None = None) -> None:
@@ -189,28 +189,28 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
         if self._entry is None:
             return
         start = [np.asarray(x) for x in jax.tree.leaves(z)]
-        numbers = [part for x in start for part in (repr((x.shape, x.dtype.name)).encode(),
+        numbers = [content for x in start for content in (repr((x.shape, x.dtype.name)).encode(),
                                                     x.tobytes())]
         self._entry.ledger.bind(
             self._entry, {**marks, "initial point": fingerprint.mark(self._own, *numbers)},
-            fingerprint.of_machine(self._own, problem, mesh))
+            fingerprint.hash_machine(self._own, problem, mesh))
 
-    def bind_place(self, done: int, problem: types.AnyProblem, mesh: Mesh | None) -> None:
+    def bind_place(self, completed: int, problem: types.AnyProblem, mesh: Mesh | None) -> None:
         """Refuses another machine than a run began on, if it repeats rounds that were shown before.
 
         A run that went on elsewhere repeats nothing any more.
         """
         if self._entry is not None:
             ledger = self._entry.ledger
-            anew = not done or done < ledger.shown(self._entry, done)
-            ledger.bind(self._entry, fingerprint.of_machine(self._own, problem, mesh),
+            anew = not completed or completed < ledger.shown(self._entry, completed)
+            ledger.bind(self._entry, fingerprint.hash_machine(self._own, problem, mesh),
                         several=not anew)
 
-    def begin(self, done: int) -> None:
+    def begin(self, completed: int) -> None:
         """Notes that others may see the state after so many rounds from here on."""
         self._begun = True
         if self._entry is not None:
-            self._entry.ledger.shown(self._entry, done)
+            self._entry.ledger.shown(self._entry, completed)
 
     def end(self, state: Any) -> None:
         """Notes the last state of a run that makes no further release."""

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import TuningStatement, stating, tuning
+from jaxminimax.accounting import TuningStatement, statement_of_run, tuning
 from jaxminimax.base import arguments, checks, identity
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
@@ -28,7 +28,6 @@ from jaxminimax.releases import release_keys
 from jaxminimax.releases.sums import release
 
 _LOW = 32  # bits of the second of two words
-_PADDING = 6  # times the expected number of runs, where the largest one is always made
 
 
 class Tuned(NamedTuple, Generic[HyperT, StateT]):
@@ -140,7 +139,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     checks.count("at_once", at_once)
     if most is None and hide_time:
         checks.number("expected (number of runs)", expected, low=1.0, high=1e4)
-        most = math.ceil(_PADDING * expected)
+        most = math.ceil(6 * expected)  # all of which are made, for their time to be hidden
     runs = repetitions.Repetitions(expected=expected, eta=eta, most=most)
     runs.check()
     apart = held_out is not None
@@ -154,7 +153,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     target = tuning.Target(epsilon, delta, runs, neighbours)
     paid, scored = tuning.calibrate_search(algorithm, candidates, scored, target, apart=apart,
                                            share=share)
-    promised = stating.tuning_statement(
+    promised = statement_of_run.tuning_statement(
         algorithm, paid, scored, score_range, target, padded=hide_time, apart=apart,
         unit=unit or identity.unit_of(rows=identity.rows_each(data)), assumed=assumed)
     arguments.records(data)
@@ -263,8 +262,8 @@ def score_mechanism(score_range: tuple[float, float], population: int) -> Repeat
 
 def _check_apart(data: PyTree, held_out: PyTree) -> None:
     """Refuses held-out arrays that are the training's own."""
-    own = [x for x in jax.tree.leaves(data) if np.size(x)]
-    if any(x is y for x in own for y in jax.tree.leaves(held_out)):
+    training_arrays = [x for x in jax.tree.leaves(data) if np.size(x)]
+    if any(x is y for x in training_arrays for y in jax.tree.leaves(held_out)):
         raise ValueError("held_out holds an array of data: its records must be others, because "
                          "training and score are charged as reading disjoint data. Leave held_out "
                          "out to score the training records.")
@@ -283,14 +282,14 @@ def cumulative(runs: repetitions.Repetitions) -> tuple[np.ndarray, np.ndarray]:
 @functools.lru_cache(maxsize=64)  # one object a score: programs are kept by identity
 def score_problem(score: Callable[[PyTree, PyTree], jax.Array], low: float, high: float) -> Problem:
     """Makes the score less the middle of its range the operator of a player with one number."""
-    def operator(at: Saddle, record: PyTree) -> Saddle:
-        value = jnp.asarray(score(at.v, record))
+    def operator(z: Saddle, record: PyTree) -> Saddle:
+        value = jnp.asarray(score(z.v, record))
         if value.shape != ():
             raise ValueError(f"The score of one record must be one number, got shape "
                              f"{value.shape}.")
         value = value.astype(jnp.float32)
         value = jnp.clip(jnp.where(jnp.isfinite(value), value, low), low, high)
-        return Saddle(value - (low + high) / 2, at.v)
+        return Saddle(value - (low + high) / 2, z.v)
 
     return Problem(operator)
 
@@ -333,14 +332,14 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
 
     def single(number: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         """Makes run `number` = 1, 2, ...: state, score, candidate."""
-        own = release_keys.search_keys(key, number)
+        run_keys = release_keys.search_keys(key, number)
         # as good as uniform; it need not be, as every candidate is charged as the dearest
-        drawn = random_words(own.candidate, (2,))[0] % candidates
+        drawn = random_words(run_keys.candidate, (2,))[0] % candidates
         hyper = jax.tree.map(lambda x: x[drawn], hypers)
-        state = runs.whole_run(own.training, z, data, hyper, algorithm, problem, lengths, drawn,
-                               hide_time)
-        at = Saddle(jnp.zeros((), jnp.float32), point(state))
-        released = release(own.score, score, jnp.int32(0), scored, at, rows).w
+        state = runs.whole_run(run_keys.training, z, data, hyper, algorithm, problem, lengths,
+                               drawn, hide_time)
+        scored_point = Saddle(jnp.zeros((), jnp.float32), point(state))
+        released = release(run_keys.score, score, jnp.int32(0), scored, scored_point, rows).w
         return state, released, drawn.astype(jnp.int32)
 
     # one run at a time is not mapped over: its conditions stay conditions

@@ -379,8 +379,13 @@ def fresh(rows: jax.Array, first: jax.Array) -> jax.Array:
     return rows >= first
 
 
+def has_rows(counted: jax.Array) -> jax.Array:
+    """Returns whether a row of a slice counts: by the mask, which no record has a part in."""
+    return tree.in_any_lane(jnp.any(counted))
+
+
 def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, examples: PyTree | Part,
-              mask: jax.Array, size: int) -> Sums:
+              mask: jax.Array, size: int, skip_empty: bool = False) -> Sums:
     """The sum of `total(examples, mask)` over slices of `size` rows, held one at a time.
 
     No row counts in two slices, so one record changes the sum of one slice, by as much as it would
@@ -392,18 +397,25 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
       examples: leaves `[b, ...]`, or a part of longer ones.
       mask: bool `[b]`, which of them count.
       size: at most b.
+      skip_empty: whether to leave out slices in which no row counts. Every number stays the same:
+        they add weights 0 times finite numbers, which round to the integer 0 whatever the dither,
+        and in floating point the compensated sum is already that of all before.
     """
     count = mask.shape[0]
     part = examples if isinstance(examples, Part) else rows_from(examples, 0, count)
 
-    def at(start: jax.Array) -> tuple[PyTree, jax.Array]:
+    def step(carry: tuple[Sums, Saddle], start: jax.Array) -> tuple[tuple[Sums, Saddle], None]:
         first = jnp.minimum(start, count - size)  # the last slice begins early, to be whole
         counted = jax.lax.dynamic_slice_in_dim(mask, first, size)
         # rows before `start` are counted in the slice before
-        return part.read(first, size), counted & fresh(first + jnp.arange(size), start)
+        counted &= fresh(first + jnp.arange(size), start)
 
-    def step(carry: tuple[Sums, Saddle], start: jax.Array) -> tuple[tuple[Sums, Saddle], None]:
-        return carry[0].plus(carry[1], total(*at(start))), None
+        def more() -> tuple[Sums, Saddle]:
+            return carry[0].plus(carry[1], total(part.read(first, size), counted))
+
+        if not skip_empty:
+            return more(), None
+        return jax.lax.cond(has_rows(counted), more, lambda: carry), None
 
     # rows are read where they lie: slices as the scan's own arrays would be a copy of all
     (sums, lost), _ = jax.lax.scan(step, (nothing, nothing.floats),

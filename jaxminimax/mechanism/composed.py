@@ -41,18 +41,18 @@ class _Several(Description):
         if isinstance(self.parts, tuple):  # else `check` refuses it
             object.__setattr__(self, "parts", self._parts_placed(set()))
 
-    def _parts_placed(self, taken: set[tuple[int, int]]) -> tuple[Any, ...]:
-        return tuple(part.placed(taken) if isinstance(part, Description) else part
+    def _parts_placed(self, occupied: set[tuple[int, int]]) -> tuple[Any, ...]:
+        return tuple(part.placed(occupied) if isinstance(part, Description) else part
                      for part in self.parts)
 
-    def placed(self, taken: set[tuple[int, int]]) -> Self:
+    def placed(self, occupied: set[tuple[int, int]]) -> Self:
         """The same, with a free place for every part."""
         return dataclasses.replace(  # type: ignore[type-var]
-            self, parts=self._parts_placed(taken))
+            self, parts=self._parts_placed(occupied))
 
     def answered(self) -> tuple[Answered, ...]:
         """Returns the `Answered` releases of every part."""
-        return tuple(one for part in self._listed for one in part.answered())
+        return tuple(answer for part in self._listed for answer in part.answered())
 
     def check(self) -> None:
         """Checks every part."""
@@ -73,27 +73,29 @@ class _Several(Description):
         """Parts are taken to run one after the other, in their order, or in turn."""
         if self.in_turn:
             counts = [part.releases() for part in self._listed]
-            each = self.each or (1,) * len(counts)
+            releases_a_round = self.each or (1,) * len(counts)
 
             def split(rounds: int) -> list[int]:
                 # part 0 is in every round; the others from round `alone` on
                 return [min(max(rounds - self.alone * (i > 0), 0) * number, count)
-                        for i, (number, count) in enumerate(zip(each, counts, strict=True))]
+                        for i, (number, count) in enumerate(zip(
+                            releases_a_round, counts, strict=True))]
 
             # a round that was begun counts: the fewest rounds that made so many releases
             rounds = bisect.bisect_left(range(self.alone + max(counts) + 1), spent,
                                         key=lambda r: sum(split(r)))
-            done = [part.truncated(n) for part, n in zip(self._listed, split(rounds), strict=True)]
+            truncated = [part.truncated(n)
+                         for part, n in zip(self._listed, split(rounds), strict=True)]
         else:
-            done = []
+            truncated = []
             for part in self._listed:
-                done.append(part.truncated(spent))
-                spent -= 0 if done[-1] is None else min(spent, done[-1].releases())
-        begun = tuple(part for part in done if part is not None)
-        left = {"each": tuple(k for k, part in zip(self.each, done, strict=True)
+                truncated.append(part.truncated(spent))
+                spent -= 0 if truncated[-1] is None else min(spent, truncated[-1].releases())
+        begun = tuple(part for part in truncated if part is not None)
+        shortened = {"each": tuple(k for k, part in zip(self.each, truncated, strict=True)
                               if part is not None)} if self.each else {}
         return dataclasses.replace(  # type: ignore[type-var]
-            self, parts=begun, **left) if begun else None
+            self, parts=begun, **shortened) if begun else None
 
     def with_noise(self, scale: float) -> Self:
         """Scales the noise of every part."""
@@ -296,16 +298,16 @@ def descriptions(hyper: Any) -> dict[str, Any]:
     return {_name(path): x for path, x in pairs if _describes(x)}
 
 
-def with_noise_of_all(hyper: Any, scale: float, **own: float) -> Any:
+def with_noise_of_all(hyper: Any, scale: float, **scales: float) -> Any:
     """Scales the noise multipliers of all descriptions of `hyper` (1 where not set).
 
     Args:
       hyper: an algorithm's.
       scale: factor.
-      own: another factor for the description of that name.
+      scales: another factor for the description of that name.
     """
     return jax.tree_util.tree_map_with_path(
-        lambda path, x: with_noise(x, own.get(_name(path), scale)) if _describes(x) else x,
+        lambda path, x: with_noise(x, scales.get(_name(path), scale)) if _describes(x) else x,
         hyper, is_leaf=_describes)
 
 
@@ -315,8 +317,8 @@ def check_charged(algorithm: Any, hyper: Any) -> None:
     Raises:
       ValueError: naming a description whose noise does not change the noise that is charged.
     """
-    def charged(**own: float) -> list[float]:
-        mechanism = algorithm.mechanism(with_noise_of_all(hyper, 1.0, **own))
+    def charged(**scales: float) -> list[float]:
+        mechanism = algorithm.mechanism(with_noise_of_all(hyper, 1.0, **scales))
         return [leaf.multiplier() for leaf in mechanism.flattened()]
 
     names, plain = descriptions(hyper), charged()

@@ -118,7 +118,7 @@ class Correlation(abc.ABC):
     """How a sampling's releases read a record, as far as correlated noise is concerned."""
 
     @abc.abstractmethod
-    def check(self, of: Bands) -> None:
+    def check(self, banded: Bands) -> None:
         """Refuses bands that there is no proof for.
 
         Raises:
@@ -126,7 +126,7 @@ class Correlation(abc.ABC):
         """
 
     @abc.abstractmethod
-    def column(self, of: Bands) -> float:
+    def column(self, banded: Bands) -> float:
         """How far a record moves the independent draws, over what it moves a sum."""
 
     @abc.abstractmethod
@@ -134,11 +134,11 @@ class Correlation(abc.ABC):
         """After how many releases the noise begins anew; None if it never does."""
 
     @abc.abstractmethod
-    def cost(self, of: Bands, noise: Noise, sampled: Callable[[float], Charge]) -> Charge:
+    def cost(self, banded: Bands, noise: Noise, sampled: Callable[[float], Charge]) -> Charge:
         """Charges all releases.
 
         Args:
-          of: the releases.
+          banded: the releases.
           noise: on real numbers.
           sampled: the sampling's charge of them with independent noise, by its multiplier.
         """
@@ -150,25 +150,25 @@ class Passes(Correlation):
 
     apart: int
 
-    def check(self, of: Bands) -> None:
+    def check(self, banded: Bands) -> None:
         """Refuses what neither norms nor draws are made for."""
-        factorisation.check_bands(*of)
+        factorisation.check_bands(*banded)
 
-    def column(self, of: Bands) -> float:
+    def column(self, banded: Bands) -> float:
         """The length of the sum of the columns of C that a record is in."""
-        return factorisation.norms(of.releases, of.bands, self.apart).column
+        return factorisation.norms(banded.releases, banded.bands, self.apart).column
 
     def restart(self, bands: int) -> None:
         """The noise never begins anew."""
 
-    def cost(self, of: Bands, noise: Noise, sampled: Callable[[float], Charge]) -> Charge:
+    def cost(self, banded: Bands, noise: Noise, sampled: Callable[[float], Charge]) -> Charge:
         """Charges one Gaussian; nothing is amplified."""
-        ratio = factorisation.charged_correlated(noise.z, noise.real, of.releases, of.bands,
-                                                 of.parameters, smallest=noise.smallest,
+        ratio = factorisation.charged_correlated(noise.z, noise.real, banded.releases, banded.bands,
+                                                 banded.parameters, smallest=noise.smallest,
                                                  apart=self.apart)
         # mu = 2 ||c|| / z; two bounds may fail for each number of releases a run may stop at
-        return costs.gaussian(1, ratio / self.column(of))._replace(
-            failure=2 * grid.DITHER_FAILURE * of.releases)
+        return costs.gaussian(1, ratio / self.column(banded))._replace(
+            failure=2 * grid.DITHER_FAILURE * banded.releases)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,41 +177,41 @@ class InTurn(Correlation):
 
     parts: int
 
-    def check(self, of: Bands) -> None:
+    def check(self, banded: Bands) -> None:
         """Refuses bands whose blocks would lie in two windows."""
-        checks.count("bands", of.bands)
-        if self.parts % of.bands:
+        checks.count("bands", banded.bands)
+        if self.parts % banded.bands:
             raise ValueError(f"bands must divide the number of parts, {self.parts}, got "
-                             f"{of.bands}: the noise begins anew after so many releases, and a "
+                             f"{banded.bands}: the noise begins anew after so many releases, and a "
                              "record may be read once in between.")
-        factorisation.check_bands(of.bands, of.bands, of.parameters)
+        factorisation.check_bands(banded.bands, banded.bands, banded.parameters)
 
-    def column(self, of: Bands) -> float:
+    def column(self, banded: Bands) -> float:
         """The length of the first column of a block."""
-        return factorisation.norms(of.bands, of.bands).column
+        return factorisation.norms(banded.bands, banded.bands).column
 
     def restart(self, bands: int) -> int:
         """A block of C has as many releases as bands."""
         return bands
 
-    def mean_prefix(self, of: Bands) -> float:
+    def mean_prefix(self, banded: Bands) -> float:
         """Root of the mean variance of the noise on all prefix sums; a draw's deviation is 1.
 
         Noise on the sum of r releases of a block has the variance V_r = S_0^2 + ... + S_(r-1)^2,
         S_k the sum of the first k + 1 coefficients; blocks are independent.
         """
-        sums = np.cumsum(factorisation.coefficients(of.bands)) / 2.0**factorisation.FRACTION
+        sums = np.cumsum(factorisation.coefficients(banded.bands)) / 2.0**factorisation.FRACTION
         block = np.concatenate([[0.0], np.cumsum(np.square(sums))])
-        full, rest = np.divmod(np.arange(1, of.releases + 1), of.bands)
-        return float(np.sqrt(np.mean(full * block[-1] + block[rest])))
+        full, begun = np.divmod(np.arange(1, banded.releases + 1), banded.bands)
+        return float(np.sqrt(np.mean(full * block[-1] + block[begun])))
 
-    def cost(self, of: Bands, noise: Noise, sampled: Callable[[float], Charge]) -> Charge:
+    def cost(self, banded: Bands, noise: Noise, sampled: Callable[[float], Charge]) -> Charge:
         """Charges a Poisson pair for each window, of the noise over the column's length."""
-        ratio = factorisation.charged_correlated(noise.z, noise.real, of.bands, of.bands,
-                                                 of.parameters, smallest=noise.smallest,
+        ratio = factorisation.charged_correlated(noise.z, noise.real, banded.bands, banded.bands,
+                                                 banded.parameters, smallest=noise.smallest,
                                                  absent=True)
-        windows = math.ceil(of.releases / self.parts)
-        return sampled(ratio / self.column(of))._replace(sets=2 * grid.DITHER_FAILURE * windows)
+        windows = math.ceil(banded.releases / self.parts)
+        return sampled(ratio / self.column(banded))._replace(sets=2 * grid.DITHER_FAILURE * windows)
 
 
 @types.pytree_dataclass
@@ -248,7 +248,7 @@ class CyclicPoisson(Sampling):
     relations = NEIGHBOURS
 
     @property
-    def _of_part(self) -> poisson.Poisson:
+    def _of_one_part(self) -> poisson.Poisson:
         return poisson.Poisson(rate=self.rate, capacity=self.capacity)
 
     def _largest(self, population: int) -> int:
@@ -260,7 +260,7 @@ class CyclicPoisson(Sampling):
         checks.count("parts", self.parts)
         if self.parts > population:
             raise ValueError(f"parts must be at most population={population}, got {self.parts}.")
-        self._of_part.check(self._largest(population))
+        self._of_one_part.check(self._largest(population))
 
     def batch_size(self, population: int) -> float:
         """The expected size q n / p, of all parts in the mean."""
@@ -268,7 +268,7 @@ class CyclicPoisson(Sampling):
 
     def rows_read(self, population: int) -> int:
         """Slots of a Poisson sample of the largest part."""
-        return self._of_part.rows_read(self._largest(population))
+        return self._of_one_part.rows_read(self._largest(population))
 
     def rows_in_shard(self, population: int, size: int) -> int:
         """The capacity, on one device.
@@ -279,12 +279,12 @@ class CyclicPoisson(Sampling):
         if size < population:
             raise ValueError(f"{self!r} is for data on one device: give the arrays without a mesh, "
                              "or use Poisson(rate=...).")
-        return self._of_part.rows_in_shard(self._largest(population), size)
+        return self._of_one_part.rows_in_shard(self._largest(population), size)
 
     def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
         """A Poisson sample of numbers in the part, as rows."""
         part = release % self.parts
-        sample = self._of_part.draw(keys, release, self._largest(population))
+        sample = self._of_one_part.draw(keys, release, self._largest(population))
         assert sample.rows is not None
         assert sample.valid is not None
         rows = sample.rows * self.parts + part
@@ -297,11 +297,11 @@ class CyclicPoisson(Sampling):
         windows = math.ceil(times / self.parts)
         if self.rate == 1:  # the order of the parts is public, so nothing is amplified
             return costs.gaussian(windows, z)
-        return self._of_part.charge(windows, z, self._largest(population))
+        return self._of_one_part.charge(windows, z, self._largest(population))
 
     def shortfall(self, population: int) -> float:
         """Returns the shortfall of samples of a part."""
-        return self._of_part.shortfall(self._largest(population))
+        return self._of_one_part.shortfall(self._largest(population))
 
     def correlation(self, population: int) -> InTurn:
         """A record has one coin in `parts` releases."""
@@ -313,7 +313,7 @@ class CyclicPoisson(Sampling):
 
     def summary(self, times: int, population: int) -> str:
         """States the parts, the sample of each, and how often a record may be read."""
-        less = self._of_part.drawn_less(self._largest(population))
+        less = self._of_one_part.drawn_less(self._largest(population))
         return (f"cyclic Poisson samples at rate {self.rate:.6g} of a part (expected batch "
                 f"{self.batch_size(population):.6g}): row i of {population} is in part i mod "
                 f"{self.parts}, release k = 0, 1, ... reads part k mod {self.parts}, so that a "
@@ -327,5 +327,5 @@ class CyclicPoisson(Sampling):
 
     def worst_case(self, population: int) -> WorstCase:
         """A record of part 0 with probability q; the others contribute nothing."""
-        case = self._of_part.worst_case(self._largest(population))
+        case = self._of_one_part.worst_case(self._largest(population))
         return case._replace(every=self.parts)

@@ -110,8 +110,10 @@ class PrivacyLoss(NamedTuple):
         replace-one sensitivity.
       rate: at most the probability that a sample holds the record, given the rest of it; with
         replacement, that one draw is the record. As realised: a little above q, m/n or 1/n.
-      population: n of a fixed-size sample.
-      batch: m of a fixed-size sample.
+      population: n of a fixed-size sample, and of a Poisson one with `filled`.
+      batch: m of a fixed-size sample, the most records of a Poisson one with `filled`.
+      filled: at most the probability that the other records fill a Poisson sample's slots, so that
+        it cannot hold the record: a release is then the same on both data sets (`size_law`).
     """
 
     kind: str
@@ -119,6 +121,13 @@ class PrivacyLoss(NamedTuple):
     rate: float = 1.0
     population: int = 0
     batch: int = 0
+    filled: float = 0.0
+
+    def not_read(self, people: int) -> float:
+        """At most the probability that a sample cannot hold any of k = `people` records."""
+        others = max(self.population - people + 1, 1)
+        # prod_i (n - J - i) / (n - i) >= (1 - c / (n - k + 1))^(k - 1), i < k, J <= c
+        return self.filled * max(1 - self.batch / others, 0.0) ** (people - 1) * (1 - 2.0**-40)
 
 
 class Charge(NamedTuple):
@@ -207,10 +216,10 @@ class Charge(NamedTuple):
 def _bad_sets(people: int, rate: float) -> float:
     """The term (1) of `Charge.failures`."""
     law = size_law.binomial(people, *float(rate).as_integer_ratio())
-    each = (min(1.0, 2 * grid.DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
+    failures = (min(1.0, 2 * grid.DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
             for j in range(law.first, law.first + len(law.upper)))
     # sum_j P[j] min{1, 2 (2^j - 1) d}, masses rounded up, those not listed in full
-    return (math.fsum(p * bad for p, bad in zip(law.upper, each, strict=True))
+    return (math.fsum(p * bad for p, bad in zip(law.upper, failures, strict=True))
             + law.rest) * (1 + 2.0**-50)
 
 
@@ -279,13 +288,13 @@ def count_multiplier(players: types.Saddle, joint: bool, counts: int, share: Any
     """
     # z_P, in the floats that the release draws with
     z = [jnp.asarray(x, jnp.float32) for x in players if x is not None]
-    smallest = together = jnp.min(jnp.stack(z))
+    smallest = combined_z = jnp.min(jnp.stack(z))
     if not joint:  # scaled, so that squares neither overflow nor underflow
-        together = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
-                                           for x in z))
+        combined_z = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
+                                             for x in z))
     share = jnp.asarray(share, jnp.float32)
     # z_b = z_P (k (1 - share) / share)^(1/2)
-    return jnp.where(smallest == 0, 0.0, together * jnp.sqrt(counts * (1 - share) / share))
+    return jnp.where(smallest == 0, 0.0, combined_z * jnp.sqrt(counts * (1 - share) / share))
 
 
 def charged(z: float, unit: Unit, parameters: int = grid.PARAMETERS, *, absent: bool = False,
@@ -357,8 +366,8 @@ def price(leaf: Any, neighbours: str) -> Charge:
 def compose(*parts: Charge) -> Charge:
     """The cost of several mechanisms on the same data."""
     losses: dict[PrivacyLoss, int] = {}
-    for one in parts:
-        for loss, times in one.losses:
+    for charge in parts:
+        for loss, times in charge.losses:
             losses[loss] = losses.get(loss, 0) + times
     # mu^2, failures, departures and ratios of adaptive releases add up
     return Charge(sum(c.gaussian for c in parts), tuple(sorted(losses.items())),

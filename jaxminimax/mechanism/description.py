@@ -143,14 +143,25 @@ class Description(abc.ABC):
         """The descriptions in it that releases are made for, each with its own place, in order."""
         return self.flattened()
 
-    def placed(self, taken: set[tuple[int, int]]) -> "Description":
-        """The same at places that are not in `taken`, to which they are added; see `Answered`."""
+    def placed(self, occupied: set[tuple[int, int]]) -> "Description":
+        """The same at places that are not `occupied`, to which they are added; see `Answered`."""
         return self
 
-    def summary(self) -> str:
-        """Sentences on the releases, for statements: one a leaf, equal ones in a row once."""
-        runs = ((text, len(list(equal))) for text, equal in itertools.groupby(
-            leaf.words().summary for leaf in self.flattened()))
+    def summary(self, parts: tuple[str, ...] = ()) -> str:
+        """Sentences on the releases, for statements: one a leaf, equal ones in a row once.
+
+        Args:
+          parts: what each leaf releases, such as "gradients"; empty: they have no names.
+
+        Raises:
+          ValueError: for another number of names than there are leaves.
+        """
+        texts = [leaf.words().summary for leaf in self.flattened()]
+        if parts and len(parts) != len(texts):
+            raise ValueError(f"parts must name each of {len(texts)} leaves, got {parts!r}.")
+        if parts:
+            texts = [f"{name}: {text}" for name, text in zip(parts, texts, strict=True)]
+        runs = ((text, len(list(equal))) for text, equal in itertools.groupby(texts))
         return " ".join(text if times == 1 else f"{times} times: {text}" for text, times in runs)
 
     def enforced(self) -> tuple[str, ...]:
@@ -207,12 +218,12 @@ class Answered(Description):
         Places are counted for each kind, so two classes of one kind never share a key.
         """
 
-    def placed(self, taken: set[tuple[int, int]]) -> Self:
+    def placed(self, occupied: set[tuple[int, int]]) -> Self:
         """Places it at its own place, or at the next free one."""
         place = self.place
-        while (self.kind, place) in taken:
+        while (self.kind, place) in occupied:
             place += 1
-        taken.add((self.kind, place))
+        occupied.add((self.kind, place))
         return self if place == self.place else dataclasses.replace(self, place=place)
 
 

@@ -74,23 +74,23 @@ def lost(slots: int, population: int) -> float:
     return twice - slots * math.log1p(-(2**32 % population) / 2**32)
 
 
-def room(most: int, population: int, short: Callable[[int], float],
+def room(rows: int, population: int, short: Callable[[int], float],
          seldom: float = OVERFLOW) -> Room:
     """The fewest slots that are short of new ones with probability `seldom` at most.
 
     Args:
-      most: rows of a sample, and the slots where all rows are put in order.
+      rows: rows of a sample, and the slots where all rows are put in order.
       population: n.
       short: P[so many slots do not do], falling.
       seldom: what it may be.
     """
-    low = high = most
+    low = high = rows
     while _DENSE * high <= population and short(high) > seldom:
         low, high = high + 1, 2 * high
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if short(middle) <= seldom else (middle + 1, high)
-    return Room(low, False) if _DENSE * low <= population else Room(most, True)
+    return Room(low, False) if _DENSE * low <= population else Room(rows, True)
 
 
 @functools.lru_cache(maxsize=256)
@@ -160,10 +160,10 @@ def firsts(rows: jax.Array, present: jax.Array) -> jax.Array:
         place = (rows.astype(jnp.uint32) * factor >> np.uint32(32 - bits)).astype(jnp.int32)
         table = jnp.full(1 << bits, none).at[place].min(
             jnp.where(first < 0, slot, none), mode="promise_in_bounds")
-        least = table.at[place].get(mode="promise_in_bounds")
-        index = jnp.minimum(least.astype(jnp.int32), count - 1)
+        lowest = table.at[place].get(mode="promise_in_bounds")
+        index = jnp.minimum(lowest.astype(jnp.int32), count - 1)
         equal = rows.at[index].get(mode="promise_in_bounds") == rows
-        return number + 1, jnp.where((first < 0) & equal, least, first)
+        return number + 1, jnp.where((first < 0) & equal, lowest, first)
 
     # the first slot with the same row, -1 until it is settled; every pass settles at least one slot
     first = jax.lax.while_loop(lambda carry: jnp.any(carry[1] < 0), look_up,
@@ -171,7 +171,7 @@ def firsts(rows: jax.Array, present: jax.Array) -> jax.Array:
     return (first == slot) & present
 
 
-def least(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Array) -> jax.Array:
+def lowest_words(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Array) -> jax.Array:
     """Returns the m slots of `among` with the least numbers of 128 bits, bool `[c]`.
 
     A histogram of the first 32 bits, narrow around the m-th number's likely place, shows which bin
@@ -207,24 +207,26 @@ def least(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Array) -> j
         inside = (place > 0) & (place < side**2 - 1)
         low = jnp.where(inside, low + ((place - 1).astype(jnp.uint32) << width), 0)
         width = jnp.where(inside, jnp.where(width > bits, width - bits, 0), np.uint32(32 - bits))
-        each = jnp.zeros(side**2, jnp.int32).at[bins(low, width)].add(
+        counts = jnp.zeros(side**2, jnp.int32).at[bins(low, width)].add(
             among.astype(jnp.int32), mode="promise_in_bounds").reshape(side, side)
-        row, left = _among(jnp.sum(each, 1, dtype=jnp.int32), m)
-        column, left = _among(each[row], left)
-        return each[row, column] == left, low, width, side * row + column, left
+        row, rank = _among(jnp.sum(counts, 1, dtype=jnp.int32), m)
+        column, rank = _among(counts[row], rank)
+        return counts[row, column] == rank, low, width, side * row + column, rank
 
-    done, low, width, place, left = jax.lax.while_loop(
+    separated, low, width, place, rank = jax.lax.while_loop(
         lambda carry: ~carry[0] & (carry[2] > 0), divide,
         (jnp.array(False), low, jnp.uint32(first + bits), jnp.int32(1), m))
-    of = bins(low, width)
-    held, tied = among & (of < place + done), among & (of == place)
+    bin_of = bins(low, width)
+    below, tied = among & (bin_of < place + separated), among & (bin_of == place)
 
-    def settle(done: jax.Array, key: jax.Array, held: jax.Array, tied: jax.Array,
-               left: jax.Array) -> jax.Array:
-        return jax.lax.cond(done, lambda: held, lambda: held | _by_last_bits(key, tied, left))
+    def settle(separated: jax.Array, key: jax.Array, below: jax.Array, tied: jax.Array,
+               rank: jax.Array) -> jax.Array:
+        return jax.lax.cond(
+            separated, lambda: below, lambda: below | _by_last_bits(key, tied, rank))
 
     # of a vmap, only the lanes with equal numbers
-    settled: jax.Array = jax.custom_batching.sequential_vmap(settle)(done, key, held, tied, left)
+    settled: jax.Array = jax.custom_batching.sequential_vmap(settle)(
+        separated, key, below, tied, rank)
     return settled
 
 

@@ -128,10 +128,10 @@ def norms(releases: int, bands: int, apart: int | None = None) -> Norms:
     a = coefficients(min(bands, releases)) / 2.0**FRACTION  # exact
     # c = 1 / r as power series: the recursion of a filter that one impulse is sent through
     column = scipy.signal.lfilter([1.0], a, np.eye(1, releases)[0])
-    every = min(apart or releases, releases)
+    spacing = min(apart or releases, releases)
     # column t - every, t - 2 every, ... of the one at t
-    padded = np.pad(column, (0, -releases % every)).reshape(-1, every)
-    together = np.cumsum(padded, 0).ravel()[:releases]
+    padded = np.pad(column, (0, -releases % spacing)).reshape(-1, spacing)
+    summed = np.cumsum(padded, 0).ravel()[:releases]
     # all terms are positive, so roundings are relative: p + 2 in each of Q steps, and 64 more
     above = 1 + 2.0**-51 * (releases * (bands + 2) + 64)
     sums = np.cumsum(a)
@@ -140,7 +140,7 @@ def norms(releases: int, bands: int, apart: int | None = None) -> Norms:
     variances = np.cumsum(squares)
     # column k of C has Q - k entries c_0, c_1, ...: sum of squares (Q - k) c_k^2 in all
     return Norms(*(float(x) * above for x in (
-        np.sqrt(np.sum(np.square(together))),
+        np.sqrt(np.sum(np.square(summed))),
         np.sum(np.arange(releases, 0, -1) * np.square(column)), np.sum(column),
         np.sqrt(variances[-1]), np.sqrt(np.mean(variances)))))
 
@@ -208,9 +208,9 @@ def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) 
         >>> jmm.mechanism.planned_bands(1000) > 1
         True
     """
-    most = min(_PLANNED, releases, max(1, _DRAWN // parameters))
+    largest = min(_PLANNED, releases, max(1, _DRAWN // parameters))
     errors = {}
-    for bands in (2**k for k in range(most.bit_length())):
+    for bands in (2**k for k in range(largest.bit_length())):
         norm = norms(releases, bands, apart)
         errors[bands] = norm.column * norm.mean_prefix
     best = min(errors.values())
@@ -359,11 +359,11 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int | None = None
         >>> type(jmm.mechanism.sums_for(1.0, leaves=1000)).__name__
         'CorrelatedSums'
     """
-    most = grid.PARAMETERS if parameters is None else parameters
-    tree = TreeSums(clip=clip, leaves=leaves, parameters=most)
+    most_parameters = grid.PARAMETERS if parameters is None else parameters
+    tree = TreeSums(clip=clip, leaves=leaves, parameters=most_parameters)
     if leaves >= _LONG:
         return tree
-    banded = CorrelatedSums(clip=clip, leaves=leaves, parameters=most,
+    banded = CorrelatedSums(clip=clip, leaves=leaves, parameters=most_parameters,
                             bands=planned_bands(leaves, None, parameters or 1))
     norm = norms(leaves, banded.bands)
     # of a tree's sums, the mean over t = 1, ..., Q of the number of bits that are set in t

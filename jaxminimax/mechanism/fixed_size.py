@@ -82,11 +82,11 @@ class Full(Sampling):
 
     def in_groups(self) -> sampling.InGroups:
         """All records of the group, among as many rows as the largest has."""
-        def one(keys: SampleKeys, sizes: tuple[int, ...], group: jax.Array) -> Sample:
+        def group_sample(keys: SampleKeys, sizes: tuple[int, ...], group: jax.Array) -> Sample:
             size = jnp.asarray(sizes, jnp.int32)[group]
             return Sample(None, jnp.arange(max(sizes)) < size, True)
 
-        return sampling.InGroups("all of its records", lambda size, largest: size, one)
+        return sampling.InGroups("all of its records", lambda size, largest: size, group_sample)
 
     def spread(self, population: int) -> float | None:
         """The spread of draws that are independent from release to release."""
@@ -276,19 +276,19 @@ class FixedSize(Sampling):
 
     def in_groups(self) -> sampling.InGroups:
         """Draws among the group's own rows, and charges as for the group where it costs most."""
-        def of_size(n: int) -> Any:
-            def one(keys: SampleKeys) -> Sample:
+        def in_population(n: int) -> Any:
+            def drawn(keys: SampleKeys) -> Sample:
                 # no sampling of a group depends on the number of the release
                 sample = self.draw(keys, jnp.int32(0), n)
                 rows = jnp.arange(n, dtype=jnp.int32) if sample.rows is None else sample.rows
                 return Sample(rows, None, jnp.asarray(sample.fits))
 
-            return one
+            return drawn
 
         def draw(keys: SampleKeys, sizes: tuple[int, ...], group: jax.Array) -> Sample:
             distinct = sorted(set(sizes))  # the law of a sample is computed on the host
             number = jnp.asarray([distinct.index(n) for n in sizes])[group]
-            return jax.lax.switch(number, [of_size(n) for n in distinct], keys)
+            return jax.lax.switch(number, [in_population(n) for n in distinct], keys)
 
         return sampling.InGroups(f"samples of exactly {self.batch} of its records, {self._how()}",
                                  lambda size, largest: size, draw)
@@ -299,13 +299,14 @@ class FixedSize(Sampling):
 
     def worst_case(self, population: int) -> WorstCase:
         """A record against others that contribute the opposite."""
-        one, rate = 1 / population, self.batch / population
+        each_rate, rate = 1 / population, self.batch / population
         if self.replacement:
             # a record is drawn Binomial(m, 1/n) times
             times = np.arange(self.batch + 1)
             # it is drawn at all with probability 1 - (1 - 1/n)^m
-            return WorstCase(times.astype(float), scipy.stats.binom.pmf(times, self.batch, one),
-                             self.batch, 1 - (1 - one) ** self.batch)
+            chances = scipy.stats.binom.pmf(times, self.batch, each_rate)
+            return WorstCase(times.astype(float), chances,
+                             self.batch, 1 - (1 - each_rate) ** self.batch)
         if self._everything(population):
             return WorstCase(np.ones(1), np.ones(1), self.batch)
         return WorstCase(np.array([0.0, 1.0]), np.array([1 - rate, rate]), self.batch, rate)

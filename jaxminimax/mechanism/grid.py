@@ -83,12 +83,12 @@ def grid_bits(z: Any, parameters: int) -> Any:
     Returns:
       An int, or int32 `[]`.
     """
-    more = finer_bits(parameters)
+    finer = finer_bits(parameters)
     if isinstance(z, jax.core.Tracer):
         exponent = jnp.frexp(jnp.asarray(z, jnp.float32))[1].astype(jnp.int32)
-        return jnp.clip(exponent + (17 + more), 0, MOST_BITS)
+        return jnp.clip(exponent + (17 + finer), 0, MOST_BITS)
     # z = f 2^e, 1/2 <= f < 1: L = e + 17 makes 2^L / z = 2^17 / f units in a clip norm
-    return min(max(int(np.frexp(np.float32(z))[1]) + 17 + more, 0), MOST_BITS)
+    return min(max(int(np.frexp(np.float32(z))[1]) + 17 + finer, 0), MOST_BITS)
 
 
 def _rounding(distance: float, parameters: int) -> float:

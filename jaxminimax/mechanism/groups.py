@@ -98,9 +98,9 @@ class GroupGradients(OneRelease):
             raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
                              f"{self.sampling!r}.")
         places = self.places()
-        for one in (places[0], places[-1]):
-            check_sampling(one.sampling, one.population)
-            one.check_own()
+        for query in (places[0], places[-1]):
+            check_sampling(query.sampling, query.population)
+            query.check_own()
 
     def facts(self, repeat: Repeat) -> Facts:
         """States the facts of clipped sums over the records of groups."""
@@ -110,7 +110,7 @@ class GroupGradients(OneRelease):
         """Describes releases on one group each, one for each size that samples are drawn from."""
         sizes = (sum(self.sizes),) if self.groups == "all" else sorted(set(self.sizes))
         # groups of one size cost the same; a record may be in any
-        return tuple({(one := in_group(self, n)).population: one for n in sizes}.values())
+        return tuple({(query := in_group(self, n)).population: query for n in sizes}.values())
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
         """True for samples of a fixed size, and where all places have one cost.
@@ -267,10 +267,10 @@ class GroupLosses(Leaf):
 
     def words(self) -> Words:
         """States how many losses are released, and of which groups."""
-        what = "the index of the largest of" if self.only_argmax else "all of"
+        outputs = "the index of the largest of" if self.only_argmax else "all of"
         law = "Gaussian" if self.gaussian else "Laplace"
         return Words(
-            f"{self.times} release(s) of {what} the groups' mean losses in [0, "
+            f"{self.times} release(s) of {outputs} the groups' mean losses in [0, "
             f"{concrete(self.bound):g}] with {law} noise, {sentences.groups(self.sizes)}.",
             (sentences.LOSSES,), (sentences.PUBLIC_GROUPS,),
             unit=f"{'Gaussian deviation' if self.gaussian else 'Laplace scale'} / (B / n_i)")

@@ -27,9 +27,9 @@ import scipy
 
 from jaxminimax.base import checks, types
 from jaxminimax.base.random_bits import fold_in, word_pairs
-from jaxminimax.mechanism import distinct
+from jaxminimax.mechanism import distinct, size_law
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
-from jaxminimax.mechanism.distinct import CROWDED, Room, least, rows_of_slots, tied
+from jaxminimax.mechanism.distinct import CROWDED, Room, lowest_words, rows_of_slots, tied
 from jaxminimax.mechanism.grid import BLOCK
 from jaxminimax.mechanism.sampling import Choice, InGroups, Sample, SampleKeys, Sampling, WorstCase
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
@@ -57,8 +57,9 @@ class Poisson(Sampling):
         number, so that s is at most `again`.
       again: s, in (0, 1/2], where no capacity is given. More of it saves slots, which cost as much
         time as records, in small samples of large models: for 16 expected records 31 slots are 22
-        at 0.1. The charge is that of `rate`, and records are drawn less often by a part `not_drawn`
-        of about s / 3; a rate that is as much larger makes up for it, at its charge.
+        at 0.1. Records are drawn less often than at `rate` by a part `not_drawn` of about s / 3,
+        and as much of the releases is charged as nothing (`size_law`). A rate that is as much
+        larger makes up for it, at its charge.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
@@ -154,21 +155,21 @@ class Poisson(Sampling):
         if rate == 1:
             return 0.0
         if _is_enumerated(room):
-            chance = _new_slots(room, population)
-            fits, rest = np.minimum(most, np.arange(room.slots + 1)), 0.0
-            alone = law.pmf(fits, population - 1, rate)
-        else:
-            lost, chance = _lost(distinct.lost(room.slots, population), room.slots)
-            fits = np.minimum(most, room.slots - lost)
-            # nothing of the tail beyond the listed slots is larger than b at its mode
-            mode = min(population - 1, math.floor(population * rate))
-            alone = law.pmf(np.maximum(fits, mode), population - 1, rate)
-            rest = max(1 - float(np.sum(chance)), 0.0) * law.pmf(mode, population - 1, rate)
+            return _filled(rate, population, room, most)
+        lost, chance = _lost(distinct.lost(room.slots, population), room.slots)
+        fits = np.minimum(most, room.slots - lost)
+        # nothing of the tail beyond the listed slots is larger than b at its mode
+        mode = min(population - 1, math.floor(population * rate))
+        alone = law.pmf(np.maximum(fits, mode), population - 1, rate)
+        rest = max(1 - float(np.sum(chance)), 0.0) * law.pmf(mode, population - 1, rate)
         return float((1 - rate) * (chance @ alone + rest)
                      / (chance @ law.cdf(fits, population, rate)))
 
     def charge(self, times: int, z: float, population: int) -> Charge:
-        """Charges a Poisson-subsampled Gaussian mechanism of the realised rate."""
+        """Charges a Poisson-subsampled Gaussian mechanism of the realised rate.
+
+        Where sums are divided by n r, a release whose slots the other records fill costs nothing.
+        """
         room, most = self._room(population)
         law = charged_law(float(self.rate), int(population), most)
         # samples whose shard takes a second pass, without the record, are charged in full, and so
@@ -177,7 +178,12 @@ class Poisson(Sampling):
         # given that a sample fits, what is rare is so many times as likely at most
         # Z >= 1 - s; for k records 1.5 rows_error / Z is charged, see `size_law`
         often = times / max(1 - self.drawn_less(population), 1e-300)
-        return Charge(losses=((PrivacyLoss("poisson", z, law.rate(float(self.rate))), times),),
+        # below p_0 of the realised law: its masses are within 2^-159, sums of floats within 1e-10
+        filled = (max(0.0, (1 - 1e-9) * self.not_drawn(population) - 1e-40)
+                  if self._divides_by_mean(population) else 0.0)
+        loss = PrivacyLoss("poisson", z, law.rate(float(self.rate)), *(
+            (int(population), most, filled) if filled else ()))
+        return Charge(losses=((loss, times),),
                       failure=often * (law.failure + crowded + room.failure(population)
                                        + tied(room.slots)),
                       sample_error=1.5 * often * rows_error(float(self.rate), int(population),
@@ -236,11 +242,11 @@ class Poisson(Sampling):
                      / law.cdf(most, population, rate))
 
     def worst_case(self, population: int) -> WorstCase:
-        """A record with probability q; the others contribute nothing."""
+        """A record with probability q, or r; the others contribute nothing."""
         if self.rate == 1:
             return WorstCase(np.ones(1), np.ones(1))
-        return WorstCase(np.array([0.0, 1.0]), np.array([1 - self.rate, self.rate]),
-                         read=self.rate)
+        drawn = self.batch_size(population) / population
+        return WorstCase(np.array([0.0, 1.0]), np.array([1 - drawn, drawn]), read=drawn)
 
 
 @functools.lru_cache(maxsize=256)
@@ -324,6 +330,19 @@ def _new_slots(room: Room, population: int) -> np.ndarray:
     return law
 
 
+@functools.lru_cache(maxsize=64)
+def _filled(rate: float, population: int, room: Room, most: int) -> float:
+    """p_0, from the integers that sizes are drawn by."""
+    first, masses = size_law.masses(rate, population)
+    total, law = sum(masses), np.zeros(most + 1)
+    for k, mass in enumerate(masses[:max(most + 1 - first, 0)], first):
+        law[k] = mass / total
+    chance, fits = _new_slots(room, population), np.minimum(most, np.arange(room.slots + 1))
+    # P[the others are k, and the record is not drawn] = P[a sample has k] (1 - k / n)
+    alone = law * (1 - np.arange(most + 1) / population)
+    return float(chance @ alone[fits] / (chance @ np.cumsum(law)[fits]))
+
+
 def drawn_size(key: jax.Array, rate: float, population: int, most: int) -> jax.Array:
     """Draws the size M, or `most` + 1 if that is less, int32 `[]`."""
     first, table = thresholds(rate, population, most)
@@ -346,7 +365,7 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
         key = carry[0]
         rows, new, words = rows_of_slots(key, room, population)
         size = drawn_size(key, rate, population, most)
-        held = least(key, words, new, size)
+        held = lowest_words(key, words, new, size)
         return fold_in(key, _AGAIN), rows, held, _fits(size, new, most)
 
     slots = room.slots

@@ -132,12 +132,12 @@ def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
 
     `a` is 0 where no integer noise is large enough: for multipliers above 2^22.
     """
-    most = min(_UNITS, _SUM - int(rows).bit_length())  # a <= 2^most
+    unit_bits = min(_UNITS, _SUM - int(rows).bit_length())  # a <= 2^most
     # 2^L / z_b in (2^(most - 1), 2^most], but at least 1
-    bits = jnp.clip(jnp.frexp(z)[1].astype(jnp.int32) - 1 + max(most, 1), 0, grid.MOST_BITS)
+    bits = jnp.clip(jnp.frexp(z)[1].astype(jnp.int32) - 1 + max(unit_bits, 1), 0, grid.MOST_BITS)
     # a <= 2^L / z_b, rounded down: a record moves a count by less, at the same noise
     units = jnp.floor((1 << bits).astype(jnp.float32) / (jnp.where(z == 0, 1.0, z) * _MARGIN))
-    units = jnp.clip(units, 0, 2.0**most).astype(jnp.int32)
+    units = jnp.clip(units, 0, 2.0**unit_bits).astype(jnp.int32)
     return jnp.where(z == 0, 1, units), bits
 
 

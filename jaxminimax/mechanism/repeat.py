@@ -215,8 +215,9 @@ class Repeat(Leaf):
         if neighbours not in offered:
             raise ValueError(f"{query.sampling!r} has no guarantee for neighbours={neighbours!r}, "
                              f"only for {', '.join(offered)}.")
-        return tuple(dict.fromkeys(costs.price(dataclasses.replace(self, query=one), neighbours)
-                                   for one in query.places()))
+        return tuple(dict.fromkeys(
+            costs.price(dataclasses.replace(self, query=group_query), neighbours)
+            for group_query in query.places()))
 
     def supports_group_privacy(self) -> bool:
         """The release's answer; records may be in several parts of the data."""
@@ -251,12 +252,12 @@ def check_sampling(sampling: Sampling, population: int) -> None:
     known_sampling(sampling).check(population)
 
 
-def sampled_words(repeat: Repeat, of: str = "") -> str:
+def sampled_words(repeat: Repeat, outputs: str = "") -> str:
     """States how many releases, of what, on samples of which kind."""
     query, times = repeat.query, f"{repeat.times} release(s)"
     if repeat.parts > 1:
         times += f" on each of {repeat.parts} disjoint parts of the data:"
-    return f"{times}{of} on {query.sampling.summary(repeat.times, query.population)}"
+    return f"{times}{outputs} on {query.sampling.summary(repeat.times, query.population)}"
 
 
 def batch_size(query: OneRelease) -> float:

@@ -119,32 +119,32 @@ class Repetitions:
                 f"{self.weights[0] / 2**BITS:.3g}.")
 
 
-def _law(eta: float, gamma: float, most: int) -> np.ndarray:
+def _law(eta: float, gamma: float, longest: int) -> np.ndarray:
     """Computes P[K = k], k = 1 ... most, by p_{k+1} / p_k = (1 - gamma) (k + eta) / (k + 1)."""
-    k = np.arange(1.0, most)
+    k = np.arange(1.0, longest)
     law = np.cumprod(np.append(1.0, (1 - gamma) * (k + eta) / (k + 1)))
     return law / law.sum()
 
 
-def _mean(eta: float, gamma: float, most: int) -> float:
-    return float(_law(eta, gamma, most) @ np.arange(1.0, most + 1))
+def _mean(eta: float, gamma: float, longest: int) -> float:
+    return float(_law(eta, gamma, longest) @ np.arange(1.0, longest + 1))
 
 
 @functools.lru_cache(maxsize=64)
 def _table(asked: Repetitions) -> tuple[float, tuple[int, ...], float, float]:
     """Gamma, the integers of the realised law, how far that is off, and its mean."""
-    most = _LONGEST if asked.most is None else asked.most
-    if _mean(asked.eta, _LEAST, most) < asked.expected:
-        raise ValueError(f"No law with eta = {asked.eta:g} and at most {most} runs has "
+    longest = _LONGEST if asked.most is None else asked.most
+    if _mean(asked.eta, _LEAST, longest) < asked.expected:
+        raise ValueError(f"No law with eta = {asked.eta:g} and at most {longest} runs has "
                          f"{asked.expected:g} expected ones: raise most"
                          f"{' or eta' if asked.eta < 1 else ''}, or lower expected.")
     low, high = _LEAST, 1 - 1e-9  # the mean falls with gamma
     for _ in range(60):
         middle = math.sqrt(low * high)
-        above = _mean(asked.eta, middle, most) > asked.expected
+        above = _mean(asked.eta, middle, longest) > asked.expected
         # the mean at `high` is at most `expected`
         low, high = (middle, high) if above else (low, middle)
-    law = _law(asked.eta, high, most)
+    law = _law(asked.eta, high, longest)
     # P[K >= k]; the law ends where that is at most 1e-9
     beyond = np.cumsum(law[::-1])[::-1]
     law = law[: max(2, int(np.sum(beyond > _TAIL)))]
@@ -157,7 +157,7 @@ def _table(asked: Repetitions) -> tuple[float, tuple[int, ...], float, float]:
     off += 8 * len(weights) * 2.0**-53 + 1e-15
     if not off < 1e-3:
         raise ValueError(f"The law of eta = {asked.eta:g}, expected = {asked.expected:g}, most = "
-                         f"{most} has probabilities too small to be drawn: lower most.")
+                         f"{longest} has probabilities too small to be drawn: lower most.")
     # E[K] multiplies delta, so it is rounded up
     mean = sum(k * w for k, w in enumerate(weights, 1)) / 2**BITS * (1 + 1e-15)
     return high, tuple(weights), math.log((1 + off) / (1 - off)), mean

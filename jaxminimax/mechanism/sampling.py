@@ -268,10 +268,10 @@ class Sampling(abc.ABC):
 
 def choices() -> dict[str, Choice]:
     """The choices of `--sampling`: the names that the subclasses of `Sampling` have for it."""
-    def below(of: Any) -> dict[str, Choice]:
-        by_name = dict(of.__dict__.get("choices", {}))
-        for each in of.__subclasses__():
-            by_name |= below(each)
+    def below(sampling_class: Any) -> dict[str, Choice]:
+        by_name = dict(sampling_class.__dict__.get("choices", {}))
+        for subclass in sampling_class.__subclasses__():
+            by_name |= below(subclass)
         return by_name
 
     return dict(sorted(below(Sampling).items()))

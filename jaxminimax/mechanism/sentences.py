@@ -65,6 +65,6 @@ def in_order(lines: Iterable[str]) -> tuple[str, ...]:
 
 def groups(sizes: tuple[int, ...]) -> str:
     """States how many groups there are, and of how many records."""
-    least, most = min(sizes), max(sizes)
+    smallest, largest = min(sizes), max(sizes)
     several = f"{len(sizes)} group{'s' * (len(sizes) > 1)}"
-    return f"{several} of {least}{f' to {most}' * (most > least)} records"
+    return f"{several} of {smallest}{f' to {largest}' * (largest > smallest)} records"

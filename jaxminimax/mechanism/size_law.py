@@ -39,6 +39,18 @@ removing a record as well, because an absent record keeps its number: it is draw
 a slot. (Cutting a large sample down to c would be another law: many samples would have c records,
 so that given c - 1 others a record would be drawn with much more than q.)
 
+**Releases that cannot hold the record.** The others fill the slots, m = J = min(c, |T|), with one
+probability p_0 on both data sets, whatever is released before, and the releases are then equal. So
+by joint convexity over that event, with F the profile of the pair of rate q',
+
+    H_a <= (1 - p_0) F(a) + p_0 (1 - a)_+,     a > 0,
+
+which is the profile of one pair, so it composes as one. It falls with p_0, as F(a) >= (1 - a)_+: a
+p_0 that is rounded down is right. Rate r = q' (1 - p_0) is not: where others' records tell m, a
+release of rate q' or 0 is less private than one of rate r, for F is convex in the rate. Of k
+records p_0 is the probability that the n - k others fill the slots, which is smaller. As in every
+charge of samples, nobody may learn the size of the whole sample, by a clock either.
+
 **Several records of one person.** Given T and S, now the sample without any of k records, the
 described law draws each of the k independently, given that there are at most J = min(c, |T|) - m of
 them. These can be drawn as a subset of a set H of independent coins at rate q, chosen by further
@@ -109,29 +121,29 @@ def outwards(middle: int, last: int, ratio: Callable[[int], tuple[int, int]],
     return k, (*reversed(down), *up)
 
 
-def binomial_masses(trials: int, hit: int, both: int, bits: int) -> tuple[int, tuple[int, ...]]:
-    """Returns `outwards` for the number of hits in trials of probability hit / both < 1 each."""
-    miss = both - hit
-    return outwards(min(trials, (trials + 1) * hit // both), trials,
+def binomial_masses(trials: int, hit: int, outcomes: int, bits: int) -> tuple[int, tuple[int, ...]]:
+    """Returns `outwards` for the number of hits in trials of probability hit / outcomes < 1."""
+    miss = outcomes - hit
+    return outwards(min(trials, (trials + 1) * hit // outcomes), trials,
                     lambda k: ((trials - k) * hit, (k + 1) * miss), bits)
 
 
 @functools.lru_cache(maxsize=256)
-def binomial(trials: int, hit: int, both: int) -> Law:
-    """Bounds the law of the number of hits in trials, each with probability hit / both."""
-    if hit >= both:
+def binomial(trials: int, hit: int, outcomes: int) -> Law:
+    """Bounds the law of the number of hits in trials, each with probability hit / outcomes."""
+    if hit >= outcomes:
         return Law(trials, (1.0,), 0.0 if trials else 1.0, 0.0)
-    return _enclosed(*binomial_masses(trials, hit, both, _MASS), trials)
+    return _enclosed(*binomial_masses(trials, hit, outcomes, _MASS), trials)
 
 
 @functools.lru_cache(maxsize=256)
 def hypergeometric(population: int, marked: int, draws: int) -> Law:
     """Bounds the law of the marked records in a subset of `draws`; marked + draws <= n."""
-    left = population - marked - draws
-    most = min(marked, draws)
-    masses = outwards(min(most, (draws + 1) * (marked + 1) // (population + 2)), most,
-                      lambda k: ((marked - k) * (draws - k), (k + 1) * (left + k + 1)), _MASS)
-    return _enclosed(*masses, most)
+    unmarked = population - marked - draws
+    largest = min(marked, draws)
+    masses = outwards(min(largest, (draws + 1) * (marked + 1) // (population + 2)), largest,
+                      lambda k: ((marked - k) * (draws - k), (k + 1) * (unmarked + k + 1)), _MASS)
+    return _enclosed(*masses, largest)
 
 
 def _enclosed(first: int, masses: tuple[int, ...], last: int) -> Law:
@@ -162,33 +174,33 @@ def masses(rate: float, population: int, bits: int = BITS) -> tuple[int, tuple[i
 
 
 @functools.lru_cache(maxsize=64)
-def limits(rate: float, population: int, most: int,
+def limits(rate: float, population: int, capacity: int,
            bits: int = BITS) -> tuple[int, tuple[int, ...]]:
     """A size that samples have at least, and t_k from there on to k = `most`.
 
     Args:
       rate: q in (0, 1).
       population: n.
-      most: c.
+      capacity: c.
       bits: B.
     """
     first, mass = masses(rate, population, bits)
-    total = left = sum(mass)
+    total = beyond = sum(mass)
     ends = []
     for k, x in enumerate(mass, first):
-        left -= x
-        if k <= most:
+        beyond -= x
+        if k <= capacity:
             # t_k = floor(2^B P[M > k]), at most 2^B - 1 to fit in B bits
-            ends.append(min((left << bits) // total, (1 << bits) - 1))
+            ends.append(min((beyond << bits) // total, (1 << bits) - 1))
     # below, all are those of a size that is exceeded all but surely
     skipped = sum(t == (1 << bits) - 1 for t in ends[:-1])
     return first + skipped, tuple(ends[skipped:])
 
 
 @functools.lru_cache(maxsize=64)
-def thresholds(rate: float, population: int, most: int) -> tuple[int, np.ndarray]:
+def thresholds(rate: float, population: int, capacity: int) -> tuple[int, np.ndarray]:
     """`limits` as words, the highest first, uint32 `[sizes, WORDS]`."""
-    first, ends = limits(rate, population, most)
+    first, ends = limits(rate, population, capacity)
     return first, np.array([[(t >> 32 * i) & 0xFFFFFFFF for i in reversed(range(WORDS))]
                             for t in ends], np.uint32)
 
@@ -209,15 +221,15 @@ class Realised(NamedTuple):
         if rate == 1 or not self.error < 0.1:
             return 1.0
         # x = (1 + rho) / (1 - rho) - 1, by which the odds of being drawn grow
-        more = math.expm1(math.log1p(self.error) - math.log1p(-self.error))
+        odds_growth = math.expm1(math.log1p(self.error) - math.log1p(-self.error))
         # o/(1 + o) = q (1 + x) / (1 + q x) <= q + q (1 - q) x
-        return min(1.0, (rate + rate * (1 - rate) * more) * (1 + 2.0**-50))
+        return min(1.0, (rate + rate * (1 - rate) * odds_growth) * (1 + 2.0**-50))
 
 
-def ordinary(rate: float, population: int, most: int) -> tuple[int, int]:
+def ordinary(rate: float, population: int, capacity: int) -> tuple[int, int]:
     """The ends a and b, the least wide for which the others are charged at most `FAILURE`."""
     first, mass = masses(rate, population)
-    total, low, high = sum(mass), 0, min(most, population)
+    total, low, high = sum(mass), 0, min(capacity, population)
     allowed = int(total * FAILURE) // 4  # four tails share it
     below = above = 0
     # a: the largest k with P[M <= k] of at most a quarter of FAILURE
@@ -235,20 +247,20 @@ def ordinary(rate: float, population: int, most: int) -> tuple[int, int]:
     return min(low, high), high
 
 
-def realised(rate: float, population: int, most: int, low: int, high: int,
+def realised(rate: float, population: int, capacity: int, low: int, high: int,
              bits: int = BITS) -> Realised:
     """Charges sizes that are ordinary from `low` to `high`; see the module's docstring.
 
     Args:
       rate: q in (0, 1).
       population: n.
-      most: c.
+      capacity: c.
       low: a.
       high: b.
       bits: B.
     """
     first, mass = masses(rate, population, bits)
-    start, table = limits(rate, population, most, bits)
+    start, table = limits(rate, population, capacity, bits)
     total = sum(mass)
 
     def true(k: int) -> int:
@@ -261,29 +273,29 @@ def realised(rate: float, population: int, most: int, low: int, high: int,
         return table[k - start] if k - start < len(table) else 0
 
     # falling outwards, the masses are least at the ends
-    least = min(true(low), true(high))
+    smallest = min(true(low), true(high))
     # no mass is off by more than 2^(1-B) of all of them; the error is relative to the least one
-    error = 2.0 ** (1 - bits) * (1 + 1e-6) * (total / least) if least else math.inf
+    error = 2.0 ** (1 - bits) * (1 + 1e-6) * (total / smallest) if smallest else math.inf
     outside = 0
     # pi = P~[M < a] + P~[M <= a] + P~[M >= b] + P~[M > b], times 2^B
     if low > 0:
         outside += 2 * (1 << bits) - above(low - 1) - above(low)
-    if high < min(most, population):
+    if high < min(capacity, population):
         outside += above(high - 1) + above(high)
     return Realised(error * (1 + 1e-6), outside / (1 << bits) * (1 + 1e-6))
 
 
 @functools.lru_cache(maxsize=256)
-def charged_law(rate: float, population: int, most: int) -> Realised:
+def charged_law(rate: float, population: int, capacity: int) -> Realised:
     """Charges samples of at most `most` records."""
     if rate == 1:
         return Realised(0.0, 0.0)  # everybody is read
-    return realised(rate, population, most, *ordinary(rate, population, most))
+    return realised(rate, population, capacity, *ordinary(rate, population, capacity))
 
 
-def rows_error(rate: float, population: int, most: int) -> float:
+def rows_error(rate: float, population: int, capacity: int) -> float:
     """Total variation of a realised sample from the described law, until it is too large."""
     if rate == 1:
         return 0.0
     # every threshold is rounded down by less than 2^-B, and those below the first are at least that
-    return (len(limits(rate, population, most)[1]) + 2) * 2.0**-BITS
+    return (len(limits(rate, population, capacity)[1]) + 2) * 2.0**-BITS

@@ -253,7 +253,7 @@ def solution_steps(query: GroupSolution) -> int:
     Raises:
       ValueError: for an accuracy that float64 or ten million steps may not reach.
     """
-    most = 0
+    most_steps = 0
     for phase in range(query.phases):
         reg_w = concrete(query.reg_w) * 2.0**phase  # mu_t doubles in every phase
         lipschitz, diameter = map(concrete, (query.lipschitz, query.diameter))
@@ -270,5 +270,5 @@ def solution_steps(query: GroupSolution) -> int:
                 f"phase {phase + 1}, where rounding leaves {lost:.3g} and {steps} steps are "
                 f"needed of at most {description.MOST_STEPS}: raise slack or reg_w, take fewer "
                 "phases, or smooth the loss.")
-        most = max(most, steps)
-    return most
+        most_steps = max(most_steps, steps)
+    return most_steps

@@ -96,7 +96,6 @@ DOUBT = np.int32(-2**31)  # no number is that small
 FIRST_ERROR = np.float32(2.0**-8)
 _LANES = 32
 _MANY = 2**14  # from which on some are in doubt in most draws
-_FEW = 64  # numbers: so seldom in doubt that no quicker stage is worth its compilation
 
 
 def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike) -> jax.Array:
@@ -135,15 +134,16 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike) -> jax
     shift = jnp.clip(_tables.BITS - jnp.asarray(bits, jnp.int32), 0, _tables.BITS)
     padded = -(-size // _LANES) * _LANES
     x = tree.materialise(lambda: first(random_words(key, (padded,)), shift))
-    # a table's programs run too seldom for what is quicker, and takes longer to compile
-    return _settled(key, x, shift, _MANY if programs.effort() else _FEW)[:size]
+    # 64 numbers are so seldom in doubt that no quicker stage is worth its compilation; and a
+    # table's programs run too seldom for what is quicker, and takes longer to compile
+    return _settled(key, x, shift, _MANY if programs.effort() else 64)[:size]
 
 
 def first(word: jax.Array, shift: jax.Array) -> jax.Array:
     """The numbers of these words, int32 `[n]`; `DOUBT` where 31 bits, or float32, do not tell."""
-    below, above, small = enclosed(word)
-    doubt = ((below ^ above) >> shift != 0) | small
-    return jnp.where(doubt, DOUBT, _signed(below >> shift, word))
+    lower, upper, small = enclosed(word)
+    doubt = ((lower ^ upper) >> shift != 0) | small
+    return jnp.where(doubt, DOUBT, _signed(lower >> shift, word))
 
 
 def enclosed(word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -160,8 +160,8 @@ def enclosed(word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     cell = (bits >> (23 - cells)) - ((127 + 31 - _tables.FIRST_OCTAVES) << cells)
     start = jax.lax.bitcast_convert_type(bits & np.int32(-1 << (23 - cells)), jnp.float32)
     v = (m - start.astype(jnp.int32)).astype(jnp.float32)
-    at = jnp.maximum(cell, 0)
-    base, c0, c1, c2 = (jnp.asarray(x).at[at].get(mode="promise_in_bounds")
+    row = jnp.maximum(cell, 0)
+    base, c0, c1, c2 = (jnp.asarray(x).at[row].get(mode="promise_in_bounds")
                         for x in (_tables.tables().base, *_tables.tables().slopes))
     y = (c2 * v + c1) * v + c0
     error = FIRST_ERROR - np.float32(0.5) * c1
@@ -181,14 +181,14 @@ def _capacity(size: int) -> int:
 
 
 # traced once for all programs with so many numbers
-@functools.partial(jax.jit, static_argnames="few")
-def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, few: int) -> jax.Array:
-    """Replaces what is in doubt in `x`, int32 `[32 k]`; in integers alone up to `few` of them."""
+@functools.partial(jax.jit, static_argnames="max_one_by_one")
+def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, max_one_by_one: int) -> jax.Array:
+    """Replaces what is in doubt in `x`, int32 `[32 k]`: `max_one_by_one` or fewer one by one."""
     size = x.shape[0]
     fine = _tables.fine_key(key)
     capacity = _capacity(size)
 
-    def one(x: jax.Array) -> jax.Array:
+    def settle_first(x: jax.Array) -> jax.Array:
         """Settles the first number that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
         word = _tables.words_of(key, fine, size, place[None], _tables.WORDS // 2)[:_tables.WORDS, 0]
@@ -196,9 +196,9 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, few: int) -> jax.Ar
         return jax.lax.dynamic_update_slice(x, value[None], [place])
 
     def one_by_one(x: jax.Array) -> jax.Array:
-        return jax.lax.while_loop(lambda x: jnp.any(x == DOUBT), one, x)
+        return jax.lax.while_loop(lambda x: jnp.any(x == DOUBT), settle_first, x)
 
-    if size <= few:
+    if size <= max_one_by_one:
         return jax.lax.cond(tree.in_any_lane(x == DOUBT), one_by_one, lambda x: x, x)
 
     lane = np.arange(_LANES, dtype=np.uint32)[:, None]
@@ -207,20 +207,22 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, few: int) -> jax.Ar
     total = jnp.sum(jax.lax.population_count(flags).astype(jnp.int32), dtype=jnp.int32)
 
     def all_of_them(x: jax.Array) -> jax.Array:
-        def some(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def settle_block(k: jax.Array,
+                         carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             """Settles that many of those in doubt, in float64, and returns whether one still is."""
-            x, left = carry
+            x, in_doubt = carry
             rank = k * capacity + jnp.arange(capacity, dtype=jnp.int32)
             live = rank < total
             place = tree.materialise(lambda: jnp.where(live, _tables.places(flags, rank), 0))
             word, second, third = _tables.words_of(key, fine, size, place, 1, rolled=size < _MANY)
-            value, again = _tables.middle(word, second, third, shift)
-            value = jnp.where(again, DOUBT, _signed(value, word))
+            value, doubtful = _tables.middle(word, second, third, shift)
+            value = jnp.where(doubtful, DOUBT, _signed(value, word))
             x = x.at[jnp.where(live, place, size)].set(value, mode="drop")
-            return x, left | jnp.any(again & live)
+            return x, in_doubt | jnp.any(doubtful & live)
 
-        x, left = jax.lax.fori_loop(0, -(-total // capacity), some, (x, jnp.zeros((), bool)))
-        return jax.lax.cond(tree.in_any_lane(left), one_by_one, lambda x: x, x)
+        x, in_doubt = jax.lax.fori_loop(0, -(-total // capacity), settle_block,
+                                        (x, jnp.zeros((), bool)))
+        return jax.lax.cond(tree.in_any_lane(in_doubt), one_by_one, lambda x: x, x)
 
     return jax.lax.cond(tree.in_any_lane(total > 0), all_of_them, lambda x: x, x)
 
@@ -268,12 +270,12 @@ def floored_laplace(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 def magnitudes(words: jax.Array) -> jax.Array:
     """The magnitudes floor(2^22 |E|) < 2^29, by digits, of words `[29 * 8, n]`: uint32 `[n]`."""
     digits = words.reshape(DIGITS, DIGIT_WORDS, -1)
-    below = jnp.zeros(digits.shape[::2], bool)
+    is_less = jnp.zeros(digits.shape[::2], bool)
     for k in reversed(range(DIGIT_WORDS)):  # the highest word has the last say
         word, threshold = digits[:, k], thresholds()[:, k, None]
-        below = (word < threshold) | ((word == threshold) & below)
+        is_less = (word < threshold) | ((word == threshold) & is_less)
     place = np.arange(DIGITS, dtype=np.uint32)[:, None]
-    return jnp.sum(below.astype(jnp.uint32) << place, 0, dtype=jnp.uint32)
+    return jnp.sum(is_less.astype(jnp.uint32) << place, 0, dtype=jnp.uint32)
 
 
 @functools.cache
@@ -283,14 +285,14 @@ def thresholds() -> np.ndarray:
     In fixed point with 600 bits: the series of e^-t for t = 2^-22, 28 squarings (each doubles what
     is lost relatively, and numbers stay above 2^-93), one division.
     """
-    one = 1 << 600
-    power, term, n = 0, one, 0
+    unit = 1 << 600
+    power, term, n = 0, unit, 0
     while term:  # alternating: the sum of the terms left out is below the next
         power, n = power + (-term if n % 2 else term), n + 1
         term = (term >> _tables.BITS) // n
     rows = []
     for _ in range(DIGITS):
-        quotient = (power << 32 * DIGIT_WORDS) // (one + power)
+        quotient = (power << 32 * DIGIT_WORDS) // (unit + power)
         rows.append([(quotient >> 32 * k) & 0xFFFFFFFF for k in reversed(range(DIGIT_WORDS))])
         power = (power * power) >> 600
     return np.array(rows, np.uint32)
@@ -354,9 +356,9 @@ def chosen(key: jax.Array, below: jax.Array) -> jax.Array:
         number, _ = carry
         words = random_words(fold_in(key, number), (DIGIT_WORDS + DIGITS * DIGIT_WORDS, rings))
         index = uniform_index(words[:DIGIT_WORDS], p)
-        kept = magnitudes(words[DIGIT_WORDS:]).astype(jnp.int32) >= below[index]
-        first = index[jnp.argmax(kept)]
-        return number + 1, jnp.where(jnp.any(kept), first, -1)
+        accepted_rings = magnitudes(words[DIGIT_WORDS:]).astype(jnp.int32) >= below[index]
+        first = index[jnp.argmax(accepted_rings)]
+        return number + 1, jnp.where(jnp.any(accepted_rings), first, -1)
 
     def waits(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
         number, accepted = carry

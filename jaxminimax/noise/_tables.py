@@ -104,11 +104,12 @@ def words_of(key: jax.Array, fine: jax.Array, size: int, place: jax.Array,
     """
     half = size // 2
     upper = place >= half
-    part = np.arange(-1, parts)[:, None]
-    count = jnp.where(part < 0, jnp.where(upper, place - half, place)[None], place[None])
-    count = count.astype(jnp.uint32) + np.where(part < 0, 0, 2**31).astype(np.uint32)
-    other = jnp.broadcast_to(np.maximum(part, 0).astype(np.uint32), count.shape)
-    x, y = (random_bits.rolled_threefry if rolled else random_bits.threefry)(fine, count, other)
+    pair = np.arange(-1, parts)[:, None]
+    count = jnp.where(pair < 0, jnp.where(upper, place - half, place)[None], place[None])
+    count = count.astype(jnp.uint32) + np.where(pair < 0, 0, 2**31).astype(np.uint32)
+    second_counter = jnp.broadcast_to(np.maximum(pair, 0).astype(np.uint32), count.shape)
+    cipher = random_bits.rolled_threefry if rolled else random_bits.threefry
+    x, y = cipher(fine, count, second_counter)
     if str(jax.random.key_impl(key)) == "threefry2x32":
         word = jnp.where(upper, y[0], x[0])
     else:
@@ -131,9 +132,9 @@ def _middle(word: jax.Array, second: jax.Array, third: jax.Array,
             shift: jax.Array) -> tuple[jax.Array, jax.Array]:
     m = word & np.uint32(2**31 - 1)
     zeros = jnp.clip(jax.lax.clz(m), 1, 31)  # a shift of 0 or 32 does not come up
-    rest = np.uint32(32) - zeros
-    lead = (m << zeros) | (second >> rest)
-    low = (second << zeros) | (third >> rest)
+    complement = np.uint32(32) - zeros
+    lead = (m << zeros) | (second >> complement)
+    low = (second << zeros) | (third >> complement)
     cells = MIDDLE_CELLS.bit_length() - 1
     bits = 31 - cells  # of `lead` that are left for the place in the cell
     row = (zeros - 1).astype(jnp.int32) * MIDDLE_CELLS + (
@@ -147,9 +148,9 @@ def _middle(word: jax.Array, second: jax.Array, third: jax.Array,
         return y * t + a[MIDDLE_DEGREE - 1 - k]
 
     y = jax.lax.fori_loop(0, MIDDLE_DEGREE, step, a[MIDDLE_DEGREE])
-    below, above = (jnp.floor(y + e).astype(jnp.int32) >> shift
+    lower, upper = (jnp.floor(y + e).astype(jnp.int32) >> shift
                     for e in (-MIDDLE_ERROR, MIDDLE_ERROR))
-    return below, (below != above) | (m == 0)
+    return lower, (lower != upper) | (m == 0)
 
 
 @jax.jit  # traced once for all programs
@@ -180,14 +181,14 @@ def last(words: jax.Array) -> jax.Array:
     return (top >> (FRACTION - 16 * (LIMBS - 2) - BITS)).astype(jnp.int32)
 
 
-def _product(x: jax.Array, y: jax.Array, more: jax.Array) -> jax.Array:
+def _product(x: jax.Array, y: jax.Array, addend: jax.Array) -> jax.Array:
     """Computes floor(x y / 2^96) + more, in digits of 16 bits, `[6]` each."""
     products = x[:, None] * y[None, :]
-    both = jnp.pad(products & 0xFFFF, ((0, 0), (0, LIMBS + 1))) + jnp.pad(
+    partial = jnp.pad(products & 0xFFFF, ((0, 0), (0, LIMBS + 1))) + jnp.pad(
         products >> 16, ((0, 0), (1, LIMBS)))
     # rows of 13 read as rows of 12: row i moves i to the right, and columns add up
-    rows = both.reshape(-1)[: 2 * LIMBS * LIMBS].reshape(LIMBS, 2 * LIMBS)
-    columns = jnp.sum(rows, 0, dtype=jnp.uint32) + jnp.pad(more, (LIMBS, 0))
+    rows = partial.reshape(-1)[: 2 * LIMBS * LIMBS].reshape(LIMBS, 2 * LIMBS)
+    columns = jnp.sum(rows, 0, dtype=jnp.uint32) + jnp.pad(addend, (LIMBS, 0))
 
     def carry(_: jax.Array, digits: jax.Array) -> jax.Array:
         return (digits & 0xFFFF) + jnp.pad(digits[:-1] >> 16, (1, 0))
@@ -221,9 +222,9 @@ def _bit(word: jax.Array, rank: jax.Array) -> jax.Array:
     """Number of the set bit of that rank: whether it is in the upper half, and so on."""
     bit = jnp.zeros_like(rank)
     for step in (16, 8, 4, 2, 1):
-        below = jax.lax.population_count(word & ((1 << step) - 1)).astype(jnp.int32)
-        upper = rank >= below
-        rank = jnp.where(upper, rank - below, rank)
+        lower_bits = jax.lax.population_count(word & ((1 << step) - 1)).astype(jnp.int32)
+        upper = rank >= lower_bits
+        rank = jnp.where(upper, rank - lower_bits, rank)
         word = jnp.where(upper, word >> step, word)
         bit = jnp.where(upper, bit + step, bit)
     return bit
@@ -236,6 +237,6 @@ def _running_sums(x: jax.Array) -> jax.Array:
     upto = np.tri(_BLOCK, dtype=bool)
     sums = jnp.sum(jnp.where(upto[None], blocks[:, None, :], 0), -1, dtype=x.dtype)
     if len(blocks) > 1:
-        before = _running_sums(sums[:, -1]) - sums[:, -1]
-        sums = sums + before[:, None]
+        offsets = _running_sums(sums[:, -1]) - sums[:, -1]
+        sums = sums + offsets[:, None]
     return sums.reshape(-1)[:n]

@@ -184,7 +184,7 @@ def gaussian(key: jax.Array, tree: types.PyTree, std: types.PyTree) -> types.PyT
     noise, first = [], 0
     for x, s in zip(leaves, jax.tree.leaves(jax.tree.broadcast(std, tree)), strict=True):
         dtype = at_least_float32(x.dtype)
-        one = draw[first: first + x.size].reshape(x.shape).astype(dtype)
-        noise.append(jnp.asarray(s, dtype) * one)
+        noise.append(jnp.asarray(s, dtype) * draw[first: first + x.size].reshape(x.shape).astype(
+            dtype))
         first += x.size
     return jax.tree.unflatten(treedef, noise)

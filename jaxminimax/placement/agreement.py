@@ -28,7 +28,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxminimax.base.types import PyTree
 
 AXIS = "data"
-_CHUNK = 2**24  # bytes of a device's rows that are sent to its neighbour together
 
 
 def processes(mesh: Mesh) -> set[int]:
@@ -58,12 +57,12 @@ def agree(mesh: Mesh, **values: Any) -> None:
         return
     from jax.experimental import multihost_utils
 
-    marks = np.stack([np.frombuffer(hashlib.sha256(_bytes(x)).digest(), np.uint8)
+    digests = np.stack([np.frombuffer(hashlib.sha256(_bytes(x)).digest(), np.uint8)
                       for x in values.values()])
-    every = np.asarray(multihost_utils.process_allgather(marks))
+    all_digests = np.asarray(multihost_utils.process_allgather(digests))
     for k, (name, value) in enumerate(values.items()):
-        same = (every[:, k] == marks[k]).all()
-        if not (same and _same(mesh, [x for x in jax.tree.leaves(value) if _apart(x)])):
+        spread = [x for x in jax.tree.leaves(value) if _is_spread(x)]
+        if not ((all_digests[:, k] == digests[k]).all() and _copies_agree(mesh, spread)):
             raise ValueError(f"{name} must be equal on all processes, and is not: make it on one "
                              "and hand it to the others, a key by "
                              "multihost_utils.broadcast_one_to_all(jax.random.key_data(key)).")
@@ -91,24 +90,25 @@ def check_copies(mesh: Mesh, rows: PyTree) -> None:
     Raises:
       ValueError: on every process.
     """
-    if not _same(mesh, jax.tree.leaves(rows)):
+    if not _copies_agree(mesh, jax.tree.leaves(rows)):
         raise ValueError("Copies of the rows differ between devices along other axes of the mesh "
                          f"than {AXIS!r}: all processes along them must load the same rows "
                          "own_rows(population, mesh), in the same way.")
 
 
-def _as_neighbours(x: jax.Array, along: list[str], mesh: Mesh) -> jax.Array:
+def _as_neighbours(x: jax.Array, axes: list[str], mesh: Mesh) -> jax.Array:
     """Returns True if an array equals that of the next device along these axes."""
     rows = x.reshape(x.shape[0] if x.ndim else 1, -1)
-    size = max(1, min(rows.shape[0], _CHUNK // max(1, rows.shape[1] * x.dtype.itemsize)))
+    # 16 MiB of a device's rows are sent to its neighbour together
+    size = max(1, min(rows.shape[0], 2**24 // max(1, rows.shape[1] * x.dtype.itemsize)))
 
-    def step(number: jax.Array, same: jax.Array) -> jax.Array:
-        words = _words(jax.lax.dynamic_slice_in_dim(rows, number * size, size))
-        for axis in along:  # the last rows may be compared twice
+    def step(block: jax.Array, equal: jax.Array) -> jax.Array:
+        words = _words(jax.lax.dynamic_slice_in_dim(rows, block * size, size))
+        for axis in axes:  # the last rows may be compared twice
             count = mesh.shape[axis]
             ring = [(k, (k + 1) % count) for k in range(count)]
-            same &= jnp.all(jax.lax.ppermute(words, axis, ring) == words)
-        return same
+            equal &= jnp.all(jax.lax.ppermute(words, axis, ring) == words)
+        return equal
 
     return jax.lax.fori_loop(0, -(-rows.shape[0] // size), step, jnp.array(True))
 
@@ -123,18 +123,18 @@ def _words(x: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(x, kind)
 
 
-def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
+def _copies_agree(mesh: Mesh, leaves: list[jax.Array]) -> bool:
     """Returns True if replicas hold the same numbers, bit for bit; the same on all devices.
 
     Every device sends its words to the next one along each axis over which they are not spread,
     in a ring: if all that neighbours hold is equal, all copies are.
     """
-    where = [x.sharding for x in leaves]
-    specs = [one.spec for one in where if isinstance(one, NamedSharding)
-             and one.mesh.axis_names == mesh.axis_names]
+    shardings = [x.sharding for x in leaves]
+    specs = [sharding.spec for sharding in shardings if isinstance(sharding, NamedSharding)
+             and sharding.mesh.axis_names == mesh.axis_names]
     if len(specs) < len(leaves):
         raise ValueError("Arrays of several processes must be spread over the axes of mesh, got "
-                         f"{where}.")
+                         f"{shardings}.")
     if all(math.prod(mesh.shape[axis] for axis in jax.tree.leaves(tuple(spec)))
            == mesh.devices.size for spec in specs):
         return True
@@ -144,19 +144,19 @@ def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
     @jax.jit
     @functools.partial(jax.shard_map, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(),
                        check_vma=False)
-    def equal(*leaves: jax.Array) -> jax.Array:
-        same = jnp.array(True)
+    def all_agree(*leaves: jax.Array) -> jax.Array:
+        agreed = jnp.array(True)
         for x, spec in zip(leaves, specs, strict=True):
-            along = [axis for axis in mesh.axis_names
+            axes = [axis for axis in mesh.axis_names
                      if axis not in jax.tree.leaves(tuple(spec)) and mesh.shape[axis] > 1]
-            if along:
-                same &= _as_neighbours(x, along, mesh)
-        return jax.lax.pmin(same.astype(jnp.int32), mesh.axis_names) == 1
+            if axes:
+                agreed &= _as_neighbours(x, axes, mesh)
+        return jax.lax.pmin(agreed.astype(jnp.int32), mesh.axis_names) == 1
 
-    return bool(equal(*leaves))
+    return bool(all_agree(*leaves))
 
 
-def _apart(x: Any) -> bool:
+def _is_spread(x: Any) -> bool:
     """Returns True if no process holds all of an array."""
     return isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated)
 
@@ -168,5 +168,5 @@ def _bytes(value: Any) -> bytes:
     parts = [str(jax.tree.structure(value)).encode()]
     for x in jax.tree.leaves(value):
         parts.append(repr((np.shape(x), jnp.result_type(x))).encode())
-        parts.append(repr(x.sharding).encode() if _apart(x) else np.asarray(x).tobytes())
+        parts.append(repr(x.sharding).encode() if _is_spread(x) else np.asarray(x).tobytes())
     return b"|".join(parts)

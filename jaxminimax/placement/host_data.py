@@ -25,8 +25,6 @@ from jaxminimax.base.tree import materialise
 from jaxminimax.base.types import PyTree, pytree_dataclass
 from jaxminimax.mechanism.sampling import Sample
 
-_NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
-
 
 class Reader:
     """Reads the records of an object by their numbers.
@@ -49,12 +47,12 @@ class Reader:
         _check_count(self.population)
         (first,) = self._read([0])
         self.record = jax.tree_util.tree_map_with_path(_spec, first)
-        again = self._read(sorted({0, self.population - 1}))
-        if _bytes(again[0]) != _bytes(first):
+        ends = self._read(sorted({0, self.population - 1}))
+        if _bytes(ends[0]) != _bytes(first):
             raise ValueError("The reader answers record 0 in two ways: HostData must be in one "
                              "fixed order, without shuffling and without random augmentation. An "
                              "operator may draw instead, Problem(random=True).")
-        self._columns(again)
+        self._columns(ends)
 
     def take(self, numbers: np.ndarray) -> PyTree:
         """Returns the records of these numbers, leaves `[*numbers.shape, ...]`.
@@ -67,12 +65,12 @@ class Reader:
             ValueError or a TypeError of the reader: what records contain is no refusal of a
             run, after which it would not be charged. The message says nothing of the record.
         """
-        once, place = np.unique(numbers, return_inverse=True)
+        unique, place = np.unique(numbers, return_inverse=True)
         place = place.reshape(np.shape(numbers))
-        if not once.size:
+        if not unique.size:
             return jax.tree.map(lambda x: np.zeros((*place.shape, *x.shape), x.dtype), self.record)
         try:
-            columns = self._columns(self._read(once.tolist()))
+            columns = self._columns(self._read(unique.tolist()))
         except (ValueError, TypeError) as error:
             raise RuntimeError("The reader of HostData failed on records that a run reads; it "
                                "stays charged.") from error
@@ -95,19 +93,19 @@ class Reader:
 
     def _columns(self, records: list[PyTree]) -> PyTree:
         """Stacks the leaves of all records."""
-        wanted = self.leaves
+        specs = self.leaves
         tree: Any = jax.tree.structure(self.record)
         columns = []
         for record in records:
             leaves = [np.asarray(x) for x in jax.tree.leaves(record)]
             if jax.tree.structure(record) != tree or any(
                     x.shape != y.shape or x.dtype.newbyteorder("=") != y.dtype
-                    for x, y in zip(leaves, wanted, strict=True)):
+                    for x, y in zip(leaves, specs, strict=True)):
                 raise ValueError("A record has other shapes or dtypes than the first: pad all to "
                                  f"{jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record)}.")
             columns.append(leaves)
         return jax.tree.unflatten(tree, [np.stack(x).astype(y.dtype, copy=False) for x, y in zip(
-            zip(*columns, strict=True), wanted, strict=True)])
+            zip(*columns, strict=True), specs, strict=True)])
 
 
 def _check_kind(source: Any) -> None:
@@ -125,19 +123,19 @@ def _check_kind(source: Any) -> None:
 
 
 def _spec(path: tuple[Any, ...], x: Any) -> jax.ShapeDtypeStruct:
-    where = f"record{jax.tree_util.keystr(path)}"
+    leaf_name = f"record{jax.tree_util.keystr(path)}"
     listed = any(isinstance(step, jax.tree_util.SequenceKey) for step in path)
-    if not isinstance(x, _NUMBERS):
-        raise ValueError(f"{where} must be an array of NumPy or a number, got "
+    if not isinstance(x, np.ndarray | np.generic | bool | int | float | complex):
+        raise ValueError(f"{leaf_name} must be an array of NumPy or a number, got "
                          f"{type(x).__module__.split('.')[0]}.{type(x).__qualname__}: let the "
                          "reader decode bytes, and give NumPy's arrays "
                          "(dataset.with_format('numpy')).")
     if listed and not isinstance(x, np.ndarray | np.generic):
-        raise ValueError(f"{where} is a number in a list: give np.asarray(...) of the whole "
+        raise ValueError(f"{leaf_name} is a number in a list: give np.asarray(...) of the whole "
                          "(dataset.with_format('numpy')).")
     array = np.asarray(x)
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-        raise ValueError(f"{where} has dtype {array.dtype}, which is no number.")
+        raise ValueError(f"{leaf_name} has dtype {array.dtype}, which is no number.")
     return jax.ShapeDtypeStruct(array.shape, array.dtype.newbyteorder("="))
 
 
@@ -182,12 +180,12 @@ class HostData:
 
     rows: PyTree = dataclasses.field(repr=False)
     rounds: int | None = None
-    _held: PyTree = dataclasses.field(init=False, repr=False)
+    _sources: PyTree = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        held = jax.tree.map(lambda x: x if isinstance(x, np.ndarray) else Reader(x), self.rows)
-        object.__setattr__(self, "_held", held)
-        leaves = jax.tree.leaves(held)
+        sources = jax.tree.map(lambda x: x if isinstance(x, np.ndarray) else Reader(x), self.rows)
+        object.__setattr__(self, "_sources", sources)
+        leaves = jax.tree.leaves(sources)
         arrays = [x for x in leaves if isinstance(x, np.ndarray)]
         for x in arrays:
             if x.dtype.hasobject:
@@ -204,18 +202,18 @@ class HostData:
     @property
     def population(self) -> int:
         """The number of records, n."""
-        return _length(self.held[0])
+        return _length(self.sources[0])
 
     @property
     def record(self) -> PyTree:
         """Shapes and dtypes of a record."""
         return jax.tree.map(lambda x: x.record if isinstance(x, Reader) else jax.ShapeDtypeStruct(
-            x.shape[1:], x.dtype.newbyteorder("=")), self._held)
+            x.shape[1:], x.dtype.newbyteorder("=")), self._sources)
 
     @property
-    def held(self) -> list[np.ndarray | Reader]:
+    def sources(self) -> list[np.ndarray | Reader]:
         """Arrays and readers, in the order of the leaves of a record."""
-        return jax.tree.leaves(self._held)
+        return jax.tree.leaves(self._sources)
 
     @property
     def record_bytes(self) -> int:
@@ -224,14 +222,14 @@ class HostData:
 
     def take(self, numbers: np.ndarray) -> PyTree:
         """Returns a copy of the records of these numbers, leaves `[*numbers.shape, ...]`."""
-        return jax.tree.map(lambda x: _take(x, numbers), self._held)
+        return jax.tree.map(lambda x: _take(x, numbers), self._sources)
 
     def read_at_random(self, begin: bool) -> None:
         """Advises the system that mapped files are read at random places from now on, or no more.
 
         Otherwise it also reads data around each row, up to megabytes.
         """
-        for x in self.held:
+        for x in self.sources:
             mapped: Any = x
             while isinstance(mapped, np.ndarray | memoryview):
                 mapped = mapped.base if isinstance(mapped, np.ndarray) else mapped.obj
@@ -245,8 +243,8 @@ def _take(x: np.ndarray | Reader, numbers: np.ndarray) -> PyTree:
     x = np.asarray(x)
     if x.flags.c_contiguous and x.flags.aligned and x.dtype.isnative:
         return np.take(x, numbers, 0)  # several times as fast, a copy of memory a row
-    taken = x[numbers]  # np.take would first bring order to the whole file
-    return taken.astype(taken.dtype.newbyteorder("="), copy=False)
+    gathered = x[numbers]  # np.take would first bring order to the whole file
+    return gathered.astype(gathered.dtype.newbyteorder("="), copy=False)
 
 
 def _length(x: np.ndarray | Reader) -> int:
@@ -345,11 +343,11 @@ class Window:
         """
         sent, count = self.numbers.shape
         place = spent - self.first
-        at, inside = jnp.clip(place, 0, sent - 1), (place >= 0) & (place < sent)
+        index, inside = jnp.clip(place, 0, sent - 1), (place >= 0) & (place < sent)
         numbers, valid, fits, marked = jax.tree.map(
-            lambda x: jax.lax.dynamic_index_in_dim(x, at, keepdims=False),
+            lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False),
             (self.numbers, self.valid, self.fits, self.marks))
-        same = inside & jnp.all(mark(words, numbers, valid) + fits == marked)
+        is_own = inside & jnp.all(mark(words, numbers, valid) + fits == marked)
         rows = jax.tree.map(lambda x: x.reshape(sent * count, *x.shape[2:]), self.rows)
-        places = at * count + jnp.arange(count, dtype=jnp.int32)
-        return Sample(numbers, valid, fits & same), places, rows
+        places = index * count + jnp.arange(count, dtype=jnp.int32)
+        return Sample(numbers, valid, fits & is_own), places, rows

@@ -57,10 +57,10 @@ def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Me
     if mesh is None:
         return function(point, rows)
 
-    def here(point: PyTree, mine: PyTree) -> PyTree:
+    def on_device(point: PyTree, mine: PyTree) -> PyTree:
         return jax.tree.map(_in_order, jax.lax.all_gather(function(point, mine), agreement.AXIS))
 
-    return in_shards(here, mesh, (EVERYWHERE, rows_spec(grouped)))(point, rows)
+    return in_shards(on_device, mesh, (EVERYWHERE, rows_spec(grouped)))(point, rows)
 
 
 def _in_order(x: jax.Array) -> jax.Array:
@@ -76,10 +76,10 @@ def one_row(rows: PyTree, number: jax.Array, mesh: Mesh | None) -> PyTree:
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, number, 1), rows)
     size = jax.tree.leaves(rows)[0].shape[0] // mesh.shape[agreement.AXIS]
 
-    def here(mine: PyTree, first: jax.Array, number: jax.Array) -> PyTree:
+    def on_device(mine: PyTree, first: jax.Array, number: jax.Array) -> PyTree:
         return _taken(mine, number[None] - first[0], size, 0)
 
-    return in_shards(here, mesh, (rows_spec(False), rows_spec(False), EVERYWHERE))(
+    return in_shards(on_device, mesh, (rows_spec(False), rows_spec(False), EVERYWHERE))(
         rows, sharding.first_rows(mesh, size), number)
 
 
@@ -93,12 +93,12 @@ def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
     *group, row = place
     size = sharding.held_rows(data)
 
-    def here(mine: PyTree, first: jax.Array, group: list[jax.Array], row: jax.Array) -> PyTree:
+    def on_device(mine: PyTree, first: jax.Array, group: list[jax.Array], row: jax.Array) -> PyTree:
         mine = jax.tree.map(lambda x: x.at[tuple(group)].get(mode="clip"), mine)
         return jax.tree.map(lambda x: x[0], _taken(mine, row[None] - first[0], size, 0))
 
-    return in_shards(here, data.mesh, (rows_spec(data.grouped), rows_spec(False), EVERYWHERE,
-                                       EVERYWHERE))(
+    return in_shards(on_device, data.mesh, (rows_spec(data.grouped), rows_spec(False), EVERYWHERE,
+                                            EVERYWHERE))(
         data.rows, sharding.first_rows(data.mesh, size), [jnp.asarray(i) for i in group],
         jnp.clip(row, 0, data.population - 1))
 
@@ -120,18 +120,21 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
     room = [(0, 0)] * axis + [(0, shards * width - numbers.shape[-1])]
     numbers = jnp.pad(jnp.clip(numbers, 0, data.population - 1), room, mode="edge")
 
-    def here(mine: PyTree, first: jax.Array, numbers: jax.Array) -> PyTree:
-        def send(to: jax.Array, kept: PyTree) -> PyTree:  # a share at a time: no device holds all
-            wanted = jax.lax.dynamic_slice_in_dim(numbers, to * width, width, axis)
-            taken = _taken(mine, wanted - first[0], size, axis)
-            return jax.tree.map(lambda a, b: jnp.where(first[0] == to * size, a, b), taken, kept)
+    def on_device(mine: PyTree, first: jax.Array, numbers: jax.Array) -> PyTree:
+        # Shard after shard receives its share, numbers[receiver w : (receiver + 1) w]: every device
+        # computes all shares, one at a time, and keeps its own, so none ever holds all rows.
+        def send(receiver: jax.Array, received: PyTree) -> PyTree:
+            share = jax.lax.dynamic_slice_in_dim(numbers, receiver * width, width, axis)
+            sent = _taken(mine, share - first[0], size, axis)
+            is_mine = first[0] == receiver * size
+            return jax.tree.map(lambda a, b: jnp.where(is_mine, a, b), sent, received)
 
-        nothing = jax.tree.map(lambda x: jnp.zeros(
+        zeros = jax.tree.map(lambda x: jnp.zeros(
             (*x.shape[:axis], width, *x.shape[axis + 1:]), x.dtype), mine)
-        return jax.lax.fori_loop(0, shards, send, nothing)
+        return jax.lax.fori_loop(0, shards, send, zeros)
 
     spread = rows_spec(data.grouped)
-    return in_shards(here, mesh, (spread, rows_spec(False), EVERYWHERE), spread)(
+    return in_shards(on_device, mesh, (spread, rows_spec(False), EVERYWHERE), spread)(
         data.rows, sharding.first_rows(mesh, size), numbers)
 
 
@@ -157,6 +160,6 @@ def _bits(x: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
         return x, lambda a: a
     if not jnp.issubdtype(dtype, jnp.floating):
         return x.astype(wide), lambda a: a.astype(dtype)
-    own = jnp.dtype(f"uint{8 * dtype.itemsize}")
-    return jax.lax.bitcast_convert_type(x, own).astype(wide), lambda a: (
-        jax.lax.bitcast_convert_type(a.astype(own), dtype))
+    word = jnp.dtype(f"uint{8 * dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(x, word).astype(wide), lambda a: (
+        jax.lax.bitcast_convert_type(a.astype(word), dtype))

@@ -85,15 +85,16 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
     By Bernstein's inequality a sum of independent draws of that mean, and so one of draws without
     replacement, exceeds it by a with probability at most exp(-a^2 / (2 (mean + a / 3))).
     """
-    most = _most_rows(query, size)
+    max_rows = _most_rows(query, size)
     if shards == 1 or not query.sampling.secret:  # known rows may all lie in one shard
-        return most
+        return max_rows
     # without a record, the others of a sample are fewer, but not if more than n rows are drawn
     n = query.population - (batch_size(query) > query.population)
     mean = query.sampling.mean_drawn(query.population) * min(1.0, size / max(n, 1))
-    chance = -math.log(distinct.CROWDED)
-    more = chance / 3 + math.sqrt((chance / 3) ** 2 + 2 * chance * mean)
-    return min(most, math.ceil(mean + more))
+    # the a with a^2 / (2 (mean + a / 3)) = -ln(CROWDED), a root of a quadratic
+    exponent = -math.log(distinct.CROWDED)
+    margin = exponent / 3 + math.sqrt((exponent / 3) ** 2 + 2 * exponent * mean)
+    return min(max_rows, math.ceil(mean + margin))
 
 
 def add_up(sums: Sums, floats: jax.Array) -> Sums:
@@ -106,7 +107,7 @@ def add_up(sums: Sums, floats: jax.Array) -> Sums:
 def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
                     data: Sharded, query: Query | tuple[Query, ...], rows: jax.Array | None,
                     valid: jax.Array | None, rounding: Rounding, key: jax.Array,
-                    attach: Attach | None = None, of_rows: PyTree = None) -> Sums:
+                    attach: Attach | None = None, extra: PyTree = None) -> Sums:
     """Adds up `total(z, examples, mask, rounding)` over the sampled rows, each in its shard.
 
     Args:
@@ -118,9 +119,9 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
       valid: which of `rows` count; None for all.
       rounding: of the sums.
       key: for the slots of the shards' rows.
-      attach: `(examples, numbers of their rows, of_rows) -> examples`, what is computed of a row's
+      attach: `(examples, numbers of their rows, extra) -> examples`, what is computed of a row's
         number next to the record; None: nothing.
-      of_rows: arrays that `attach` gets, the same for all rows.
+      extra: arrays that `attach` gets, the same for all rows.
 
     Returns:
       As `total`, the same on every device along the axis of the rows.
@@ -130,9 +131,11 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     """
     queries = query if isinstance(query, tuple) else (query,)
     mesh, shards = data.mesh, sharding.count_shards(data.mesh, data.shards)
-    size, own = sharding.shard_rows(data.population, mesh, data.shards), shards // mesh.shape[AXIS]
-    rows_in_all, at_once = shards * size, max(pass_rows(one, size, shards) for one in queries)
-    most = max(_most_rows(one, size) for one in queries)
+    size, shards_here = sharding.shard_rows(data.population, mesh, data.shards), (
+        shards // mesh.shape[AXIS])
+    # every query in the same shapes, so that the program does not depend on which was drawn
+    rows_in_all, slots = shards * size, max(pass_rows(q, size, shards) for q in queries)
+    max_rows = max(_most_rows(q, size) for q in queries)
     lengths = {x.shape[:1] for x in jax.tree.leaves(data.rows)}
     if lengths != {(rows_in_all,)}:
         raise ValueError(f"Data on a mesh must have {rows_in_all} rows, {size} for each of "
@@ -141,85 +144,99 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     count = None
     if rows is not None:
         count = jnp.int32(rows.shape[0]) if valid is None else jnp.sum(valid, dtype=jnp.int32)
-        # what does not count comes last
+        # sorted, the rows of shard s are one range: those in [s size, (s + 1) size). Rows that do
+        # not count come last, as the largest int32, beyond every shard
         rows = jnp.sort(rows if valid is None else jnp.where(valid, rows, np.int32(2**31 - 1)))
-    moving = queries[0].sampling.secret
+    secret = queries[0].sampling.secret
 
-    def passes(z: Saddle, mine: PyTree, number: jax.Array | int, first: jax.Array,
-               rows: jax.Array, begin: jax.Array, end: jax.Array, rounding: Rounding,
-               words: jax.Array, of_rows: PyTree) -> Sums:
-        """Sums over numbers `begin`, ..., `end` - 1 of the sorted `rows`."""
+    def sum_sample(z: Saddle, mine: PyTree, shard: jax.Array | int, first: jax.Array,
+                   rows: jax.Array, begin: jax.Array, end: jax.Array, rounding: Rounding,
+                   key_words: jax.Array, extra: PyTree) -> Sums:
+        """Sums over places `begin`, ..., `end` - 1 of the sorted `rows`, all in this shard."""
         # of each shard its own: one order for all would tell, by where two shards' rows come to
         # lie, how many rows of the sample are before them
-        key = fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), first // size)
+        key = fold_in(jax.random.wrap_key_data(key_words, impl="threefry2x32"), first // size)
 
-        def one(turn: jax.Array | int) -> Sums:
-            slot = jnp.arange(at_once, dtype=jnp.int32)
-            if moving:
-                slot = distinct.places(fold_in(key, turn), at_once)
-            place = begin + turn * at_once + slot
+        def one_pass(turn: jax.Array | int) -> Sums:
+            # Slot k takes the row at place begin + turn slots + order[k]. The last bits of what is
+            # computed for a record may depend on its slot. In sorted order one record would push
+            # all later ones a slot on; in a drawn order the others' slots have the same law with
+            # it and without. A sample that is public hides nothing, and keeps its order.
+            order = jnp.arange(slots, dtype=jnp.int32)
+            if secret:
+                order = distinct.places(fold_in(key, turn), slots)
+            place = begin + turn * slots + order
+            # row numbers of the population, then of this shard; empty slots read some row of the
+            # shard, which the mask `place < end` takes out of the sum, whatever it holds
             local = jnp.clip(rows.at[place].get(mode="clip") - first, 0, size - 1)
-            row = number * size + local
+            row = shard * size + local  # among all rows of the device
             examples = jax.tree.map(lambda x: x.at[row].get(mode="clip"), mine)
-            if attach is not None and of_rows is not None:
-                examples = attach(examples, first + local, of_rows)
+            if attach is not None and extra is not None:
+                examples = attach(examples, first + local, extra)
             return total(z, examples, place < end, rounding)
 
-        if at_once == most:
-            return one(0)
-        return _one_after_another(one, one(0), 1, (end - begin + at_once - 1) // at_once)
+        if slots == max_rows:  # no sample has more rows in one shard
+            return one_pass(0)
+        # ceil((end - begin) / slots) passes: depends on the sample, never on what records hold
+        return _one_after_another(one_pass, one_pass(0), 1, (end - begin + slots - 1) // slots)
 
-    def in_shard(z: Saddle, mine: PyTree, number: jax.Array | int, first: jax.Array,
-                 rounding: Rounding, rows: jax.Array | None, count: jax.Array | None,
-                 words: jax.Array, of_rows: PyTree) -> Sums:
+    def sum_shard(z: Saddle, mine: PyTree, shard: jax.Array | int, first: jax.Array,
+                  rounding: Rounding, rows: jax.Array | None, count: jax.Array | None,
+                  key_words: jax.Array, extra: PyTree) -> Sums:
+        """Sums over the rows `first`, ..., `first` + size - 1: number `shard` of its device."""
         if rows is not None and count is not None:
             ends = jnp.stack([first, first + size])
             begin, end = jnp.minimum(jnp.searchsorted(rows, ends), count)
-            return passes(z, mine, number, first, rows, begin, end, rounding, words, of_rows)
-        if own > 1:
-            mine = jax.tree.map(
-                lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size), mine)
-        numbers_here = first + jnp.arange(size, dtype=jnp.int32)
-        if attach is not None and of_rows is not None:
-            mine = attach(mine, numbers_here, of_rows)
+            return sum_sample(z, mine, shard, first, rows, begin, end, rounding, key_words, extra)
+        if shards_here > 1:
+            mine = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, shard * size, size), mine)
+        numbers = first + jnp.arange(size, dtype=jnp.int32)
+        if attach is not None and extra is not None:
+            mine = attach(mine, numbers, extra)
+        # rows from n on are padding of the last shard: out by their number, whatever they hold
         return total(z, mine, None if rows_in_all == data.population
-                     else numbers_here < data.population, rounding)
+                     else numbers < data.population, rounding)
 
-    def here(z: Saddle, mine: PyTree, first: jax.Array, rounding: Rounding, *rest: Any) -> Sums:
-        def one(number: jax.Array | int) -> Sums:
-            return in_shard(z, mine, number, first[number], rounding, *rest)
+    def on_device(z: Saddle, mine: PyTree, firsts: jax.Array, rounding: Rounding,
+                  *arguments: Any) -> Sums:
+        def shard_sum(shard: jax.Array | int) -> Sums:
+            return sum_shard(z, mine, shard, firsts[shard], rounding, *arguments)
 
-        return add_up(one(0) if data.shards is None else _each_shard(one, own), rounding.floats)
+        # Integers are exact in any order; floats are added first in the order of a device's shards,
+        # then of the devices. Without a chosen number of shards the program has no loop.
+        sums = shard_sum(0) if data.shards is None else _each_shard(shard_sum, shards_here)
+        return add_up(sums, rounding.floats)
 
-    firsts = jnp.arange(shards, dtype=jnp.int32) * size
-    return in_shards(here, mesh, (EVERYWHERE, *[rows_spec(False)] * 2, *[EVERYWHERE] * 5))(
-        z, data.rows, firsts, rounding, rows, count, jax.random.key_data(key), of_rows)
+    firsts = jnp.arange(shards, dtype=jnp.int32) * size  # split among devices, like the rows
+    return in_shards(on_device, mesh, (EVERYWHERE, *[rows_spec(False)] * 2, *[EVERYWHERE] * 5))(
+        z, data.rows, firsts, rounding, rows, count, jax.random.key_data(key), extra)
 
 
-def _one_after_another(one: Callable[[Any], Sums], begun: Sums, first: int,
+def _one_after_another(term: Callable[[Any], Sums], initial: Sums, first: int,
                        stop: jax.Array) -> Sums:
-    """Adds `one(k)` for k = first, ..., stop - 1 to `begun`.
+    """Adds `term(k)` for k = first, ..., stop - 1 to `initial`.
 
     The addition is compensated, as in `clipped_sum`, so that a large sum loses no small terms.
     """
     def step(k: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         sums, lost = carry
-        return sums.plus(lost, one(k))
+        return sums.plus(lost, term(k))
 
-    none = jax.tree.map(jnp.zeros_like, begun.floats)
-    sums, lost = jax.lax.fori_loop(first, stop, step, (begun, none))
+    zeros = jax.tree.map(jnp.zeros_like, initial.floats)  # what rounding has taken from the sums
+    sums, lost = jax.lax.fori_loop(first, stop, step, (initial, zeros))
     return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost))
 
 
-def _each_shard(one: Callable[[Any], Sums], own: int) -> Sums:
+def _each_shard(shard_sum: Callable[[Any], Sums], shards: int) -> Sums:
     """Sums over a device's own shards.
 
     It takes them in turns of a loop, whose number is hidden from the compiler: the compiler would
     unroll a loop of one turn, and might round differently than on a device with more shards.
     """
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, jnp.int32(0)))
-    turns = jax.lax.optimization_barrier(jnp.int32(own))
-    return _one_after_another(one, nothing, 0, turns)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
+                         jax.eval_shape(shard_sum, jnp.int32(0)))
+    turns = jax.lax.optimization_barrier(jnp.int32(shards))
+    return _one_after_another(shard_sum, zeros, 0, turns)
 
 
 # (leaves [k, m, ...], groups [k, 1], rows [k, m], replicated numbers) -> leaves [k, m, ...]
@@ -233,9 +250,9 @@ def counted(number: jax.Array, sizes: jax.Array) -> jax.Array:
 
 def one_group(data: Sharded, group: jax.Array) -> Sharded:
     """Returns the rows of a group, as a population of n_max."""
-    where = NamedSharding(data.mesh, rows_spec(False))
+    spread = NamedSharding(data.mesh, rows_spec(False))
     return dataclasses.replace(data, grouped=False, rows=jax.tree.map(
-        lambda x: jax.lax.with_sharding_constraint(x[group], where), data.rows))
+        lambda x: jax.lax.with_sharding_constraint(x[group], spread), data.rows))
 
 
 def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
@@ -256,13 +273,15 @@ def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     Returns:
       As `total`, the same on every device along the axis of the rows.
     """
-    def here(z: Saddle, mine: PyTree, first: jax.Array, groups: jax.Array, limits: jax.Array,
-             rounding: Rounding, extra: PyTree) -> Sums:
-        if group is not None:
+    def on_device(z: Saddle, mine: PyTree, first: jax.Array, groups: jax.Array, limits: jax.Array,
+                  rounding: Rounding, extra: PyTree) -> Sums:
+        if group is not None:  # its rows alone, as a population of one group
             mine = jax.tree.map(lambda x: x[groups], mine)
-        number = first[0] + jnp.arange(jax.tree.leaves(mine)[0].shape[1], dtype=jnp.int32)
-        mask = counted(number, limits)
-        rows = attach(mine, groups[:, None], jnp.broadcast_to(number, mask.shape), extra)
+        # row j of every group on this device is number first + j of that group: a record if below
+        # the group's size n_i, padding if not
+        numbers = first[0] + jnp.arange(jax.tree.leaves(mine)[0].shape[1], dtype=jnp.int32)
+        mask = counted(numbers, limits)
+        rows = attach(mine, groups[:, None], jnp.broadcast_to(numbers, mask.shape), extra)
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
         return add_up(total(z, flat, mask.reshape(-1), rounding), rounding.floats)
 
@@ -271,8 +290,8 @@ def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     if group is not None:
         groups = jnp.asarray(group, jnp.int32)[None]
         limits = limits[groups]
-    return in_shards(here, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
-                                       *[EVERYWHERE] * 4))(
+    return in_shards(on_device, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
+                                            *[EVERYWHERE] * 4))(
         z, data.rows, sharding.first_rows(data.mesh, sharding.held_rows(data)), groups, limits,
         rounding, extra)
 
@@ -288,12 +307,12 @@ def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data
       attach: as in `sum_over_groups`.
       extra: as in `sum_over_groups`.
     """
-    def here(w: PyTree, mine: PyTree, first: jax.Array, extra: PyTree) -> jax.Array:
+    def on_device(w: PyTree, mine: PyTree, first: jax.Array, extra: PyTree) -> jax.Array:
         p, size = jax.tree.leaves(mine)[0].shape[:2]
-        row = jnp.broadcast_to(first[0] + jnp.arange(size, dtype=jnp.int32), (p, size))
-        rows = attach(mine, jnp.arange(p, dtype=jnp.int32)[:, None], row, extra)
+        numbers = jnp.broadcast_to(first[0] + jnp.arange(size, dtype=jnp.int32), (p, size))
+        rows = attach(mine, jnp.arange(p, dtype=jnp.int32)[:, None], numbers, extra)
         return summation.each_of_groups(function, w, rows)
 
-    return in_shards(here, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
-                                       EVERYWHERE), rows_spec(True))(
+    return in_shards(on_device, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
+                                            EVERYWHERE), rows_spec(True))(
         w, data.rows, sharding.first_rows(data.mesh, sharding.held_rows(data)), extra)

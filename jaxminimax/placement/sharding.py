@@ -23,7 +23,6 @@ from jaxminimax.base.types import PyTree, pytree_dataclass
 from jaxminimax.placement.agreement import AXIS, agree_on_shards, check_copies, processes
 from jaxminimax.placement.host_data import HostData
 
-_LIMIT = 2**31  # row numbers have 32 bits
 EVERYWHERE = PartitionSpec()
 
 
@@ -113,7 +112,7 @@ def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
     checks.count("population", population)
     count = count_shards(mesh, shards)
     size = -(-population // count)
-    if size * count >= _LIMIT:
+    if size * count >= 2**31:
         raise ValueError(f"data must have fewer than 2**31 rows, got {population}: row numbers "
                          "have 32 bits.")
     return size
@@ -211,16 +210,16 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
         if all_rows == population and len(processes(mesh)) == 1:
             return jax.device_put(x, spread)
         host = np.asarray(x)
-        lead, rest = host.shape[:axis], host.shape[axis + 1:]
+        lead, trailing = host.shape[:axis], host.shape[axis + 1:]
 
         def part(index: Any) -> np.ndarray:
             first, stop, _ = index[axis].indices(all_rows)
             begin, end = np.searchsorted(mine, [first, stop])
-            padding = np.zeros((*lead, stop - first - (end - begin), *rest), host.dtype)
-            held = host[:, begin:end] if grouped else host[begin:end]
-            return np.concatenate([held, padding], axis)
+            padding = np.zeros((*lead, stop - first - (end - begin), *trailing), host.dtype)
+            records = host[:, begin:end] if grouped else host[begin:end]
+            return np.concatenate([records, padding], axis)
 
-        return jax.make_array_from_callback((*lead, all_rows, *rest), spread, part)
+        return jax.make_array_from_callback((*lead, all_rows, *trailing), spread, part)
 
     with np.errstate(all="ignore"):  # as in `arrays`
         rows = jax.tree.map(leaf, data)
@@ -347,10 +346,10 @@ def replicated(tree: PyTree, mesh: Mesh) -> PyTree:
     mesh = automatic(mesh)
 
     def leaf(x: Any) -> jax.Array:
-        spec, where = PartitionSpec(), getattr(x, "sharding", None)
-        if isinstance(where, NamedSharding) and where.mesh.axis_names == mesh.axis_names and (
-                where.device_set == set(mesh.devices.flat)):
-            spec = where.spec
+        spec, sharding = PartitionSpec(), getattr(x, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == mesh.axis_names and (
+                sharding.device_set == set(mesh.devices.flat)):
+            spec = sharding.spec
         if AXIS in jax.tree.leaves(tuple(spec)):
             raise ValueError(f"Parameters must not be spread over the axis {AXIS!r}, got {spec}: "
                              "use another axis of the mesh.")

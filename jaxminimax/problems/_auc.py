@@ -78,8 +78,8 @@ def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> di
         >>> {name: x.shape for name, x in sorted(theta.items())}
         {'W1': (3, 4), 'W2': (4,), 'b1': (4,)}
     """
-    one, two = jax.random.split(key)
-    return {"W1": jax.random.normal(one, (dim, hidden)), "b1": jnp.zeros(hidden),
+    first_key, two = jax.random.split(key)
+    return {"W1": jax.random.normal(first_key, (dim, hidden)), "b1": jnp.zeros(hidden),
             "W2": jax.random.normal(two, (hidden,)) * (scale / hidden**0.5)}
 
 
@@ -206,9 +206,9 @@ def auc_score(scorer: Scorer, *, prior: float) -> Callable[[Saddle, PyTree], jax
         x, y = record
         a, b, s = z.w["a"], z.w["b"], scorer(z.w["theta"], x)
         positive = jnp.asarray(y) > 0.5
-        apart = jnp.where(positive, s - b, a - s) / jnp.maximum(a - b, _CLOSE)
+        margin = jnp.where(positive, s - b, a - s) / jnp.maximum(a - b, _CLOSE)
         weight = jnp.where(positive, rare / prior, rare / (1 - prior))
-        return weight * jax.nn.sigmoid(_SHARP * apart)
+        return weight * jax.nn.sigmoid(_SHARP * margin)
 
     return score
 
@@ -284,8 +284,8 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
     """
     checks.count("count", count, low=2)
     clip: Any = getattr(mechanism.query, "clip", None)
-    one = isinstance(clip, Saddle) and clip.w is not None and clip.v is None
-    if not one or not (isinstance(clip.w, jax.core.Tracer)  # which was a number before
+    only_w = isinstance(clip, Saddle) and clip.w is not None and clip.v is None
+    if not only_w or not (isinstance(clip.w, jax.core.Tracer)  # which was a number before
                        or abs(clip.w - math.sqrt(1 - 1 / count)) <= 1e-6):
         raise ValueError(f"clip must be Saddle((1 - 1 / {count})**0.5, None), got {clip!r}.")
 
@@ -302,8 +302,8 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
 def _shifted(z: Saddle, record: PyTree) -> Saddle:
     """A person's mean one-hot row, less 1 / count."""
     cell, weight = record
-    one = jax.nn.one_hot(cell, len(z.w), dtype=z.w.dtype)
-    return Saddle(jnp.asarray(weight, z.w.dtype) @ one - 1 / len(z.w), None)
+    one_hot = jax.nn.one_hot(cell, len(z.w), dtype=z.w.dtype)
+    return Saddle(jnp.asarray(weight, z.w.dtype) @ one_hot - 1 / len(z.w), None)
 
 
 _SHIFTED = Problem(_shifted)

@@ -65,8 +65,8 @@ def conditionals(shares: np.ndarray | jax.Array, kind: str, classes: int) -> tup
             raise ValueError(f"shares must be positive and add up to 1, got {shares!r}.")
     odds = kind == "odds"
     if p.ndim != 1 + odds or p.shape[-1] < 2 or (odds and len(p) != classes):
-        wanted = f"[{classes}, groups], of every class with every group" if odds else "[groups]"
-        raise ValueError(f"shares must be {wanted}, of two groups at least, for kind={kind!r}; "
+        layout = f"[{classes}, groups], of every class with every group" if odds else "[groups]"
+        raise ValueError(f"shares must be {layout}, of two groups at least, for kind={kind!r}; "
                          f"got shape {p.shape}.")
     p = p if odds else p[None]
     label = p.sum(1)

@@ -154,22 +154,23 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
                             steepness=steepness).items():
         checks.number(name, value, low=0.0, high=1e6)
     slope = label_bound * feature_bound  # of the margin y t
-    most = slope * radius  # of its absolute value
+    change = slope * radius  # of its absolute value
     span = feature_bound * radius + label_bound
     curve: Callable[..., Any]
     constants: tuple[float, float, float | None]
     match loss:
         case "logistic":
             curve, constants = (lambda t, y: jax.nn.softplus(-y * t)), (
-                slope / (1 + math.exp(-most)), most + math.log1p(math.exp(-most)), slope**2 / 4)
+                slope / (1 + math.exp(-change)), change + math.log1p(math.exp(-change)),
+                slope**2 / 4)
         case "hinge":
-            curve, constants = (lambda t, y: jax.nn.relu(1 - y * t)), (slope, 1 + most, None)
+            curve, constants = (lambda t, y: jax.nn.relu(1 - y * t)), (slope, 1 + change, None)
         case "squared":
             curve, constants = (lambda t, y: (t - y) ** 2 / 2), (
                 feature_bound * span, span**2 / 2, feature_bound**2)
         case _:
             curve, constants = (lambda t, y: jax.nn.sigmoid(-steepness * y * t)), (
-                steepness * slope / 4, 1 / (1 + math.exp(-steepness * most)),
+                steepness * slope / 4, 1 / (1 + math.exp(-steepness * change)),
                 (steepness * slope) ** 2 / 10)
 
     def of_record(w: jax.Array, record: PyTree) -> jax.Array:
@@ -232,8 +233,8 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
         listed, order = persons(people, "people")
         if len(listed) != len(order) or not set(persons_of) <= set(listed):
             raise ValueError("people must name every owner once.")
-        at = dict(zip(listed, np.argsort(order).tolist(), strict=True))
-        number, count = np.array([at[name] for name in persons_of])[number], len(listed)
+        position_of = dict(zip(listed, np.argsort(order).tolist(), strict=True))
+        number, count = np.array([position_of[name] for name in persons_of])[number], len(listed)
     rows = np.arange(number.size)
     if key is not None:
         arguments.key(key)
@@ -305,10 +306,10 @@ def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = N
     if lengths != {(len(owners),)}:
         raise ValueError(f"data have leading axes {lengths}, but there are {len(owners)} owners.")
     present = index >= 0
-    own = np.where(present, index, index[:, :1])
+    filled = np.where(present, index, index[:, :1])
 
     def leaf(x: Any) -> np.ndarray:
-        x = np.asarray(x)[own]
+        x = np.asarray(x)[filled]
         x[~present[:, 0]] = 0
         return x
 
@@ -378,6 +379,7 @@ def _per_person(problem: Any, total: bool) -> Any:
 
         result = types.with_strategy(person_operator, getattr(operator, "strategy", "auto"),
                                      getattr(operator, "microbatch", 32),
-                                     getattr(operator, "memory", None))
+                                     getattr(operator, "memory", None),
+                                     getattr(operator, "skip_empty", False))
     return problem._replace(operator=result, value=None, best_response=Saddle(None, None),
                             saddle_point=None, furthest=None)

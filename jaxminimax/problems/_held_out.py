@@ -72,13 +72,13 @@ class HeldOut:
 
     def taken(self, data: PyTree) -> PyTree:
         """Returns the records held out of leaves `[n, ...]`."""
-        return self._part(data, self.rows)
+        return self._rows_of(data, self.rows)
 
     def rest(self, data: PyTree) -> PyTree:
         """Returns the other records, for the training."""
-        return self._part(data, np.setdiff1d(np.arange(len(self.labels)), self.rows))
+        return self._rows_of(data, np.setdiff1d(np.arange(len(self.labels)), self.rows))
 
-    def _part(self, data: PyTree, rows: np.ndarray) -> PyTree:
+    def _rows_of(self, data: PyTree, rows: np.ndarray) -> PyTree:
         lengths = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
         if lengths != {(len(self.labels),)}:
             raise ValueError(f"data has leading axes {lengths}, and records were held out of "

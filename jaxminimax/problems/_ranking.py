@@ -39,11 +39,11 @@ def _weights(shares: Sequence[float] | np.ndarray, form: str) -> tuple[np.ndarra
     p = np.asarray(shares, np.float64)
     if p.ndim != 1 or len(p) < 2 or not np.all(p > 0) or abs(p.sum() - 1) > 1e-6:
         raise ValueError(f"shares must be two or more, positive, and add up to 1, got {shares!r}.")
-    own, k = np.eye(len(p)), len(p)
+    identity, k = np.eye(len(p)), len(p)
     if form == "macro":  # class i with all others; one comparison a score
-        return ((own / p)[:, :, None] / k, ((1 - own) / (1 - p))[:, :, None] / k)
-    pairs = (1 - own) / (k * (k - 1))  # score i ranks class i above class j
-    return (own / p)[:, :, None] * pairs, (own / p)[:, None, :] * pairs
+        return ((identity / p)[:, :, None] / k, ((1 - identity) / (1 - p))[:, :, None] / k)
+    pairs = (1 - identity) / (k * (k - 1))  # score i ranks class i above class j
+    return (identity / p)[:, :, None] * pairs, (identity / p)[:, None, :] * pairs
 
 
 def multiclass_auc(scorer: Scorer, *, shares: Sequence[float] | np.ndarray, form: str,
@@ -85,9 +85,9 @@ def multiclass_auc(scorer: Scorer, *, shares: Sequence[float] | np.ndarray, form
     mass = np.einsum("k,kij->ij", np.asarray(shares, np.float64), plus)
 
     def weigh(y: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-        one = jax.nn.one_hot(y, len(plus), dtype=dtype)
-        return (jnp.tensordot(one, jnp.asarray(plus, dtype), 1),
-                jnp.tensordot(one, jnp.asarray(minus, dtype), 1))
+        one_hot = jax.nn.one_hot(y, len(plus), dtype=dtype)
+        return (jnp.tensordot(one_hot, jnp.asarray(plus, dtype), 1),
+                jnp.tensordot(one_hot, jnp.asarray(minus, dtype), 1))
 
     return _compared(scorer, weigh, mass, radius, dual)._replace(
         labels=Labels(tuple(range(len(plus)))))
@@ -153,9 +153,9 @@ def multilabel_auc(scorer: Scorer, *, prior: Sequence[float] | np.ndarray,
     def weigh(y: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
         y = _vi.shaped("the vector of labels", y, (k,))
         labelled = (y >= 0) & (y <= 1)
-        own = jnp.where(labelled, y, 0).astype(dtype)
-        return ((own * jnp.asarray(1 / (k * here * p), dtype))[:, None],
-                ((labelled - own) * jnp.asarray(1 / (k * here * (1 - p)), dtype))[:, None])
+        own_label = jnp.where(labelled, y, 0).astype(dtype)
+        return ((own_label * jnp.asarray(1 / (k * here * p), dtype))[:, None],
+                ((labelled - own_label) * jnp.asarray(1 / (k * here * (1 - p)), dtype))[:, None])
 
     return _compared(scorer, weigh, np.full((k, 1), 1 / k), radius, dual)
 

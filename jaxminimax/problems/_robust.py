@@ -142,8 +142,8 @@ def bounded_group_loss(loss: Loss, *, shares: np.ndarray, level: float, weight: 
 
     def weighted(w: PyTree, v: jax.Array, record: PyTree) -> jax.Array:
         g, z = record
-        own = jax.nn.one_hot(g, len(pi), dtype=v.dtype)  # 0 where it has no group
-        return (1 + own @ (v / jnp.asarray(pi, v.dtype))) * loss(w, z)
+        group_one_hot = jax.nn.one_hot(g, len(pi), dtype=v.dtype)  # 0 where it has no group
+        return (1 + group_one_hot @ (v / jnp.asarray(pi, v.dtype))) * loss(w, z)
 
     def value(z: Saddle, data: PyTree) -> jax.Array:
         return mean_of(weighted)(z, data) - level * jnp.sum(z.v)
@@ -369,7 +369,7 @@ def dro(base: GroupProblem, *, penalty: float, cap: float = math.inf) -> Bounded
                          "another loss, or `reweighted`.")
     checks.number("penalty", penalty, low=0.0)
     checks.number("cap", cap, low=1.0, infinite=True)
-    most = min(cap, 1 + base.bound / penalty)
+    ratio = min(cap, 1 + base.bound / penalty)
 
     def of_record(w: PyTree, _: PyTree, record: PyTree) -> jax.Array:
         return excess(base.loss(w["theta"], record) - w["eta"], penalty, cap)
@@ -385,7 +385,7 @@ def dro(base: GroupProblem, *, penalty: float, cap: float = math.inf) -> Bounded
     problem = Problem(operator=saddle_operator(of_record), public=public, project=project,
                       value=lambda z, data: mean_of(of_record)(z, data) + z.w["eta"])
     slopes = base.lipschitz**2 + 1
-    return Bounded(problem, most * math.sqrt(slopes), most * base.smooth + slopes / penalty,
+    return Bounded(problem, ratio * math.sqrt(slopes), ratio * base.smooth + slopes / penalty,
                    math.hypot(base.diameter, base.bound))
 
 
@@ -403,9 +403,9 @@ def reweighted_start(theta: PyTree, divergence: str, *, eta: float = 0.0) -> Sad
         ['eta', 'scale', 'theta']
     """
     checks.one_of("divergence", divergence, DIVERGENCES)
-    one = jnp.ones((), jnp.result_type(*jax.tree.leaves(theta)))
-    w = {"theta": theta, "eta": eta * one}
-    return Saddle(w if divergence == "cvar" else {**w, "scale": one}, ())
+    unit = jnp.ones((), jnp.result_type(*jax.tree.leaves(theta)))
+    w = {"theta": theta, "eta": eta * unit}
+    return Saddle(w if divergence == "cvar" else {**w, "scale": unit}, ())
 
 
 def reweighted_risk(losses: jax.Array, *, divergence: str, level: float) -> jax.Array:

@@ -303,11 +303,11 @@ def affine(*, matrix: np.ndarray, offset_bound: float, domain: Set) -> Bounded:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"matrix must be square, got shape {matrix.shape}.")
     checks.number("offset_bound", offset_bound, low=0.0)
-    least = float(np.linalg.eigvalsh((matrix + matrix.T) / 2).min())
+    smallest_eigenvalue = float(np.linalg.eigvalsh((matrix + matrix.T) / 2).min())
     size = float(np.linalg.norm(matrix, 2))
-    if not least >= -1e-12 * size:
+    if not smallest_eigenvalue >= -1e-12 * size:
         raise ValueError(f"matrix must have a positive semidefinite symmetric part, got one with "
-                         f"eigenvalue {least:g}: the operator would not be monotone.")
+                         f"eigenvalue {smallest_eigenvalue:g}: the operator would not be monotone.")
 
     def operator(u: jax.Array, q: jax.Array) -> jax.Array:
         q = shaped("the offset", q, matrix.shape[:1])
@@ -371,9 +371,9 @@ def composed(losses: Sequence[Callable[[PyTree, PyTree], jax.Array]], *, domain:
         raise ValueError("losses must hold one function or more, got none.")
     checks.positive(loss_bound=loss_bound, slope=slope)
     checks.number("curvature", curvature, low=0.0, closed=True)
-    least = np.array([domain.v.support(e)[j] for j, e in enumerate(jnp.eye(count))])
-    if not np.all(least >= 0):
-        raise ValueError(f"domain.v must have no negative coordinates, got {least.min():g}: the "
+    minima = np.array([domain.v.support(e)[j] for j, e in enumerate(jnp.eye(count))])
+    if not np.all(minima >= 0):
+        raise ValueError(f"domain.v must have no negative coordinates, got {minima.min():g}: the "
                          "weighted sum of convex losses would not be convex.")
     total = float(jnp.sum(domain.v.support(-jnp.ones(count))))
 
@@ -394,11 +394,11 @@ def composed(losses: Sequence[Callable[[PyTree, PyTree], jax.Array]], *, domain:
         assert furthest is not None
         return furthest(jnp.mean(jax.vmap(values, (None, 0))(w, data), 0))
 
-    both = product(domain.w, domain.v)
+    joint_domain = product(domain.w, domain.v)
     turned, across = total * curvature, 2 * math.sqrt(count) * slope
     return Bounded(
         Problem(operator=saddle_operator(loss), public=None if conjugate is None else public,
-                project=both.project, support=both.support, value=value,
+                project=joint_domain.project, support=joint_domain.support, value=value,
                 best_response=Saddle(None, None if furthest is None else best_v)),
         math.hypot(total * slope, math.sqrt(count) * loss_bound),
-        (turned + math.hypot(turned, across)) / 2, both.diameter)
+        (turned + math.hypot(turned, across)) / 2, joint_domain.diameter)

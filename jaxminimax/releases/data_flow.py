@@ -173,22 +173,22 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
              for name, x in zip(names, leaves, strict=True)
              if x.ndim and x.shape[0] >= _TELLING and x.shape[0] not in lengths}
     jaxpr, paths = program.jaxpr, tree.paths("", results)
-    kept = list(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars[:len(paths)], strict=False))
-    counts = {k for k, (x, y) in enumerate(kept) if x is not y and not x.aval.shape
+    carried_leaves = list(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars[:len(paths)], strict=False))
+    counts = {k for k, (x, y) in enumerate(carried_leaves) if x is not y and not x.aval.shape
               and jnp.issubdtype(x.aval.dtype, jnp.integer)}
     while True:  # until each of them is computed of these alone, from round to round
         flow = _Flow(rows)
         arguments = [Value(Key(), origin="key",
                            counted=_another_key(str(jax.random.key_impl(key))))]
         arguments += [Value(None, ("state", k), _count(k, x.aval.dtype) if k in counts else None)
-                      for k, (x, _) in enumerate(kept)]
+                      for k, (x, _) in enumerate(carried_leaves)]
         arguments += [Value(Rows(k, name), origin=name) for k, name in enumerate(names)]
-        outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Where())
-        after: dict[int, Counted] = {k: x for k in counts if (
+        outs = flow.run(jaxpr, [flow.constant(x) for x in program.consts], arguments, _Site())
+        next_counts: dict[int, Counted] = {k: x for k in counts if (
             x := outs[k].counted or flow.going_on.get(outs[k].origin)) is not None}
-        if len(after) == len(counts):
+        if len(next_counts) == len(counts):
             break
-        counts = set(after)
+        counts = set(next_counts)
     for path, value in zip(paths, outs, strict=False):
         if value.label is not None:
             raise ValueError(f"update returns data past a release: state{path} is "
@@ -198,13 +198,14 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
     _check_settings(flow.releases, described, outs, rounds is not None)
     if not numbered:
         return
-    states, before = _states(after, len(kept), _ROUNDS if rounds is None else max(rounds, 2))
+    states, counts_before = _states(next_counts, len(carried_leaves),
+                                    _ROUNDS if rounds is None else max(rounds, 2))
     spent = paths.index(".spent") if ".spent" in paths and rounds is not None else None
-    used = _check_counted(flow.releases, before, states, described, spent)
-    _check_folds(flow.folds, before, used)
+    used = _check_counted(flow.releases, counts_before, states, described, spent)
+    _check_folds(flow.folds, counts_before, used)
 
 
-class _Where(NamedTuple):
+class _Site(NamedTuple):
     """Where in a program an operation stands.
 
     Attributes:
@@ -218,12 +219,12 @@ class _Where(NamedTuple):
     under: Label = None
     loops: tuple[Any, ...] = ()
     branches: dict[Any, int] = {}  # noqa: RUF012
-    occurs: Counted | None = lambda at: True
+    occurs: Counted | None = lambda moment: True
     path: tuple[int, ...] = ()
 
-    def inside(self, e: Any, **how: Any) -> "_Where":
+    def inside(self, e: Any, **changes: Any) -> "_Site":
         """Where the program of an operation stands."""
-        return self._replace(path=(*self.path, id(e)), **how)
+        return self._replace(path=(*self.path, id(e)), **changes)
 
 
 class _Flow:
@@ -241,11 +242,11 @@ class _Flow:
         number = x.item() if isinstance(x, np.generic | np.ndarray) and not x.shape else x
         if not isinstance(number, int | float):
             return Value(self.rows.get(id(x), self.rows.get(jnp.shape(x))), origin=("array", id(x)),
-                         counted=None if programs.is_traced(x) else lambda at: x)
-        return Value(origin=number, counted=lambda at: np.asarray(number, dtype))
+                         counted=None if programs.is_traced(x) else lambda moment: x)
+        return Value(origin=number, counted=lambda moment: np.asarray(number, dtype))
 
     def run(self, jaxpr: Any, constants: Sequence[Value], arguments: Sequence[Value],
-            where: _Where) -> list[Value]:
+            site: _Site) -> list[Value]:
         values_of = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(
             zip(jaxpr.invars, arguments, strict=True))
 
@@ -253,22 +254,22 @@ class _Flow:
             return self.constant(x.val, x.aval.dtype) if hasattr(x, "val") else values_of[x]
 
         for equation in jaxpr.eqns:
-            results = self.equation(equation, [value(x) for x in equation.invars], where)
+            results = self.equation(equation, [value(x) for x in equation.invars], site)
             values_of.update(zip(equation.outvars, results, strict=True))
         return [value(x) for x in jaxpr.outvars]
 
-    def inner(self, program: Any, values: Sequence[Value], where: _Where) -> list[Value]:
+    def inner(self, program: Any, values: Sequence[Value], site: _Site) -> list[Value]:
         jaxpr = getattr(program, "jaxpr", program)
         return self.run(jaxpr, [self.constant(x) for x in getattr(program, "consts", ())], values,
-                        where)
+                        site)
 
-    def equation(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
+    def equation(self, e: Any, values: list[Value], site: _Site) -> list[Value]:
         name, params = e.primitive.name, e.params
         if name == "private_release":
-            return self.release(e, values, where)
+            return self.release(e, values, site)
         program = programs.called(e)
         if program is not None:
-            results = self.inner(program, values, where.inside(e))
+            results = self.inner(program, values, site.inside(e))
             if not name.startswith("custom_"):
                 return results
             # a rule for derivatives, of anyone who derives the round, may read all operands
@@ -279,26 +280,26 @@ class _Flow:
         if control is not None:
             if name != "scan":
                 _check_branches(e)
-            return [x._replace(counted=x.counted or now) for x, now in zip(
-                control(e, values, where), counted, strict=True)]
+            return [x._replace(counted=x.counted or computed) for x, computed in zip(
+                control(e, values, site), counted, strict=True)]
         if name != "public_key":
-            _check_hidden(e, _join([x.label for x in values], None) or where.under)
+            _check_hidden(e, _join([x.label for x in values], None) or site.under)
         if name in ("random_fold_in", "random_split") and isinstance(values[0].label, Key):
             number = values[-1] if name == "random_fold_in" else self.constant(
                 math.prod(params["shape"]) - 1)
-            self.folds.append((values[0], number, where.loops, programs.line(e)))
+            self.folds.append((values[0], number, site.loops, programs.line(e)))
         label = self.label(e, values)
         # of two calls of the host, or reads of what is written to, results may differ
-        again = len(self.origins) if _calls_host(e) else None
-        how = (name, again, *((x, _hashable(y)) for x, y in params.items()),
+        call_number = len(self.origins) if _calls_host(e) else None
+        computation = (name, call_number, *((x, _hashable(y)) for x, y in params.items()),
                *(x.origin for x in values))
-        origin = self.origins.setdefault(how, len(self.origins))
+        origin = self.origins.setdefault(computation, len(self.origins))
         moving = [x for x in values[1:] if not str(x.origin).startswith("('state'")]
         if name == "select_n" and len(moving) == 1:
             self.going_on["computed", origin, 0] = moving[0].counted
         labels = [x.label for x in values] if name in _SAME else [label] * len(e.outvars)
-        return [Value(x, ("computed", origin, k), now)
-                for k, (x, now) in enumerate(zip(labels, counted, strict=True))]
+        return [Value(x, ("computed", origin, k), computed)
+                for k, (x, computed) in enumerate(zip(labels, counted, strict=True))]
 
     def label(self, e: Any, values: list[Value]) -> Label:
         """The label of the results of an operation without a program inside."""
@@ -314,15 +315,15 @@ class _Flow:
                 return label
         return _read(label, e)
 
-    def release(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
+    def release(self, e: Any, values: list[Value], site: _Site) -> list[Value]:
         operands, line = e.params["operands"].split(values), programs.line(e)
-        if where.under is not None:
-            raise ValueError(f"update decides by what is {_text(where.under)} whether it makes a "
+        if site.under is not None:
+            raise ValueError(f"update decides by what is {_text(site.under)} whether it makes a "
                              f"release ({line}).")
-        others = (*operands.rest, *operands.number, *operands.settings)
+        inputs = (*operands.rest, *operands.number, *operands.settings)
         # draws under a key that an operator closes over could be those of the noise
-        for value in (*(x for x in others if x.label is not None), *operands.key):
-            if value in others or isinstance(value.label, Rows | Read):
+        for value in (*(x for x in inputs if x.label is not None), *operands.key):
+            if value in inputs or isinstance(value.label, Rows | Read):
                 raise ValueError(
                     f"A release ({line}) gets what is {_text(value.label)}, elsewhere than as its "
                     "data: its key, its point, its settings and what its problem closes over may "
@@ -330,9 +331,9 @@ class _Flow:
         for place, value in enumerate(operands.data):
             if not isinstance(value.label, Rows) or value.label.number != place or (
                     e.params["mapped"]):
-                what = ("mapped over by vmap" if e.params["mapped"] else
+                text = ("mapped over by vmap" if e.params["mapped"] else
                         "not of the round's data" if value.label is None else _text(value.label))
-                raise ValueError(f"A release ({line}) gets rows that are {what}, as leaf {place}: "
+                raise ValueError(f"A release ({line}) gets rows that are {text}, as leaf {place}: "
                                  "hand it the data as update gets them, whole and in order, and "
                                  "change a record in the operator.")
         if not all(isinstance(x.label, Key) for x in operands.key) or not operands.key:
@@ -345,46 +346,47 @@ class _Flow:
         settings = [next(traced) if x is None else self.constant(x)
                     for x in e.params["described"].numbers]
         self.releases.append(_Release(
-            e.params["described"], settings, key, number, where.occurs, where.loops,
-            where.branches, tuple(x.origin for x in values), line))
-        return [Value(None, (id(x), where.path)) for x in e.outvars]
+            e.params["described"], settings, key, number, site.occurs, site.loops,
+            site.branches, tuple(x.origin for x in values), line))
+        return [Value(None, (id(x), site.path)) for x in e.outvars]
 
-    def cond(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
-        which, *rest = values
+    def cond(self, e: Any, values: list[Value], site: _Site) -> list[Value]:
+        predicate, *operands = values
         branches = []
         for number, program in enumerate(e.params["branches"]):
-            here = where.inside(e, under=where.under or _read(which.label, e),
-                                occurs=_both(where.occurs, which.counted, number),
-                                branches=where.branches | {(id(e), where.path): number})
-            branches.append(self.inner(program, rest, here))
-        return [_joined([which, *each], e, (id(x), where.path)) for x, each in zip(
-            e.outvars, zip(*branches, strict=True), strict=True)]
+            branch_site = site.inside(
+                e, under=site.under or _read(predicate.label, e),
+                occurs=_occurs_in_branch(site.occurs, predicate.counted, number),
+                branches=site.branches | {(id(e), site.path): number})
+            branches.append(self.inner(program, operands, branch_site))
+        return [_joined([predicate, *alternatives], e, (id(x), site.path))
+                for x, alternatives in zip(e.outvars, zip(*branches, strict=True), strict=True)]
 
-    def loop(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
-        p, token = e.params, (id(e), where.path, 0)
+    def loop(self, e: Any, values: list[Value], site: _Site) -> list[Value]:
+        p, token = e.params, (id(e), site.path, 0)
         first, second = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
         for_cond, for_body, carry = values[:first], values[first:second], values[second:]
         body, mark = p["body_jaxpr"], len(self.releases)
         carry = _moving(token, carry, body.jaxpr.invars[second - first:], body.jaxpr.outvars)
-        where, goes_on = where.inside(e, loops=(*where.loops, token), occurs=None), None
+        site, goes_on = site.inside(e, loops=(*site.loops, token), occurs=None), None
         while True:
             del self.releases[mark:]  # of a pass with labels that were too low
-            here = where._replace(under=where.under or _read(goes_on, e))
-            (new,) = self.inner(p["cond_jaxpr"], for_cond + carry, here)
-            here = where._replace(under=where.under or _read(new.label, e))
-            outs = self.inner(body, for_body + carry, here)
-            after = [_carried(old, x, e) if new.label is None else
-                     _joined([new, old, x], e, old.origin)
-                     for old, x in zip(carry, outs, strict=True)]
-            if (after, new.label) == (carry, goes_on):
-                return _left(token, carry)
-            carry, goes_on = after, new.label
+            inner_site = site._replace(under=site.under or _read(goes_on, e))
+            (new,) = self.inner(p["cond_jaxpr"], for_cond + carry, inner_site)
+            inner_site = site._replace(under=site.under or _read(new.label, e))
+            outs = self.inner(body, for_body + carry, inner_site)
+            next_carry = [_carried(old, x, e) if new.label is None else
+                          _joined([new, old, x], e, old.origin)
+                          for old, x in zip(carry, outs, strict=True)]
+            if (next_carry, new.label) == (carry, goes_on):
+                return _loop_results(token, carry)
+            carry, goes_on = next_carry, new.label
 
-    def scan(self, e: Any, values: list[Value], where: _Where) -> list[Value]:
-        p, token = e.params, (id(e), where.path, e.params["length"])
+    def scan(self, e: Any, values: list[Value], site: _Site) -> list[Value]:
+        p, token = e.params, (id(e), site.path, e.params["length"])
         first, second = p["num_consts"], p["num_consts"] + p["num_carry"]
         constants, carry = values[:first], values[first:second]
-        depth, computed = len(where.loops) + 1, list[Counted | None]()
+        depth, computed = len(site.loops) + 1, list[Counted | None]()
         last = p["length"] - 1 if p["reverse"] else None
         slices = [Value(_sliced(x.label, e), (token, "slice", k), _slice(x.counted, depth, last))
                   for k, x in enumerate(values[second:])]
@@ -394,25 +396,26 @@ class _Flow:
             counted=_iterated(y.counted, computed, k, depth)) for k, (x, y) in enumerate(zip(
                 _moving(token, start, body.jaxpr.invars[first:second], body.jaxpr.outvars),
                 start, strict=True))]
-        here = where.inside(e, loops=(*where.loops, token))
+        inner_site = site.inside(e, loops=(*site.loops, token))
         while True:
             del self.releases[mark:]
-            outs = self.inner(body, constants + carry + slices, here)
-            after = [_carried(old, x, e) for old, x in zip(carry, outs[:len(carry)], strict=True)]
-            if after == carry:
+            outs = self.inner(body, constants + carry + slices, inner_site)
+            next_carry = [_carried(old, x, e)
+                          for old, x in zip(carry, outs[:len(carry)], strict=True)]
+            if next_carry == carry:
                 computed += [x.counted for x in outs]
                 stacked = [Value(_sliced(x.label, e), (token, "stacked", k))
                            for k, x in enumerate(outs[len(carry):])]
                 return [x._replace(counted=_last(y.counted, depth, p["length"])) for x, y in zip(
-                    _left(token, carry), carry, strict=True)] + stacked
-            carry = after
+                    _loop_results(token, carry), carry, strict=True)] + stacked
+            carry = next_carry
 
 
 def _moving(token: Any, carry: list[Value], arguments: Sequence[Any],
             results: Sequence[Any]) -> list[Value]:
     """The carries of a loop; those that its body changes differ from iteration to iteration."""
-    return [x if before is after else Value(x.label, (token, "carry", k))
-            for k, (x, before, after) in enumerate(zip(carry, arguments, results, strict=False))]
+    return [x if argument is result else Value(x.label, (token, "carry", k))
+            for k, (x, argument, result) in enumerate(zip(carry, arguments, results, strict=False))]
 
 
 def _carried(old: Value, new: Value, e: Any) -> Value:
@@ -424,7 +427,7 @@ def _carried(old: Value, new: Value, e: Any) -> Value:
     return Value(label, old.origin, None if new.counted is None else old.counted)
 
 
-def _left(token: Any, values: list[Value]) -> list[Value]:
+def _loop_results(token: Any, values: list[Value]) -> list[Value]:
     """The results of a loop."""
     return [Value(x.label, (token, "result", k) if x.origin == (token, "carry", k) else x.origin)
             for k, x in enumerate(values)]
@@ -433,8 +436,8 @@ def _left(token: Any, values: list[Value]) -> list[Value]:
 def _joined(values: Sequence[Value], e: Any, origin: Any) -> Value:
     """A value that is one of several."""
     labels = {x.label for x in values[1:]}
-    same = values[0].label is None and len(labels) == 1
-    label = labels.pop() if same else _join([x.label for x in values], e)
+    agree = values[0].label is None and len(labels) == 1
+    label = labels.pop() if agree else _join([x.label for x in values], e)
     return Value(label, origin)
 
 
@@ -493,19 +496,21 @@ def _check_branches(e: Any) -> None:
                          "would tell: return what was released, and print it after that.")
 
 
-def _check_folds(folds: list[Any], before: dict[int, tuple[int, ...]], used: set[Any]) -> None:
+def _check_folds(folds: list[Any], counts_before: dict[int, tuple[int, ...]],
+                 used: set[Any]) -> None:
     """Refuses keys that those of releases are derived by, `release_keys.Keys`.
 
     Noise that is drawn under them again is not independent of what is released. Of a number that
     is not known here, that is seen by the key: it must be another one than those of releases.
     """
     for key, number, loops, line in folds:
-        for _, at in _moments(before, loops):
+        for _, moment in _moments(counts_before, loops):
             if number.counted is None:
-                again = key.counted is None or not used.isdisjoint(_words(key.counted, at))
+                repeats_noise = key.counted is None or not used.isdisjoint(
+                    _words(key.counted, moment))
             else:
-                again = bool(np.any(np.asarray(number.counted(at)) >= 2**31))
-            if again:
+                repeats_noise = bool(np.any(np.asarray(number.counted(moment)) >= 2**31))
+            if repeats_noise:
                 raise ValueError("update folds a number from 2^31 on, or one that is computed of "
                                  f"more than counts, into the run's key ({line}), as releases do, "
                                  "whose noise it may draw again: fold it into a key of its own, "
@@ -535,61 +540,63 @@ def _check_settings(releases: list[_Release], described: Any, outs: list[Value],
         count = len(jax.tree.leaves(part))
         charged[part.kind, part.place] = jax.tree.structure(part), list(
             itertools.islice(numbers, count))
-    for one in releases:
-        structure, settings = charged.get(one.stream, (None, []))
-        if one.stream not in charged or (counted and structure != one.described.structure) or (
-                not all(map(_same, one.settings, settings))):
-            raise ValueError(f"update releases ({one.line}) a description that mechanism(hyper) "
-                             "does not have, or has with other settings, so that nothing charges "
-                             "it: release the parts of mechanism(hyper) as they are.")
+    for release in releases:
+        structure, settings = charged.get(release.stream, (None, []))
+        other_structure = counted and structure != release.described.structure
+        if release.stream not in charged or other_structure or (
+                not all(map(_are_equal, release.settings, settings))):
+            raise ValueError(f"update releases ({release.line}) a description that "
+                             "mechanism(hyper) does not have, or has with other settings, so that "
+                             "nothing charges it: release the parts of mechanism(hyper) as they "
+                             "are.")
 
 
-def _same(one: Value, other: Value) -> bool:
-    if one.origin == other.origin:
+def _are_equal(released: Value, charged: Value) -> bool:
+    if released.origin == charged.origin:
         return True
-    constants = [x.counted(()) for x in (one, other) if x.counted is not None
+    constants = [x.counted(()) for x in (released, charged) if x.counted is not None
                  and (np.isscalar(x.origin) or x.origin[0] == "array")]
     # but for rounding to float32
     return len(constants) == 2 and bool(np.allclose(constants[0], constants[1], rtol=1e-6,
                                                     atol=0.0))
 
 
-def _states(after: dict[int, Counted], size: int,
+def _states(next_counts: dict[int, Counted], size: int,
             rounds: int) -> tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]]]:
     """The counts of the state from the first round on, and those before rounds that are compared.
 
     All begin at 0. If they grow evenly, every 16th of 256 rounds is compared with the first 16 too.
     """
     def following(state: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(int(after[k]((state,))) if k in after else 0 for k in range(size))
+        return tuple(int(next_counts[k]((state,))) if k in next_counts else 0 for k in range(size))
 
     states = [(0,) * size]
     while len(states) <= min(rounds, _ROUNDS):
         states.append(following(states[-1]))
-    before, step = dict(enumerate(states[:-1])), states[1]
+    counts_before, step = dict(enumerate(states[:-1])), states[1]
     for t in range(2 * _ROUNDS, min(rounds, _ROUNDS**2), _ROUNDS):
-        now, then = (tuple(number * x for x in step) for number in (t, t + 1))
-        if following(now) == then and states[-1] == tuple(_ROUNDS * x for x in step):
-            before[t] = now
-    return states, before
+        counts, following_counts = (tuple(number * x for x in step) for number in (t, t + 1))
+        if following(counts) == following_counts and states[-1] == tuple(_ROUNDS * x for x in step):
+            counts_before[t] = counts
+    return states, counts_before
 
 
-def _moments(before: dict[int, tuple[int, ...]],
+def _moments(counts_before: dict[int, tuple[int, ...]],
              loops: tuple[Any, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Rounds, and of each the counts and the first iterations of loops."""
-    for t, state in before.items():
+    for t, state in counts_before.items():
         iterations = itertools.product(*(range(max(1, min(x[-1], _ROUNDS))) for x in loops))
         yield from ((t, (state, *x)) for x in itertools.islice(iterations, _MOMENTS))
 
 
-def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
+def _check_counted(releases: list[_Release], counts_before: dict[int, tuple[int, ...]],
                    states: list[tuple[int, ...]], described: Any,
                    charged_by: int | None) -> set[Any]:
     """Refuses two releases with one key and one number, and uncharged ones.
 
     Args:
       releases: of a round.
-      before: the counts before rounds, by their number.
+      counts_before: the counts before rounds, by their number.
       states: those from the first round on.
       described: the mechanism that is charged.
       charged_by: which of the counts a statement charges by; None if that is not known.
@@ -600,48 +607,50 @@ def _check_counted(releases: list[_Release], before: dict[int, tuple[int, ...]],
     met, counts = dict[Any, Any](), Counter[Any]()
     limits = {} if charged_by is None else {
         (x.kind, x.place): x.releases() for x in described.answered()}
-    for one in releases:
-        derived, number, key = one.key.origin != "key", one.number.counted, one.key.counted
+    for release in releases:
+        derived = release.key.origin != "key"
+        number, key = release.number.counted, release.key.counted
         if number is None or key is None or (
-                derived and (one.occurs is None or charged_by is None)) or not all(
-                    x[-1] for x in one.loops):
-            raise ValueError(f"update makes a release ({one.line}) whose number or key is computed "
-                             "of more than counts, or in a loop of unknown length, so that it may "
-                             "have one noise with others, or not be charged: number it by "
-                             "state.spent, which is to grow in every round by its releases, and by "
-                             "the counter of a scan.")
+                derived and (release.occurs is None or charged_by is None)) or not all(
+                    x[-1] for x in release.loops):
+            raise ValueError(f"update makes a release ({release.line}) whose number or key is "
+                             "computed of more than counts, or in a loop of unknown length, so "
+                             "that it may have one noise with others, or not be charged: number it "
+                             "by state.spent, which is to grow in every round by its releases, "
+                             "and by the counter of a scan.")
         # iterations that are not looked at are as many as those that are
-        times = math.prod(max(x[-1] / _ROUNDS, 1) for x in one.loops)
-        for t, at in _moments(before, one.loops):
-            if one.occurs is not None and not one.occurs(at):
+        times = math.prod(max(x[-1] / _ROUNDS, 1) for x in release.loops)
+        for t, moment in _moments(counts_before, release.loops):
+            if release.occurs is not None and not release.occurs(moment):
                 continue
-            keys, numbers = _words(key, at), np.ravel(number(at)).tolist()
+            keys, numbers = _words(key, moment), np.ravel(number(moment)).tolist()
             for lane in range(max(len(keys), len(numbers))):
-                use = one.stream, keys[lane % len(keys)], numbers[lane % len(numbers)]
-                here = (t, at[1:], lane, one.operands)
-                last, other = met.setdefault(use, (here, one))
-                if last != here and not (last[:2] == here[:2] and _exclusive(one, other)):
+                use = release.stream, keys[lane % len(keys)], numbers[lane % len(numbers)]
+                event = (t, moment[1:], lane, release.operands)
+                last, earlier = met.setdefault(use, (event, release))
+                if last != event and not (last[:2] == event[:2] and _exclusive(release, earlier)):
                     raise ValueError(f"update makes two releases number {use[-1]} of one "
                                      f"description under one key, in rounds {last[0]} and {t} "
-                                     f"({one.line}), so with one noise, and their difference has "
-                                     "none: count on between them, or describe each in a part of "
-                                     "its own of a Sequence.")
-                if other is one and one.occurs is not None:
-                    counts[t, one.stream] += times * (0 <= use[-1] < limits.get(one.stream, 0))
+                                     f"({release.line}), so with one noise, and their difference "
+                                     "has none: count on between them, or describe each in a part "
+                                     "of its own of a Sequence.")
+                if earlier is release and release.occurs is not None:
+                    counts[t, release.stream] += times * (
+                        0 <= use[-1] < limits.get(release.stream, 0))
     for t, stream in itertools.product(range(1, len(states)), limits):  # after t rounds
         count = sum(counts[k, stream] for k in range(t))
         made_releases.check_count(count, stream, described, states[t][charged_by])
     return {use[1] for use in met}
 
 
-def _exclusive(one: _Release, other: _Release) -> bool:
-    return any(other.branches.get(e, branch) != branch for e, branch in one.branches.items())
+def _exclusive(first: _Release, second: _Release) -> bool:
+    return any(second.branches.get(e, branch) != branch for e, branch in first.branches.items())
 
 
-def _words(key: Counted, at: tuple[Any, ...]) -> list[Any]:
+def _words(key: Counted, moment: tuple[Any, ...]) -> list[Any]:
     """A key that is compared, of every lane of a vmap."""
     with jax.ensure_compile_time_eval():
-        words = np.asarray(jax.random.key_data(key(at)))
+        words = np.asarray(jax.random.key_data(key(moment)))
     return [x.tobytes() for x in words.reshape(-1, words.shape[-1])]
 
 
@@ -649,33 +658,34 @@ def _words(key: Counted, at: tuple[Any, ...]) -> list[Any]:
 
 
 def _count(k: int, dtype: Any) -> Counted:
-    return lambda at: np.asarray(at[0][k], dtype)
+    return lambda moment: np.asarray(moment[0][k], dtype)
 
 
 def _another_key(generator: str) -> Counted:
     """In place of the run's, of which only the derivation counts."""
-    def key(at: tuple[int, ...]) -> Any:
+    def key(moment: tuple[int, ...]) -> Any:
         with jax.ensure_compile_time_eval():
             return jax.random.key(0, impl=generator)
 
     return key
 
 
-def _both(occurs: Counted | None, which: Counted | None, branch: int) -> Counted | None:
+def _occurs_in_branch(occurs: Counted | None, predicate: Counted | None,
+                      branch: int) -> Counted | None:
     """The condition for a release in a branch."""
-    if occurs is None or which is None:
+    if occurs is None or predicate is None:
         return None
-    return lambda at: occurs(at) and int(which(at)) == branch
+    return lambda moment: occurs(moment) and int(predicate(moment)) == branch
 
 
-def _slice(of: Counted | None, depth: int, last: int | None) -> Counted | None:
+def _slice(stacked: Counted | None, depth: int, last: int | None) -> Counted | None:
     """Slices of an array for the scan at this depth, in reverse if `last` is its last iteration."""
-    if of is None:
+    if stacked is None:
         return None
 
-    def slice_of(at: tuple[int, ...]) -> Any:
+    def slice_of(moment: tuple[int, ...]) -> Any:
         with jax.ensure_compile_time_eval():
-            return of(at)[at[depth] if last is None else last - at[depth]]
+            return stacked(moment)[moment[depth] if last is None else last - moment[depth]]
 
     return slice_of
 
@@ -687,16 +697,16 @@ def _iterated(start: Counted | None, computed: list[Counted | None], k: int,
         return None
 
     @functools.cache
-    def carry(at: tuple[int, ...]) -> Any:
+    def carry(moment: tuple[int, ...]) -> Any:
         last: Any = computed[k]
-        return last((*at[:depth], at[depth] - 1)) if at[depth] else start(at)
+        return last((*moment[:depth], moment[depth] - 1)) if moment[depth] else start(moment)
 
     return carry
 
 
 def _last(carry: Counted | None, depth: int, length: int) -> Counted | None:
     """The value of a carry of the scan at this depth after its last iteration."""
-    return carry and (lambda at: [carry((*at[:depth], t)) for t in range(length + 1)][-1])
+    return carry and (lambda moment: [carry((*moment[:depth], t)) for t in range(length + 1)][-1])
 
 
 def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
@@ -707,23 +717,23 @@ def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
         return [None] * len(e.outvars)
 
     @functools.cache
-    def results(at: tuple[int, ...]) -> Any:
+    def results(moment: tuple[int, ...]) -> Any:
         with jax.ensure_compile_time_eval():
-            value = e.primitive.bind(*(x(at) for x in inputs), **e.params)
+            value = e.primitive.bind(*(x(moment) for x in inputs), **e.params)
         return value if e.primitive.multiple_results else [value]
 
     def result(k: int) -> Counted:
-        return lambda at: results(at)[k]
+        return lambda moment: results(moment)[k]
 
     return [result(k) for k in range(len(e.outvars))]
 
 
 def _all(e: Any) -> list[Any]:
     """An operation, and those of the programs inside it, but not inside a release."""
-    every = [e, *programs.equations(list(e.params.values()))]
-    hidden = {id(x) for release in every if release.primitive.name == "private_release"
+    operations = [e, *programs.equations(list(e.params.values()))]
+    hidden = {id(x) for release in operations if release.primitive.name == "private_release"
               for x in programs.equations(release.params["program"])}
-    return [x for x in every if id(x) not in hidden]
+    return [x for x in operations if id(x) not in hidden]
 
 
 def _calls_host(e: Any) -> bool:

@@ -128,19 +128,19 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
 
 def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     """The largest weight of a record, s = max_i v_i / n_i `[]`, and r_i = v_i / (n_i s) `[p]`."""
-    each = v / jnp.asarray(sizes, v.dtype)
-    s = jnp.max(each)
+    weights = v / jnp.asarray(sizes, v.dtype)
+    s = jnp.max(weights)
     # for v = 0 every r is 0, not 0 / 0
-    return s, each / jnp.where(s > 0, s, 1)
+    return s, weights / jnp.where(s > 0, s, 1)
 
 
 def factors(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     """The largest balanced weight of a record, s = 1 / (p min n) `[]`, and a_i = v_i / (n_i s)."""
-    least = len(sizes) * min(sizes)
-    return jnp.asarray(1 / least, v.dtype), v * least / jnp.asarray(sizes, v.dtype)
+    smallest = len(sizes) * min(sizes)
+    return jnp.asarray(1 / smallest, v.dtype), v * smallest / jnp.asarray(sizes, v.dtype)
 
 
-def _described(mechanism: Repeat, release: str, which: str) -> groups.GroupGradients:
+def _described(mechanism: Repeat, release: str, groups_described: str) -> groups.GroupGradients:
     """The description that is repeated.
 
     Raises:
@@ -148,8 +148,8 @@ def _described(mechanism: Repeat, release: str, which: str) -> groups.GroupGradi
     """
     query: groups.GroupGradients = mechanism.query
     opening.check_kind(query, groups.GroupGradients, release, "GroupGradients")
-    if query.groups != which:
-        raise ValueError(f"{release} answers GroupGradients(groups={which!r}), got "
+    if query.groups != groups_described:
+        raise ValueError(f"{release} answers GroupGradients(groups={groups_described!r}), got "
                          f"groups={query.groups!r}.")
     query.check(mechanism)
     return query
@@ -189,8 +189,8 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     """
     opening.check_kind(mechanism, GroupLosses, "release_group_losses", "GroupLosses")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data)
-    each = _losses(opened, problem)
-    noisy = _noisy_means(opened, each, mechanism.sizes, tree.float_dtype(opened.point))
+    losses = _losses(opened, problem)
+    noisy = _noisy_means(opened, losses, mechanism.sizes, tree.float_dtype(opened.point))
     if mechanism.only_argmax:
         return jnp.where(opened.answered, jnp.argmax(noisy), -1).astype(jnp.int32)
     return opening.nan_if_refused(opened.answered, noisy)
@@ -234,10 +234,10 @@ def release_group_index(key: jax.Array, mechanism: groups.Selection | GroupLosse
     opening.check_kind(mechanism, groups.Selection, "release_group_index",
                        "a Selection, or GroupLosses(only_argmax=True)")
     opened = opening.open_losses(key, mechanism, spent, problem, w, data)
-    each, z = _losses(opened, problem), grid.check_noise(mechanism)
+    losses, z = _losses(opened, problem), grid.check_noise(mechanism)
     # `chosen` depends on the scores by max S - S_i alone
     below, argmax = tree.in_float64(functools.partial(_scores, mechanism.sizes))(
-        *jax.tree.map(jnp.asarray, (each, mechanism.bound, z)))
+        *jax.tree.map(jnp.asarray, (losses, mechanism.bound, z)))
     # without noise the index is what it is
     index = jnp.where(argmax >= 0, argmax, chosen(opened.keys.noise, below))
     answered = opened.answered & (jnp.asarray(z) >= 0)  # not NaN, which no comparison is true of
@@ -273,8 +273,8 @@ def release_loss(key: jax.Array, mechanism: groups.RecordLosses, spent: jax.Arra
     if jnp.shape(loss) != ():
         raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
     # without a record NaN, which counts as B, and not the loss of the nearest one
-    alone = jnp.where(exists, loss, jnp.nan)[None, None]  # a group of one record
-    noisy = _noisy_means(opened, alone, (1,), tree.at_least_float32(loss.dtype))
+    losses = jnp.where(exists, loss, jnp.nan)[None, None]  # a group of one record
+    noisy = _noisy_means(opened, losses, (1,), tree.at_least_float32(loss.dtype))
     return opening.nan_if_refused(opened.answered, noisy[0])
 
 
@@ -287,32 +287,34 @@ def _losses(opened: opening.Opened, problem: GroupProblem) -> jax.Array:
     w, data, key_data = opened.point, opened.data, opened.operator_key_data
     loss = release_keys.loss_of(problem)
     if isinstance(data, sharding.Sharded):
-        each = shard_sums.each_record(loss, w, data, release_keys.with_key_data_in_groups, key_data)
+        losses = shard_sums.each_record(
+            loss, w, data, release_keys.with_key_data_in_groups, key_data)
     else:
         # [p, n_max]; the losses of padding are computed too, and masked by `_present`
-        each = summation.each_of_groups(
+        losses = summation.each_of_groups(
             loss, w, release_keys.with_key_data_of_groups(data, key_data))
-    if each.ndim != 2:
-        raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
-    tree.refuse_complex(each, "the loss")
-    return each
+    if losses.ndim != 2:
+        raise ValueError("The loss of one record must be one number, got shape "
+                         f"{losses.shape[2:]}.")
+    tree.refuse_complex(losses, "the loss")
+    return losses
 
 
-def _present(each: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+def _present(losses: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
     """Returns True for rows that are records, and not padding."""
     # row j of group i is a record if j < n_i: [1, n_max] and [p, 1]
-    return jnp.arange(each.shape[1])[None] < np.array(sizes)[:, None]
+    return jnp.arange(losses.shape[1])[None] < np.array(sizes)[:, None]
 
 
-def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
+def _scores(sizes: tuple[int, ...], raw_losses: jax.Array, bound: jax.Array,
             z: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns how far each group's score is below the largest, int32 `[p]`, and the argmax or -1.
 
     The argmax is -1 with noise. Call it with 64-bit types.
     """
-    each, bound, z = tree.widened((each, bound, z))
+    raw_losses, bound, z = tree.widened((raw_losses, bound, z))
     # clip(loss, 0, B) / B; padding adds 0
-    losses = jnp.where(_present(each, sizes), _clipped_parts(each, bound), 0.0)
+    losses = jnp.where(_present(raw_losses, sizes), _clipped_parts(raw_losses, bound), 0.0)
     integers = jnp.round(losses * 2.0**_LOSS_BITS)  # exact, and so are their sums
     noiseless = z == 0
     share = min(sizes) / np.array(sizes, np.float64)  # c_i is this over z in units of the grid
@@ -326,9 +328,9 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
     return below, jnp.where(noiseless, jnp.min(largest), -1)
 
 
-def _clipped_parts(each: jax.Array, bound: jax.Array) -> jax.Array:
+def _clipped_parts(losses: jax.Array, bound: jax.Array) -> jax.Array:
     """Losses over B, in [0, 1] whatever B is; one that is not a number counts as 1."""
-    part = each / bound
+    part = losses / bound
     # part < 1 is false for NaN as well
     return jnp.where(part < 1, jnp.maximum(part, 0.0), 1.0)
 

@@ -109,7 +109,7 @@ def _lost(query: HeldOutBound, z: Saddle) -> float:
     return h * max(h + sum(map(jnp.size, jax.tree.leaves(z))), 2**10) * 2.0**-52
 
 
-def _part(z: Saddle, player: bool) -> Saddle:
+def _compared_players(z: Saddle, player: bool) -> Saddle:
     """Returns z, or v alone."""
     return Saddle(jax.tree.map(jnp.zeros_like, z.w), z.v) if player else z
 
@@ -124,17 +124,17 @@ def _largest_mean(problem: Problem, query: HeldOutBound, z: Saddle, data: PyTree
     if query.loss_range is not None:
         low, high = query.loss_range
         loss: Any = problem.operator.loss  # type: ignore[attr-defined]
-        each = jax.vmap(loss, (None, None, 0))(z.w, z.v, data) - low
+        losses = jax.vmap(loss, (None, None, 0))(z.w, z.v, data) - low
         # in [0, B] whatever a record contains; what is not a number counts as B
-        value = jnp.mean(jnp.where(jnp.isnan(each), high - low, jnp.clip(each, 0, high - low)))
-    g = _part(g, query.loss_range is not None)
+        value = jnp.mean(jnp.where(jnp.isnan(losses), high - low, jnp.clip(losses, 0, high - low)))
+    g = _compared_players(g, query.loss_range is not None)
     largest = optax.tree.norm(g, ord=jnp.inf)
     u = problem.support(  # type: ignore[misc]
         jax.tree.map(lambda x: x / jnp.where(largest > 0, largest, 1), g))
     if any(x.dtype != jnp.float64 for x in jax.tree.leaves((g, r, u, value))):
         raise ValueError("The problem answers in less than float64 at a float64 point: cast the "
                          "record to the point's dtype, not the reverse.")
-    away = _part(optax.tree.sub(z, u), query.loss_range is not None)
+    away = _compared_players(optax.tree.sub(z, u), query.loss_range is not None)
     lost = _lost(query, z) * (1 + optax.tree.norm(r) / query.bound) * (
         1 + optax.tree.norm(z) / radius)
     fits = (optax.tree.norm(away) <= radius) & (lost <= held_out.SLACK)
@@ -152,17 +152,18 @@ def shown_by_points(problem: Problem, z: Saddle, player: bool = False) -> tuple[
       z: the point, public.
       player: whether only v counts.
     """
-    leaves, form = jax.tree.flatten(_part(z, player))
+    leaves, form = jax.tree.flatten(_compared_players(z, player))
     rng = np.random.default_rng(0)
     draws = [[rng.normal(size=np.shape(x)).astype(x.dtype) for x in leaves] for _ in range(4)]
-    far, longest = 0.0, float(optax.tree.norm(_part(z, player)))
+    distance, longest = 0.0, float(optax.tree.norm(_compared_players(z, player)))
     for draw in (leaves, *draws):
         for sign in (1, -1):
-            u = _part(problem.support(  # type: ignore[misc]
+            u = _compared_players(problem.support(  # type: ignore[misc]
                 jax.tree.unflatten(form, [sign * x for x in draw])), player)
-            far = max(far, float(optax.tree.norm(optax.tree.sub(u, _part(z, player)))))
+            distance = max(distance, float(
+                optax.tree.norm(optax.tree.sub(u, _compared_players(z, player)))))
             longest = max(longest, float(optax.tree.norm(u)))
-    return far, longest
+    return distance, longest
 
 
 def largest_distance(problem: Problem, z: Saddle, reach: float | None, diameter: float,
@@ -184,9 +185,9 @@ def largest_distance(problem: Problem, z: Saddle, reach: float | None, diameter:
     """
     if reach is None:
         return diameter
-    z = _part(z, player)
-    here, u = (np.concatenate([np.ravel(x).astype(float) for x in jax.tree.leaves(one)])
-               for one in (z, _part(problem.support(z), player)))  # type: ignore[misc]
+    z = _compared_players(z, player)
+    point, u = (np.concatenate([np.ravel(x).astype(float) for x in jax.tree.leaves(player_point)])
+                for player_point in (z, _compared_players(problem.support(z), player)))  # type: ignore[misc]
     # a part in 10^5 of the squares more, for what float32 loses
-    return min(diameter, math.sqrt(here @ here - 2 * here @ u + reach**2
-                                   + 1e-5 * (here @ here + reach**2)))
+    return min(diameter, math.sqrt(point @ point - 2 * point @ u + reach**2
+                                   + 1e-5 * (point @ point + reach**2)))

@@ -62,13 +62,13 @@ def collected() -> Iterator[list[Made]]:
 def noted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Notes calls of a release function `(key, mechanism, spent, ...)`, but none inside it."""
     @functools.wraps(function)
-    def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+    def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **kwargs: Any) -> Any:
         releases = _MADE.get()
         if releases is None:
-            return function(key, mechanism, spent, *args, **how)
+            return function(key, mechanism, spent, *args, **kwargs)
         token = _MADE.set(None)
         try:
-            value = function(key, mechanism, spent, *args, **how)
+            value = function(key, mechanism, spent, *args, **kwargs)
         finally:
             _MADE.reset(token)
         # nothing of what is released, and one call for each lane of a vmap over points
@@ -95,9 +95,10 @@ def check_apart(releases: Iterable[Made]) -> None:
       ValueError: naming kind, place and number, and never the key.
     """
     jax.effects_barrier()  # callbacks of programs that still run are waited for
-    again = [one for one, count in Counter(one[:4] for one in releases).items() if count > 1]
-    if again:
-        _, kind, place, number = min(again)
+    counts = Counter(release[:4] for release in releases)
+    repeated = [release for release, count in counts.items() if count > 1]
+    if repeated:
+        _, kind, place, number = min(repeated)
         raise ValueError(f"two releases number {number} of one description (kind {kind}, place "
                          f"{place}) are made with one key, so with one noise: count on between "
                          "them, and from round to round; or give each a key of its own.")
@@ -116,7 +117,7 @@ def check_charge(releases: list[Made], described: Any, spent: int) -> None:
         description than are charged after `spent`.
     """
     jax.effects_barrier()
-    charged = {(one.kind, one.place): jax.tree.leaves(one) for one in described.answered()}
+    charged = {(part.kind, part.place): jax.tree.leaves(part) for part in described.answered()}
     for _, kind, place, _, settings in releases:
         # but for rounding to float32
         if not np.allclose(settings, charged[kind, place], rtol=1e-6, atol=0.0):
@@ -124,7 +125,7 @@ def check_charge(releases: list[Made], described: Any, spent: int) -> None:
                              "other settings than the one of mechanism(hyper) that is charged for "
                              "it: release the parts of mechanism(hyper) as they are.")
     check_apart(releases)
-    for stream, count in Counter(one[1:3] for one in releases).items():
+    for stream, count in Counter(release[1:3] for release in releases).items():
         check_count(count, stream, described, spent)
 
 
@@ -136,7 +137,7 @@ def check_count(count: float, stream: tuple[int, int], described: Any, spent: in
     """
     begun = described.truncated(spent)
     charged = {} if begun is None else {
-        (one.kind, one.place): one.releases() for one in begun.answered()}
+        (part.kind, part.place): part.releases() for part in begun.answered()}
     if count > (number := charged.get(stream, 0)):
         raise ValueError(f"update made {count:g} releases of one description (kind {stream[0]}, "
                          f"place {stream[1]}), and a run that stops here, with spent = {spent}, is "

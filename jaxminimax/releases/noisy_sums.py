@@ -179,12 +179,13 @@ def as_leaves(numbers: jax.Array, like: PyTree) -> PyTree:
 
 def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
     """Draws floor(2^L G) for every number, each player with its own L: floors of floors nest."""
-    most = finest(scale)
+    finest_bits = finest(scale)
     # both players in one draw, at the largest L
-    drawn = as_leaves(floored_normal(key, sum(x.size for x in jax.tree.leaves(like)), most), like)
-    # floor(2^L G) = floor(floor(2^most G) / 2^(most - L))
+    size = sum(x.size for x in jax.tree.leaves(like))
+    drawn = as_leaves(floored_normal(key, size, finest_bits), like)
+    # with F = finest_bits: floor(2^L G) = floor(floor(2^F G) / 2^(F - L))
     return Saddle(*(None if s is None else jax.tree.map(
-        lambda x, s=s: x >> most - s.log2_steps, player)
+        lambda x, s=s: x >> finest_bits - s.log2_steps, player)
         for s, player in zip(scale, drawn, strict=True)))
 
 

@@ -201,10 +201,10 @@ def check_layout(data: PyTree, mechanism: description.Answered, place: Place | N
     if sizes:
         check_groups(data, sizes)
         return 2
-    own: Any = mechanism
-    parts, n = (own.parts, own.query.population) if isinstance(own, Repeat) else (1, own.population)
+    query: Any = mechanism.query if isinstance(mechanism, Repeat) else mechanism
+    parts, n = mechanism.parts if isinstance(mechanism, Repeat) else 1, query.population
     checks.count("population", n)
-    if isinstance(own, Repeat):
+    if isinstance(mechanism, Repeat):
         check_population(n)
     described = f"population={n}" if parts == 1 else f"{parts} parts of {n} records"
     _check_rows(data, (parts * n,), described, more=parts > 1)

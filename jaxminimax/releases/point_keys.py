@@ -96,9 +96,9 @@ def digest(words: jax.Array, point: PyTree) -> jax.Array:
         sums = _sums([low * f[0] + high * f[1] for f in factors], 1)
         h = [(total_i + offset) >> 16 for total_i, offset in zip(sums, offsets, strict=True)]
         place = jax.lax.iota(jnp.uint32, len(rows)) + np.uint32(first)
-        for key, one, other in ((jnp.stack([a, b]), h[0], h[1]), (jnp.stack([c, d]), h[2], h[3])):
+        for key, high, low in ((jnp.stack([a, b]), h[0], h[1]), (jnp.stack([c, d]), h[2], h[3])):
             # E(r, 2^16 one + other), two words, summed over rows
-            total = total + jnp.stack(_sums(threefry(key, place, (one << 16) | other), 0))
+            total = total + jnp.stack(_sums(threefry(key, place, (high << 16) | low), 0))
         first += len(rows)
     return total
 

@@ -73,7 +73,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> host_d
     """
     stream = release_keys.stream(mechanism)
 
-    def one(number: jax.Array) -> host_data.Sent:
+    def sample_ahead(number: jax.Array) -> host_data.Sent:
         keys = release_keys.Keys(key, stream, number)
         sample = draw_sample(keys, mechanism, number)
         if sample.rows is None:
@@ -85,7 +85,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> host_d
         marked = host_data.mark(keys.ahead(), sample.rows, sample.valid) + fits
         return host_data.Sent(sample.rows, sample.valid, fits, marked)
 
-    return jax.vmap(one)(spent)
+    return jax.vmap(sample_ahead)(spent)
 
 
 def _words_sent(opened: Opened) -> jax.Array:
@@ -106,8 +106,8 @@ def _numbers_of_rows(opened: Opened, sample: Sample) -> jax.Array:
     mechanism = opened.mechanism
     if sample.rows is not None:
         return sample.rows
-    every = jnp.arange(mechanism.query.population, dtype=jnp.int32)
-    return _first_row(mechanism, opened.number) + every
+    numbers = jnp.arange(mechanism.query.population, dtype=jnp.int32)
+    return _first_row(mechanism, opened.number) + numbers
 
 
 def sample_on_mesh(opened: Opened) -> Sample:
@@ -189,14 +189,14 @@ def of_group(opened: Opened, group: jax.Array) -> Rows:
     """
     query, z, data, key_data = opened.query, opened.point, opened.data, opened.operator_key_data
     sample = draw_in_group(SampleKeys(opened.keys.sample, opened.keys.run), query, group)
-    most = max(query.sizes) if sample.rows is None else sample.rows.shape[0]
+    slots = max(query.sizes) if sample.rows is None else sample.rows.shape[0]
 
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
         if not isinstance(data, sharding.Sharded):
             records = group_records(sample, query.sizes, group, data)
             if key_data is not None:
-                records = records.read(0, most) if isinstance(records, Part) else records
-                rows = jnp.arange(most) if sample.rows is None else sample.rows
+                records = records.read(0, slots) if isinstance(records, Part) else records
+                rows = jnp.arange(slots) if sample.rows is None else sample.rows
                 records = release_keys.with_key_data(records, rows, key_data, group)
             return total(z, records, sample.valid, rounding), sample.fits
         if sample.rows is None:
@@ -204,14 +204,14 @@ def of_group(opened: Opened, group: jax.Array) -> Rows:
                                    release_keys.with_key_data_in_groups, key_data, group)
             return sums, sample.fits
         # whatever group it is, its part in a shard has as many slots as that of any group needs
-        each = tuple(groups.in_group(query, size) for size in sorted(set(query.sizes)))
+        in_sizes = tuple(groups.in_group(query, size) for size in sorted(set(query.sizes)))
         return sum_over_shards(
-            total, z, one_group(data, group), each, sample.rows, sample.valid, rounding,
+            total, z, one_group(data, group), in_sizes, sample.rows, sample.valid, rounding,
             opened.keys.slots(),
             lambda x, rows, extra: release_keys.with_key_data(x, rows, *extra),
             None if key_data is None else (key_data, group)), sample.fits
 
-    return Rows(most, added)
+    return Rows(slots, added)
 
 
 def group_records(sample: Sample, sizes: tuple[int, ...], group: jax.Array,
@@ -270,9 +270,9 @@ def read_groups(data: PyTree, sizes: tuple[int, ...],
         (group, first), (last, _) = place(start), place(start + (size - 1))
 
         def by_number() -> PyTree:
-            at = place(start + count)
+            places = place(start + count)
             return attach(jax.tree.map(
-                lambda x: x.at[at].get(mode="promise_in_bounds"), data), *at)
+                lambda x: x.at[places].get(mode="promise_in_bounds"), data), *places)
 
         def in_one_piece() -> PyTree:
             return attach(jax.tree.map(lambda x: jax.lax.dynamic_slice(

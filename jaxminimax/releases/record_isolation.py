@@ -64,12 +64,12 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         np.shape(x)[lead:], jnp.result_type(x)), rows)
 
-    def of_record(point: PyTree, record: PyTree) -> PyTree:
+    def of_one_record(point: PyTree, record: PyTree) -> PyTree:
         return function(point, (record, jnp.zeros(2, jnp.uint32)) if drawn else record)
 
     try:
         # traced on shapes, so that no record is read
-        traced, value = jax.make_jaxpr(of_record, return_shape=True)(point, record)
+        traced, value = jax.make_jaxpr(of_one_record, return_shape=True)(point, record)
     except NameError as error:
         if "axis name" not in str(error):
             raise
@@ -83,8 +83,9 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
         raise
     _check_equations(programs.equations(traced))
     # an axis as long as one of the point or of a record proves nothing
-    own = {length for x in jax.tree.leaves((point, record)) for length in np.shape(x)}
-    lengths = {n for n in (sum(sizes), *_lengths(data, rows, axes)) if n >= _TELLING} - own
+    record_lengths = {length for x in jax.tree.leaves((point, record)) for length in np.shape(x)}
+    telling = {n for n in (sum(sizes), *_lengths(data, rows, axes)) if n >= _TELLING}
+    lengths = telling - record_lengths
     for x in programs.constants(traced):
         _check_closed_over(x, rows, lengths, axes, sizes)
     return traced, value, record
@@ -165,15 +166,15 @@ def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int,
         return
     leaves = jax.tree.leaves(rows)
     # the data's array itself, or one with the same numbers
-    same = any(x is leaf or _equal(x, leaf, axes, sizes) for leaf in leaves)
+    is_data = any(x is leaf or _equal(x, leaf, axes, sizes) for leaf in leaves)
     # an entry for each group and row, [p, n_max, ...]
     grouped = axes > 1 and math.prod(shape[:axes]) >= _TELLING and any(
         shape[:axes] == np.shape(leaf)[:axes] for leaf in leaves)
-    if same or grouped or shape[0] in lengths:
-        what = ("one of the data's own arrays" if same else
+    if is_data or grouped or shape[0] in lengths:
+        text = ("one of the data's own arrays" if is_data else
                 "which has as many rows as the data have records")
         raise ValueError(
-            f"{name} closes over an array of shape {shape}, {what}: what it reads of other "
+            f"{name} closes over an array of shape {shape}, {text}: what it reads of other "
             "records is not clipped, and not charged. Make it a part of the record, or release it "
             "first. An array that is public, and has this length by chance, can be given another "
             "leading axis: close over array[None] and read [0] of that inside.")

@@ -223,8 +223,8 @@ class SearchKeys(NamedTuple):
 
 def search_keys(key: jax.Array, number: jax.typing.ArrayLike) -> SearchKeys:
     """Derives the keys of run `number` of a search."""
-    own = fold_in(key, number)
-    return SearchKeys(*(fold_in(own, use) for use in range(3)))
+    run_key = fold_in(key, number)
+    return SearchKeys(*(fold_in(run_key, use) for use in range(3)))
 
 
 def run_count_key(key: jax.Array) -> jax.Array:
@@ -308,13 +308,13 @@ def with_key_data_of_groups(data: PyTree, key_data: jax.Array | None) -> PyTree:
     return with_key_data(data, jnp.broadcast_to(row, (group.size, row.size)), key_data, group)
 
 
-def refuse(problem: Problem | GroupProblem, by: str) -> None:
+def refuse(problem: Problem | GroupProblem, caller: str) -> None:
     """Refuses a problem that draws.
 
     Raises:
       ValueError: naming who asks for an operator without a key.
     """
     if problem.random:
-        raise ValueError(f"{by} needs one operator for a record, and with random=True the problem "
-                         "draws another one in every release: give a problem whose operator takes "
-                         "no key.")
+        raise ValueError(f"{caller} needs one operator for a record, and with random=True the "
+                         "problem draws another one in every release: give a problem whose "
+                         "operator takes no key.")

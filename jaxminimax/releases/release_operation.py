@@ -57,7 +57,7 @@ class Described(NamedTuple):
 
 
 def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spent: Any, /,
-         *args: Any, **how: Any) -> Any:
+         *args: Any, **kwargs: Any) -> Any:
     """Calls a release function, as one operation where a program is traced.
 
     Args:
@@ -67,15 +67,15 @@ def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spen
       mechanism: its description.
       spent: its number.
       *args: its further arguments.
-      **how: those by name.
+      **kwargs: those by name.
 
     Raises:
       ValueError: what the function raises; later, for a derivative of the result, and for a `vmap`
         over points that leaves key and number as they are.
     """
-    if _INSIDE.get() or not programs.is_traced(key, mechanism, spent, args, how):
-        return function(key, mechanism, spent, *args, **how)
-    called = inspect.signature(function).bind(key, mechanism, spent, *args, **how).arguments
+    if _INSIDE.get() or not programs.is_traced(key, mechanism, spent, args, kwargs):
+        return function(key, mechanism, spent, *args, **kwargs)
+    called = inspect.signature(function).bind(key, mechanism, spent, *args, **kwargs).arguments
     names = list(inspect.signature(function).parameters)
     places = (names[0], names[2], names[1], data)
     sorts, tree = jax.tree.flatten([called.get(name) for name in places])
@@ -88,8 +88,8 @@ def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spen
         values = list(sorts)
         for k, x in zip(traced, operands, strict=True):
             values[k] = x
-        again = dict(called) | dict(zip(places, jax.tree.unflatten(tree, values), strict=True))
-        bound = inspect.BoundArguments(inspect.signature(function), again)
+        arguments = dict(called) | dict(zip(places, jax.tree.unflatten(tree, values), strict=True))
+        bound = inspect.BoundArguments(inspect.signature(function), arguments)
         return function(*bound.args, **bound.kwargs)
 
     token = _INSIDE.set(True)
@@ -143,10 +143,11 @@ def _batched(values: Sequence[Any], axes: Sequence[Any], *, program: Any, operan
         raise ValueError("vmap makes releases at several points, or with several closures, with "
                          "one key and one number, so with one noise: their differences have none. "
                          "Map over the key, or over the number, as well.")
-    every = _lanes(values, axes, program)
+    lanes_program = _lanes(values, axes, program)
     results = private_release().bind(
-        *every.consts, *values, program=every.jaxpr, described=described, number=number,
-        operands=operands._replace(rest=len(every.consts) + operands.rest),
+        *lanes_program.consts, *values, program=lanes_program.jaxpr, described=described,
+        number=number,
+        operands=operands._replace(rest=len(lanes_program.consts) + operands.rest),
         mapped=mapped or any(lanes.data))
     return results, [0] * len(results)
 
@@ -158,8 +159,8 @@ def _lanes(values: Sequence[Any], axes: Sequence[Any], program: Any) -> Any:
 
 def _keys_of_lanes(values: Sequence[Any], axes: Sequence[Any], *,
                    program: Any) -> tuple[list[Any], list[int]]:
-    every = _lanes(values, axes, program)
-    return public_key().bind(*every.consts, *values, program=every.jaxpr), [0]
+    lanes_program = _lanes(values, axes, program)
+    return public_key().bind(*lanes_program.consts, *values, program=lanes_program.jaxpr), [0]
 
 
 def _no_derivative(*_: Any, **__: Any) -> Any:

@@ -97,13 +97,13 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         valid = sample.valid  # None where all count
     part = reading.part_of(mechanism, spent)
     # one number stays static, so that loops have a length that the program knows
-    each = jnp.asarray(query.steps)[part] if isinstance(query.steps, tuple) else jnp.int32(0)
+    part_steps = jnp.asarray(query.steps)[part] if isinstance(query.steps, tuple) else jnp.int32(0)
 
-    def answer(key: jax.Array, query: Resolvent, part: jax.Array, each: jax.Array, z: Saddle,
+    def answer(key: jax.Array, query: Resolvent, part: jax.Array, part_steps: jax.Array, z: Saddle,
                batch: PyTree, valid: jax.Array | None) -> Saddle:
         query, wide = tree.widened((query, z))
         query = on_part(query, part)
-        steps = each if isinstance(query.steps, tuple) else query.steps
+        steps = part_steps if isinstance(query.steps, tuple) else query.steps
         _check_float64(wide, public=problem.public, project=problem.project)
         # the solver's draws and the noise have keys of their own
         v, certain = _proximal_point(fold_in(key, _SOLVER), query, steps, problem, wide,
@@ -114,7 +114,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         return _noisy(fold_in(key, _NOISE), v, certain, noise_unit(query), check_noise(query),
                       query, z)
 
-    g = with_key_in_float64(answer, opened.keys.noise, query, part, each, opened.point, batch,
+    g = with_key_in_float64(answer, opened.keys.noise, query, part, part_steps, opened.point, batch,
                             valid)
     return opening.nan_if_refused(opened.answered & sample.fits, g)
 
@@ -160,15 +160,15 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
     start = problem.project(z)
     lost = rounding(query, saddle.norm(z) + saddle.norm(start))
     # the residual that the noise pays for, rho M / m, less what rounding may hide
-    wanted = query.slack * query.bound / size - lost
+    allowed_residual = query.slack * query.bound / size - lost
     if query.solver is not None:
-        guess = problem.project(query.solver(key, todo, wanted))
+        guess = problem.project(query.solver(key, todo, allowed_residual))
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(guess)]))
         start = jax.tree.map(lambda a, b: jnp.where(finite, a, b), guess, start)
         # a little less than wanted, so that the same certificate computed again cannot fail
-        steps = jnp.where(certify(todo, start).residual <= 0.99 * wanted, 0, steps)
+        steps = jnp.where(certify(todo, start).residual <= 0.99 * allowed_residual, 0, steps)
     solution = certify(todo, operator_extrapolation(todo, start, steps))
-    return solution.point, solution.residual <= wanted
+    return solution.point, solution.residual <= allowed_residual
 
 
 def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle, start: Saddle) -> jax.Array:
@@ -242,13 +242,13 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     opening.check_size(opened.point, mechanism.parameters)
     data = opened.data
     # n_t of each group, [p, 1]
-    each = np.array(solutions.phase_sizes(mechanism))[:, None]
+    share_sizes = np.array(solutions.phase_sizes(mechanism))[:, None]
     # rows beyond a smaller group's share repeat its last one, and do not count
-    slot = np.arange(each.max())[None]
+    slot = np.arange(share_sizes.max())[None]
     # row t n_t + j of group i, [p, max n_t]
-    rows = spent * each + np.minimum(slot, each - 1)
+    rows = spent * share_sizes + np.minimum(slot, share_sizes - 1)
     # a record weighs 1 / n_t, a repeated one 0
-    share = (slot < each) / each
+    share = (slot < share_sizes) / share_sizes
     mesh = data.mesh if isinstance(data, sharding.Sharded) else None
     if isinstance(data, sharding.Sharded):
         batch = sent_rows.evenly(data, rows)
@@ -291,9 +291,10 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         centre = project(point)
         lost = solutions.solution_rounding(query, reg_w, jnp.linalg.norm(centre))
         # the distance that the noise pays for, less what rounding may hide
-        wanted = query.slack * solutions.exact_sensitivity(query, reg_w) - lost
-        solution = _solve(query, reg_w, risks, project, centre, wanted)
-        certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem, lost)
+        allowed = query.slack * solutions.exact_sensitivity(query, reg_w) - lost
+        solution = _solve(query, reg_w, risks, project, centre, allowed)
+        certain = (solution.distance <= allowed) & _solution_never_fails(
+            query, reg_w, problem, lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
         return _noisy(key, unravel(solution.point), certain,
                       solutions.solution_length(query, reg_w) / 2, 2 * check_noise(query), query, w)
@@ -304,7 +305,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
 
 def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], jax.Array],
            project: Callable[[jax.Array], jax.Array], centre: jax.Array,
-           wanted: jax.Array) -> groups.CertifiedPoint:
+           allowed: jax.Array) -> groups.CertifiedPoint:
     """A point of W and its certified distance from the phase's solution."""
     assert query.steps is not None
     value = groups.objective(risks, centre, reg_w=reg_w, reg_lam=query.reg_lam)
@@ -316,8 +317,8 @@ def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], 
         w = groups.accelerated(gradient, project, centre, steps=query.steps, **numbers)
         return groups.certify(gradient, project, w, **numbers)
     quick = groups.certify(gradient, project, groups.newton(
-        value, project, centre, distance=wanted, **numbers), **numbers)
-    done = quick.distance <= wanted
+        value, project, centre, distance=allowed, **numbers), **numbers)
+    done = quick.distance <= allowed
     w = groups.accelerated(gradient, project, centre,
                            steps=jnp.where(done, 0, query.steps), **numbers)
     sure = groups.certify(gradient, project, w, **numbers)

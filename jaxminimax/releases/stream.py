@@ -194,10 +194,10 @@ class Latest(NamedTuple):
         size = min(TOGETHER, self.bands)
         first = jnp.maximum(self.spent - self.reach, 0) // size
 
-        def one(block: jax.Array, total: PyTree) -> PyTree:
+        def add_block(block: jax.Array, total: PyTree) -> PyTree:
             return add(total, block, self.spent - block * size - jnp.arange(size, dtype=jnp.int32))
 
-        return jax.lax.fori_loop(first, self.spent // size + 1, one, start)
+        return jax.lax.fori_loop(first, self.spent // size + 1, add_block, start)
 
     def weights(self, lag: jax.Array, table: jax.Array) -> jax.Array:
         """The coefficients of releases; 0 of those that do not count."""
@@ -207,27 +207,27 @@ class Latest(NamedTuple):
 
 def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Saddle) -> Saddle:
     size, rows = sum(x.size for x in jax.tree.leaves(like)), min(TOGETHER, last.bands)
-    most = noisy_sums.finest(scale)
+    finest_bits = noisy_sums.finest(scale)
     weights = coefficients(last.bands)
     # a_0 is left out: zeta_t is added outside of the floor
     table = jnp.asarray(weights).at[0].set(0)
     # by how many bits a player's L is below the largest, for every number, [size]
-    shift = jnp.concatenate([jnp.full(x.size, most - s.log2_steps) for s, player in zip(
+    shift = jnp.concatenate([jnp.full(x.size, finest_bits - s.log2_steps) for s, player in zip(
         scale, like, strict=True) if s is not None for x in jax.tree.leaves(player)])
 
     def add(total: PyTree, block: jax.Array, lag: jax.Array) -> PyTree:
-        now, high, low = total
+        current, high, low = total
         # zeta of the releases of a block, [releases, size], each number on its own grid
         zeta = floored_normal(release_keys.Keys(key, stream, block).noise,
-                              rows * size, most).reshape(rows, size) >> shift[None]
+                              rows * size, finest_bits).reshape(rows, size) >> shift[None]
         a = last.weights(lag, table)[:, None]
         # zeta_t, and sum_k a_k zeta_{t-k} = 2^13 high + low
-        return (now + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),
+        return (current + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),
                 high + jnp.sum(a * (zeta >> _HALF), 0, dtype=jnp.int32),
                 low + jnp.sum(a * (zeta & (2**_HALF - 1)), 0, dtype=jnp.int32))
 
     zero = jnp.zeros(size, jnp.int32)
-    now, high, low = last.over((zero, zero, zero), add)
+    current, high, low = last.over((zero, zero, zero), add)
     # the stream draws no samples: the key of one is free for U_t
     uniform = random_words(release_keys.Keys(key, stream, last.spent).sample, (size,))
     uniform = (uniform >> (32 - FRACTION)).astype(jnp.int32)
@@ -237,7 +237,7 @@ def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Sa
     half = halves[last.reach]
     # floors of floors nest
     mixed = (high + ((low + uniform + half) >> _HALF)) >> (FRACTION - _HALF)
-    return noisy_sums.as_leaves(now + mixed, like)
+    return noisy_sums.as_leaves(current + mixed, like)
 
 
 def _floats(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Saddle) -> Saddle:

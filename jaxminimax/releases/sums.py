@@ -209,12 +209,12 @@ def check_clip(query: Query, clip: Saddle | None) -> Saddle:
     checks.scalars(**{"adaptive.rate": adaptive.rate, "adaptive.share": adaptive.share,
                       "adaptive.floor": adaptive.floor})
 
-    def one(norm: jax.Array, start: jax.Array) -> jax.Array:
+    def in_range(norm: jax.Array, start: jax.Array) -> jax.Array:
         low, high = _range(start, adaptive.floor)
         norm = jnp.asarray(norm, jnp.float32)
         return jnp.where((norm >= low) & (norm <= high), norm, jnp.nan)
 
-    return jax.tree.map(one, clip, query.clip)
+    return jax.tree.map(in_range, clip, query.clip)
 
 
 def _range(start: jax.typing.ArrayLike,
@@ -244,7 +244,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     number = adaptive.counts(query)
     drawn = floored_normal(key, number, bits)
 
-    def one(start: jax.Array, norm: jax.Array, quantile: jax.Array, count: jax.Array,
+    def moved_norm(start: jax.Array, norm: jax.Array, quantile: jax.Array, count: jax.Array,
             noise: jax.Array) -> jax.Array:
         # (u I + X + 1/2) / u: the noise X is a floor, 1/2 below its number on average
         shifted = (units * count + noise).astype(jnp.float32) + 0.5
@@ -260,9 +260,9 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     players = [k for k, norm in enumerate(query.clip) if norm is not None]
     following: list[jax.Array | None] = [None, None]
     for place, k in enumerate(players):
-        at = 0 if query.joint else place  # one count for both
-        following[k] = one(query.clip[k], clip[k], adaptive.quantile[players[at]],
-                           num_unclipped[players[at]], drawn[at])
+        count_place = 0 if query.joint else place  # one count for both
+        following[k] = moved_norm(query.clip[k], clip[k], adaptive.quantile[players[count_place]],
+                           num_unclipped[players[count_place]], drawn[count_place])
     return Saddle(*following)
 
 

@@ -64,20 +64,20 @@ def watched(function: Function | None = None, *, data_argument: str = "data",
     function = made_releases.noted(function)  # type: ignore[assignment]
 
     @functools.wraps(function)
-    def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+    def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **kwargs: Any) -> Any:
         mechanism, spent = parts.placed(mechanism, spent)
-        seen = _SEEN.get()
+        releases = _SEEN.get()
         # a release that calls others is charged as one
         token = _SEEN.set(None)
         try:
             with parts.whole():
                 value = release_operation.bind(function, data_argument, key, mechanism, spent,
-                                               *args, **how)
+                                               *args, **kwargs)
         finally:
             _SEEN.reset(token)
-        if seen is None:
+        if releases is None:
             return value
-        seen.append(Seen(mechanism, spent, shown(value), _program()))
+        releases.append(Seen(mechanism, spent, shown(value), _program()))
         return value
 
     return release
@@ -118,23 +118,23 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
                         numbered: bool = True) -> tuple[Any, list[Seen]]:
     """The state that `update` returns, and the releases in their order."""
     outer = _SEEN.get()
-    seen: list[Seen] = []
-    here: list[Any] = []  # the program of the round
+    releases: list[Seen] = []
+    traces: list[Any] = []  # the program of the round
 
     def traced(key: jax.Array, state: Any, data: PyTree) -> tuple[Any, list[PyTree], list[Any]]:
         trace, token = _program(), _SEEN.set([])
-        here.append(trace)
+        traces.append(trace)
         try:
             state = algorithm.update(key, state, data, hyper, problem)
-            seen.extend(_SEEN.get() or [])
+            releases.extend(_SEEN.get() or [])
         finally:
             _SEEN.reset(token)
         described = algorithm.mechanism(hyper)
-        if seen:  # else all of them are in a program that was traced before
-            _check(seen, described, algorithm.mechanism(hyper), trace)
+        if releases:  # else all of them are in a program that was traced before
+            _check(releases, described, algorithm.mechanism(hyper), trace)
         # with which `data_flow` compares those of releases
         numbers = jax.tree.leaves(list(described.answered()))
-        return state, [x.value for x in seen if x.trace == trace], numbers
+        return state, [x.value for x in releases if x.trace == trace], numbers
 
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(key, state, data)
     rounds = None if isinstance(hyper.iterations, jax.core.Tracer) else int(hyper.iterations)
@@ -142,23 +142,23 @@ def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: A
                     numbered)
     new, values, _ = jax.tree.unflatten(jax.tree.structure(shapes), jax.core.eval_jaxpr(
         program.jaxpr, program.consts, *jax.tree.leaves((key, state, data))))
-    seen = [x._replace(value=values.pop(0)) if x.trace == here[0] else x for x in seen]
+    releases = [x._replace(value=values.pop(0)) if x.trace == traces[0] else x for x in releases]
     if outer is not None:  # a run inside a round
-        outer += seen
-    return new, seen
+        outer += releases
+    return new, releases
 
 
-def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
-    charged = {_stream(one): (one, other) for one, other in zip(
-        described.answered(), again.answered(), strict=True)}
+def _check(releases: list[Seen], described: Any, recomputed: Any, trace: Any) -> None:
+    charged = {_stream(release): (release, other) for release, other in zip(
+        described.answered(), recomputed.answered(), strict=True)}
     released = set()
-    for one in seen:
-        name, place = f"a {type(one.described).__name__}", _stream(one.described)
+    for release in releases:
+        name, place = f"a {type(release.described).__name__}", _stream(release.described)
         if place not in charged:
             raise ValueError(f"update releases {name} at place {place[1]}, which mechanism(hyper) "
                              "does not have, so nothing charges it: release the parts of "
                              "mechanism(hyper) themselves.")
-        if not _same(one.described, *charged[place], one.trace == trace):
+        if not _is_charged(release.described, *charged[place], release.trace == trace):
             raise ValueError(f"update releases {name} with other settings than the one of "
                              "mechanism(hyper) that is charged for it: release the parts of "
                              "mechanism(hyper) as they are.")
@@ -169,24 +169,27 @@ def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
                          "mechanism(hyper).")
 
 
-def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
+def _is_charged(described: Any, charged: Any, recomputed: Any, in_round: bool) -> bool:
     """Returns whether a description is the one that is charged.
 
-    `charged` and `again` are from two calls of `mechanism(hyper)`. If both hold one traced number
-    as the same object, `mechanism` passes it on, and `one` must hold that object too. A number that
-    `mechanism` computes anew cannot be compared. Neither can arguments of a `jit` or a branch
-    inside the round: `here` is True for a release outside of these.
+    `charged` and `recomputed` are from two calls of `mechanism(hyper)`. If both hold one traced
+    number as the same object, `mechanism` passes it on, and `described` must hold that object too.
+    A number that `mechanism` computes anew cannot be compared. Neither can arguments of a `jit` or
+    a branch inside the round: `in_round` is True for a release outside of these.
     """
-    if isinstance(one, jax.core.Tracer) and not here:
+    traced = isinstance(described, jax.core.Tracer)
+    if traced and not in_round:
         return True
     if isinstance(charged, jax.core.Tracer):
-        return one is charged or (isinstance(one, jax.core.Tracer) and charged is not again)
-    if type(one) is not type(charged):
+        return described is charged or (traced and charged is not recomputed)
+    if type(described) is not type(charged):
         return False
-    if isinstance(one, tuple):
-        return len(one) == len(charged) and all(
-            _same(*each, here) for each in zip(one, charged, again, strict=True))
-    if dataclasses.is_dataclass(one) and not isinstance(one, type):
-        return all(_same(getattr(one, name), getattr(charged, name), getattr(again, name), here)
-                   for name in (field.name for field in dataclasses.fields(one)))
-    return one is charged or bool(np.array_equal(one, charged))
+    if isinstance(described, tuple):
+        return len(described) == len(charged) and all(
+            _is_charged(*entries, in_round)
+            for entries in zip(described, charged, recomputed, strict=True))
+    if dataclasses.is_dataclass(described) and not isinstance(described, type):
+        return all(_is_charged(getattr(described, field.name), getattr(charged, field.name),
+                               getattr(recomputed, field.name), in_round)
+                   for field in dataclasses.fields(described))
+    return described is charged or bool(np.array_equal(described, charged))

@@ -73,9 +73,9 @@ def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
         True
     """
     def value(w: jax.Array) -> jax.Array:
-        each = risks(w)
-        top = jax.lax.stop_gradient(jnp.max(each))
-        worst = top + reg_lam * jnp.log1p(jnp.mean(jnp.expm1((each - top) / reg_lam)))
+        values = risks(w)
+        top = jax.lax.stop_gradient(jnp.max(values))
+        worst = top + reg_lam * jnp.log1p(jnp.mean(jnp.expm1((values - top) / reg_lam)))
         return jnp.asarray(worst + reg_w / 2 * jnp.sum(jnp.square(w - centre)))
 
     return value
@@ -106,9 +106,9 @@ def certify(gradient: Callable[[jax.Array], jax.Array], project: Project, w: jax
         >>> print(certified.point, certified.distance)
         [1.] 0.0
     """
-    here = gradient(w)
-    u = project(w - here / smooth)
-    e = gradient(u) - here + smooth * (w - u)
+    g = gradient(w)
+    u = project(w - g / smooth)
+    e = gradient(u) - g + smooth * (w - u)
     return CertifiedPoint(u, jnp.linalg.norm(e) / modulus)
 
 
@@ -222,8 +222,8 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
     shares = 0.5 ** jnp.arange(8, dtype=start.dtype)
 
     def far(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        _, count, left = carry
-        return (count < steps) & ~(left <= distance)
+        _, count, bound = carry
+        return (count < steps) & ~(bound <= distance)
 
     def step(carry: tuple[jax.Array, jax.Array, jax.Array]
              ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -294,17 +294,17 @@ def subgradient(value: Callable[[jax.Array], jax.Array], project: Project, start
         >>> bool(jnp.abs(average.point[0] - 1.0) < 0.1)
         True
     """
-    both = jax.value_and_grad(value)
+    value_and_gradient = jax.value_and_grad(value)
     total = steps * (steps + 1) / 2
 
     def step(s: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         w, mean, slope, level = carry
-        here, g = both(w)
+        value_w, g = value_and_gradient(w)
         share, x = s / total, w - start
         mean = mean + share * x
         # l(u) = level + <slope, u - start> + (mu/2) ||u - start||^2
         slope = slope + share * (g - modulus * x)
-        level = level + share * (here - g @ x + modulus / 2 * (x @ x))
+        level = level + share * (value_w - g @ x + modulus / 2 * (x @ x))
         return project(w - 2 * g / (modulus * (s + 1))), mean, slope, level
 
     zero = jnp.zeros_like(start)

@@ -187,10 +187,10 @@ def operator_extrapolation(problem: Regularised, start: PyTree, steps: int | jax
     weight = 1.0 / (1.0 + problem.prox / problem.lipschitz)
 
     def step(_: jax.Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        u, before = carry
+        u, previous = carry
         g = problem.mean(u)
-        ahead = jax.tree.map(lambda a, b: a + (a - b) * weight, g, before)
-        return problem.step(u, ahead, 0.5 / problem.lipschitz), g
+        extrapolated = jax.tree.map(lambda a, b: a + (a - b) * weight, g, previous)
+        return problem.step(u, extrapolated, 0.5 / problem.lipschitz), g
 
     def first() -> tuple[PyTree, PyTree]:
         g = problem.mean(start)
@@ -200,8 +200,8 @@ def operator_extrapolation(problem: Regularised, start: PyTree, steps: int | jax
         return jax.lax.fori_loop(1, steps, step, first())[0] if steps > 0 else start
     shapes = jax.eval_shape(first)[1]
     nothing = start, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    begun = jax.lax.cond(steps > 0, first, lambda: nothing)
-    return jax.lax.fori_loop(1, steps, step, begun)[0]
+    initial = jax.lax.cond(steps > 0, first, lambda: nothing)
+    return jax.lax.fori_loop(1, steps, step, initial)[0]
 
 
 def certify(problem: Regularised, point: PyTree) -> Certified:
@@ -228,10 +228,10 @@ def certify(problem: Regularised, point: PyTree) -> Certified:
         >>> print(certified.point.round(3), certified.residual.round(3))
         [0.5] 0.0
     """
-    here = problem.mean(point)
-    v = problem.step(point, here, 1.0 / problem.lipschitz)
-    after = problem.mean(v)
-    e = jax.tree.map(lambda a, b, u, x: a - b + problem.lipschitz * (u - x), after, here, point, v)
+    g_u = problem.mean(point)
+    v = problem.step(point, g_u, 1.0 / problem.lipschitz)
+    g_v = problem.mean(v)
+    e = jax.tree.map(lambda a, b, u, x: a - b + problem.lipschitz * (u - x), g_v, g_u, point, v)
     return Certified(v, norm(e))
 
 
@@ -273,7 +273,7 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
     p = min(1.0, 2.0 / n)
     size = math.sqrt(p / 2) / problem.lipschitz
 
-    class At(NamedTuple):
+    class State(NamedTuple):
         u: PyTree
         s: PyTree
         g: PyTree
@@ -286,26 +286,26 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
         i = jax.random.randint(key, (), 0, n, jnp.int32)
         y = jax.tree.map(lambda a, b: (1 - p) * a + p * b, u, s)
         x = problem.step(y, g, size)
-        ahead = jax.tree.map(lambda a, b, c: a + b - c, g, component(x, i), component(s, i))
-        return problem.step(y, ahead, size)
+        corrected = jax.tree.map(lambda a, b, c: a + b - c, g, component(x, i), component(s, i))
+        return problem.step(y, corrected, size)
 
-    def epoch(at: At) -> At:
-        mine = jax.random.fold_in(key, at.epoch)
+    def epoch(state: State) -> State:
+        mine = jax.random.fold_in(key, state.epoch)
         chance = jax.random.uniform(jax.random.fold_in(mine, 0), (), jnp.float32, 1e-7)
         length = jnp.int32(1)  # geometric, with a tail of 1e-7 cut off
         if p < 1:
             length += jnp.floor(jnp.log(chance) / math.log1p(-p)).astype(jnp.int32)
         u = jax.lax.fori_loop(0, length, lambda k, u: inner(
-            (at.s, at.g), jax.random.fold_in(mine, k + 1), u), at.u)
+            (state.s, state.g), jax.random.fold_in(mine, k + 1), u), state.u)
         # a snapshot's certificate begins with the mean operator that the next epoch needs
         g, residual = problem.mean(u), certify(problem, u).residual
-        return At(u, u, g, residual, at.cost + 2.0 * length + 2.0 * n, at.epoch + 1)
+        return State(u, u, g, residual, state.cost + 2.0 * length + 2.0 * n, state.epoch + 1)
 
     start = problem.project(problem.centre)
-    begin = At(start, start, problem.mean(start), certify(problem, start).residual,
-               jnp.asarray(2.0 * n), jnp.int32(0))
-    end = jax.lax.while_loop(lambda at: ~(at.residual <= residual) & (at.epoch < epochs), epoch,
-                             begin)
+    begin = State(start, start, problem.mean(start), certify(problem, start).residual,
+                  jnp.asarray(2.0 * n), jnp.int32(0))
+    end = jax.lax.while_loop(
+        lambda state: ~(state.residual <= residual) & (state.epoch < epochs), epoch, begin)
     return end.s, end.cost
 
 
@@ -331,7 +331,7 @@ def near_linear(key: jax.Array, problem: Regularised, residual: jax.Array) -> Py
 
 
 def never_fails(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
-                needed: Callable[[Any], jax.Array]) -> jax.Array:
+                steps_for: Callable[[Any], jax.Array]) -> jax.Array:
     """Returns True if no certificate can fail for any data, by public numbers alone.
 
     The host has checked the same, but not descriptions that were traced. It aims at half of the
@@ -341,6 +341,6 @@ def never_fails(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
       accuracy: the residual to certify.
       lost: the largest rounding error of a certificate; at most a quarter of `accuracy`.
       steps: the number of steps of the solver.
-      needed: `accuracy -> steps` that are proven to reach it.
+      steps_for: `accuracy -> steps` that are proven to reach it.
     """
-    return (lost <= 0.25 * accuracy) & (steps >= jnp.ceil(needed(0.55 * accuracy)))
+    return (lost <= 0.25 * accuracy) & (steps >= jnp.ceil(steps_for(0.55 * accuracy)))

@@ -11,7 +11,7 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.privacy import calibration as targets
 from jaxminimax import Saddle
-from jaxminimax.accounting import calibration, curve, gaussian, stating, tuning
+from jaxminimax.accounting import calibration, curve, gaussian, statement_of_run, tuning
 from jaxminimax.apps.tables import check, statistics
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from jaxminimax.mechanism.repetitions import Repetitions
@@ -284,8 +284,9 @@ def search(apart):
     score = jmm.Repeat(query=jmm.Query(clip=Saddle(0.5, None), population=1000), times=1)
     target = tuning.Target(1.0, 1e-5, Repetitions(expected=3.0), "replace_one")
     paid, score = tuning.calibrate_search(jmm.sgda, [RUN], score, target, apart=apart, share=0.2)
-    return stating.tuning_statement(jmm.sgda, paid, score, (0.0, 1.0), target, padded=False,
-                                    apart=apart, unit="one record", assumed=()).epsilon
+    return statement_of_run.tuning_statement(
+        jmm.sgda, paid, score, (0.0, 1.0), target, padded=False, apart=apart, unit="one record",
+        assumed=()).epsilon
 
 
 WAYS = {

@@ -24,12 +24,12 @@ from scipy.signal import fftconvolve
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.__main__ import main
-from jaxminimax.accounting import answers, books, renyi
+from jaxminimax.accounting import epsilon_delta, renyi
 from jaxminimax.accounting import pairs as dominating
-from jaxminimax.accounting.answers import up
-from jaxminimax.accounting.books import RunMark
 from jaxminimax.accounting.curve import charges, named_epsilon
 from jaxminimax.accounting.filters import Basic, Renyi, best_order, total
+from jaxminimax.accounting.ledger import LedgerFile, RunMark
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from tests.helpers.words import one_line
 
@@ -251,7 +251,7 @@ def test_the_odometer_of_a_statement_holds_for_the_best_stop():
     mu = 2 * math.sqrt(charges(mechanism, RO)[0].gaussian / rounds)
     statements = [jmm.statement(jmm.sgda, hyper, state(hyper, t), delta=delta)
                   for t in range(rounds)]
-    last = answers.odometer(mechanism.truncated, rounds, rounds, delta, RO)[0]
+    last = epsilon_delta.odometer(mechanism.truncated, rounds, rounds, delta, RO)[0]
     looking = [stated.epsilon_if_stopped_by_looking for stated in statements] + [last]
     fixed = [stated.epsilon_spent_if_fixed for stated in statements] + [statements[0].epsilon]
     release = [(1, mu)]
@@ -282,7 +282,7 @@ def test_sums_are_rounded_up():
 
 @pytest.mark.parametrize("allowed", [1, 2, 3, 50, 9373, 10**9])
 def test_milestones_share_one_delta_and_end_at_all_releases(allowed):
-    made = answers.milestones(allowed, 1e-6)
+    made = epsilon_delta.milestones(allowed, 1e-6)
     ends, deltas = zip(*made, strict=True)
     assert math.fsum(deltas) <= 1e-6
     assert min(deltas) > 0
@@ -304,7 +304,7 @@ def test_an_unfinished_run_is_told_in_this_order():
         assert seen[-1] >= stated.epsilon_spent_if_fixed
         text = stated.paragraph()
         places = [text.index(words) for words in (
-            f"({up(stated.epsilon)}, 1e-06)-differential privacy", "chosen by looking",
+            f"({rounded_up(stated.epsilon)}, 1e-06)-differential privacy", "chosen by looking",
             "An end that was fixed before the run")]
         assert places == sorted(places)
         assert "randomness that is independent of the data" in " ".join(stated.assumed)
@@ -370,10 +370,23 @@ def test_budget_is_handed_out_refused_and_found_again(path, kind):
     # what is reserved so far is never said to cost more than everything together
     reserved = stated.epsilon_if_stopped_by_looking
     assert ("quote this one" in stated.paragraph()) == (reserved >= 2) == (kind == "renyi")
-    assert (f"epsilon = {up(reserved)}" in stated.paragraph()) == (reserved < 2)
+    assert (f"epsilon = {rounded_up(reserved)}" in stated.paragraph()) == (reserved < 2)
     assert reserved == ledger.odometer > 1.5
     joint = jmm.Sequence(parts=(jmm.sgda.mechanism(first), jmm.sgda.mechanism(rest)))
     assert jmm.epsilon(joint, 1e-6) <= 2.0
+
+
+def test_runs_say_what_their_parts_release(path):
+    """Equal ones of one name once; another number of names is refused before it is charged."""
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
+    described = jmm.Sequence(parts=(steps(400.0, 1), steps(400.0, 1), steps(400.0, 1)))
+    ledger.reserve(described, parts=("means", "means", "gradients"))
+    (run,) = ledger.statement().runs
+    one = steps(400.0, 1).summary()
+    assert run["words"] == f"2 times: means: {one} gradients: {one}"
+    with pytest.raises(ValueError, match="parts must name each of 3 leaves"):
+        ledger.reserve(described, parts=("means",))
+    assert len(ledger.statement().runs) == 1
 
 
 def test_what_was_not_released_is_given_back_where_that_is_proved(path):
@@ -574,7 +587,7 @@ if then == "race":
         sys.exit(3 if "left" in str(refused) else 4)
 else:
     ledger.reserve(run, name=name)
-    with ledger._books.locked():
+    with ledger._file.locked():
         open(path + ".half", "w").write("{")
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -673,8 +686,8 @@ def test_a_ledger_has_one_name(path):
 
 def test_a_lock_that_is_held_and_a_folder_that_is_missing_are_told(path, tmp_path):
     ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
-    ledger._books._wait = 0.05
-    with (books.Books(path).locked(), pytest.raises(ValueError, match="locked by another")):
+    ledger._file._wait = 0.05
+    with (LedgerFile(path).locked(), pytest.raises(ValueError, match="locked by another")):
         ledger.reserve(steps(60.0))
     with pytest.raises(ValueError, match="create it first"):
         jmm.accounting.Ledger(tmp_path / "none" / "a", epsilon=1.0, delta=1e-6)

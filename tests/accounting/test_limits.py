@@ -9,7 +9,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibration, curve
 from jaxminimax.accounting import tuning as searches
-from jaxminimax.accounting.answers import limits
+from jaxminimax.accounting.epsilon_delta import limits
 from jaxminimax.drivers import tuning
 
 

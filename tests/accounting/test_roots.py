@@ -9,10 +9,10 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import (
-    answers,
     calibration,
     composition,
     curve,
+    epsilon_delta,
     filters,
     gaussian,
     renyi,
@@ -167,10 +167,10 @@ def test_no_epsilon_is_proven_at_a_limit_for_several_records():
     """By the group lemma: what is proven is below it."""
     mechanism = jmm.sgda.mechanism(run())
     costs = curve.charges(mechanism, "replace_one")
-    largest = answers._largest(costs, DELTA, 4)
+    largest = epsilon_delta._largest(costs, DELTA, 4)
 
     def proven(e):
-        return all(e < answers._ceiling(cost, DELTA / curve.factor(e, 4)) for cost in costs)
+        return all(e < epsilon_delta._ceiling(cost, DELTA / curve.factor(e, 4)) for cost in costs)
 
     assert not proven(largest)
     assert proven(largest * (1 - 1e-9))

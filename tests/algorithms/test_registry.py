@@ -1,7 +1,6 @@
 """What is in `algorithms/` is known wherever algorithms are chosen, and in the documents."""
 
 import inspect
-import json
 import pathlib
 import re
 
@@ -14,8 +13,7 @@ import jaxminimax as jmm
 from benchmarks.auc import runs as auc_runs
 from benchmarks.privacy import audit as benchmark
 from jaxminimax import Saddle, algorithms
-from jaxminimax.__main__ import main
-from jaxminimax.algorithms import ALGORITHMS, described_by, takes
+from jaxminimax.algorithms import ALGORITHMS, described_by
 from jaxminimax.mechanism import composed
 from tests import golden
 
@@ -24,8 +22,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 SHARED = {"bounds", "descent", "planning", "recursion"}
 FILES = {path.stem for path in (ROOT / "jaxminimax" / "algorithms").glob("*.py")} - {
     "__init__", *SHARED}
-NOISE = ["--effective-noise-multiplier", "50", "--delta", "1e-6", "--iterations", "2"]
-
 every_algorithm = pytest.mark.parametrize("name", sorted(FILES))
 
 
@@ -44,26 +40,6 @@ def test_it_has_what_an_algorithm_has(name):
     assert list(inspect.signature(module.example).parameters)[:2] == ["query", "iterations"]
     assert "Source:" in module.__doc__
     assert described_by(module).__module__.startswith("jaxminimax.mechanism")
-
-
-def options(name):
-    """The fewest options of the command line that an algorithm is content with."""
-    module = ALGORITHMS[name]
-    losses = ["--laplace-noise-multiplier", "90"] if takes(module, "laplace") else []
-    match described_by(module):
-        case jmm.GroupGradients | jmm.mechanism.GroupSolution:
-            return [*losses, "--group-sizes", "40", "30"]
-        case jmm.mechanism.TreeSums:
-            return losses
-    return ["--population", "40", "--sampling", "full"]
-
-
-@every_algorithm
-def test_the_command_line_charges_it_as_it_describes_itself(name, capsys):
-    assert main(["epsilon", name, *NOISE, *options(name), "--json"]) == 0
-    stated = json.loads(capsys.readouterr().out)
-    assert stated["algorithm"] == name
-    assert 0 < stated["epsilon"] < 2
 
 
 @every_algorithm

@@ -21,7 +21,7 @@ from jaxminimax.base.saved_json import FORMATS
 from jaxminimax.base.types import Saddle
 from jaxminimax.drivers import fingerprint
 
-OF_RELEASE = functools.cache(fingerprint.of_release)
+OF_RELEASE = functools.cache(fingerprint.hash_release)
 COLUMNS = {"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
            "work": Category(("state", "private"))}
 SCHEMA = Schema(COLUMNS, "y", ">50K", owner="who", most=3, groups="work", group_values=("state",))
@@ -112,7 +112,7 @@ class Booked:
 @pytest.fixture(autouse=True)
 def traced_once(monkeypatch):
     """For each key of a run, which is read often."""
-    monkeypatch.setattr(fingerprint, "of_release", OF_RELEASE)
+    monkeypatch.setattr(fingerprint, "hash_release", OF_RELEASE)
 
 
 class Run:
@@ -329,7 +329,7 @@ def test_a_name_that_is_there_twice_is_refused(case, tmp_path):
     (("released", "prior"), [0.5, 0.5], "weights, mean, second and prior must be as many"),
     (("schema", "columns", "age", "range"), [0, 9e307], r"schema.columns.age.range\[1\] must be"),
     (("schema", "owner", "most"), 10**22, "schema.owner.most must be a number from 1 to 1e"),
-    (("schema", "columns"), {}, "a column at least"), (("format",), 3, "format must be 2")])
+    (("schema", "columns"), {}, "a column at least"), (("format",), 3, "format must be 1")])
 def test_a_model_names_the_field_that_is_wrong(at, value, field, tmp_path):
     one = Model(tmp_path, 0)
     inside = one.record

@@ -13,7 +13,7 @@ def _attains(actual, count):
     proven = [ratio for name, ratio in actual.items() if name.startswith(table_attack.PROVEN)
               and not name.endswith(statistics.SECOND_APART.because)]
     # a distance is a claim that nothing enforces, so the search must reach it; that of second
-    # moments needs rows at right angles after scaling, which tests/tables/test_statistics.py has
+    # moments needs rows at right angles after scaling: tests/apps/tables/test_statistics.py
     assert min(proven) > 0.98, actual
     assert min(actual.values()) > 0.4, actual  # or the search would have found nothing
 

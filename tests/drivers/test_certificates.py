@@ -12,7 +12,7 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.privacy.attacks import certificate
 from jaxminimax import Saddle
-from jaxminimax.drivers.certificates import largest_mean, of_losses, of_number
+from jaxminimax.drivers.certificates import bound_gap, bound_risk, largest_mean
 from jaxminimax.mechanism import HeldOutBound
 from jaxminimax.releases.held_out import release_held_out_bound
 
@@ -95,8 +95,8 @@ def test_a_sorted_table_is_certified_as_well_as_a_shuffled_one():
     for k in range(400):
         x = np.sort(np.where(rng.random(n) < 0.6, 1.0, -1.0))  # gap of w = 1: 2 E x = .4
         places = jmm.problems.hold_out(n, h / n, seed=k).rows
-        failed.append(of_number(max(2 * x[places].mean(), 0.0), query, 2.0, BETA).bound < 0.4)
-        end.append(of_number(max(2 * x[:h].mean(), 0.0), query, 2.0, 0.99).bound < 0.4)
+        failed.append(bound_gap(max(2 * x[places].mean(), 0.0), query, 2.0, BETA).bound < 0.4)
+        end.append(bound_gap(max(2 * x[:h].mean(), 0.0), query, 2.0, 0.99).bound < 0.4)
     assert np.mean(failed) <= BETA
     assert np.mean(end) == 1  # of a bound that may fail in 99 % of cases
 
@@ -209,7 +209,7 @@ def test_none_of_a_thousand_games_is_above_its_certificate(of):
     lower = -np.einsum("ib,ib->i", c, v) - np.linalg.norm(
         np.einsum("iab,ib->ia", a, v) + b, axis=1)
     true = upper if primal else upper - lower
-    bounds = np.array([of_number(float(y[i]), query, float(radius[i]), BETA).bound
+    bounds = np.array([bound_gap(float(y[i]), query, float(radius[i]), BETA).bound
                        for i in range(count)])
     assert (bounds >= true).all()
     assert np.median(bounds) < 4  # and says something
@@ -219,10 +219,10 @@ def test_a_bound_of_losses_is_nearly_attained():
     """Losses in {0, 1} whose mean is just above what no loss at all certifies."""
     h, count, rng = 3, 4000, np.random.default_rng(0)
     losses = jmm.GroupLosses(bound=1.0, sizes=(h,), noise_multiplier=1e-3, noise="gaussian")
-    truth = of_losses(np.array([4e-3 / h]), losses, 0.5).bound + 1e-9  # 4 deviations of noise
+    truth = bound_risk(np.array([4e-3 / h]), losses, 0.5).bound + 1e-9  # 4 deviations of noise
     draws = rng.binomial(h, truth, count) / h
     noise = 1e-3 / h * rng.normal(size=count)
-    failed = np.mean([of_losses(np.array([y]), losses, 0.5).bound < truth for y in draws + noise])
+    failed = np.mean([bound_risk(np.array([y]), losses, 0.5).bound < truth for y in draws + noise])
     assert 0.45 < failed < 0.5 + 3 * math.sqrt(0.25 / count)
 
 
@@ -243,7 +243,7 @@ def test_the_worst_group_is_covered(noise):
     losses = jmm.GroupLosses(bound=1.0, sizes=(40,) * 5, noise_multiplier=4.0, noise=noise)
     y = rng.binomial(40, true, (count, 5)) / 40
     drawn = rng.laplace(size=y.shape) if noise == "laplace" else rng.normal(size=y.shape)
-    failed = np.mean([of_losses(row, losses, BETA).bound < 0.4 for row in y + 0.1 * drawn])
+    failed = np.mean([bound_risk(row, losses, BETA).bound < 0.4 for row in y + 0.1 * drawn])
     assert failed <= BETA
 
 

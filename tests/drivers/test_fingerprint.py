@@ -148,7 +148,7 @@ FACTOR = 2.0
 @pytest.mark.slow
 def test_a_rule_is_told_from_another_by_its_numbers_wherever_it_keeps_them(monkeypatch):
     def mark(rule):
-        return fingerprint.of_run(KEY, START, ROWS, hyper(rule), jmm.sgda, problem())
+        return fingerprint.hash_run(KEY, START, ROWS, hyper(rule), jmm.sgda, problem())
 
     def of_global(step):
         return optax.sgd(FACTOR * step)
@@ -210,7 +210,7 @@ def marks():
         "precision of the point": {"z": jax.tree.map(lambda x: x.astype(jnp.float32), START)},
         "shape of the point": {"z": Saddle(jnp.zeros(D), jnp.zeros((D, 1))), "task": jmm.Problem(
             operator=lambda z, x: Saddle(x[0], x[1][:, None]))}}
-    return {name: fingerprint.of_run(KEY, how.get("z", START), ROWS, how.get("settings", hyper()),
+    return {name: fingerprint.hash_run(KEY, how.get("z", START), ROWS, how.get("settings", hyper()),
                                      how.get("algorithm", jmm.sgda), how.get("task", problem()))
             for name, how in rounds.items()}
 
@@ -253,13 +253,13 @@ def test_the_words_of_a_program_have_neither_addresses_nor_the_order_of_a_set():
 
 @pytest.mark.slow
 def test_the_same_things_made_anew_go_on_wherever_the_rows_are(folder, tmp_path):
-    one = fingerprint.of_run(KEY, START, ROWS, hyper(), jmm.sgda, problem())
+    one = fingerprint.hash_run(KEY, START, ROWS, hyper(), jmm.sgda, problem())
     mesh = jax.make_mesh((1,), ("data",))
     other = problem()._replace(operator=jmm.types.with_strategy(problem().operator, "microbatch",
                                                                 5))
     for data, task in ((jmm.placement.HostData(ROWS), problem()), (jax.device_put(ROWS), problem()),
                        (jmm.placement.shard(ROWS, mesh), other)):
-        assert fingerprint.of_run(KEY, START, data, hyper(), jmm.sgda, task) == one
+        assert fingerprint.hash_run(KEY, START, data, hyper(), jmm.sgda, task) == one
     shutil.copytree(folder, tmp_path / "a")
     resumed = gone_on(tmp_path / "a", jax.device_put(ROWS), task=problem())
     chex.assert_trees_all_equal(resumed.state, gone_on(tmp_path / "whole").state)
@@ -274,7 +274,7 @@ def test_a_round_of_every_algorithm_has_one_fingerprint_wherever_the_rows_are(na
     placed = [data, jax.device_get(data), jmm.placement.shard(data, mesh, grouped=in_groups)]
     if not in_groups:
         placed.append(jmm.placement.HostData(jax.device_get(data)))
-    made = [fingerprint.of_run(KEY, start, rows, settings, algorithm, task) for rows in placed]
+    made = [fingerprint.hash_run(KEY, start, rows, settings, algorithm, task) for rows in placed]
     assert len(made[0]) == 2
     assert all(one == made[0] for one in made)
 
@@ -322,12 +322,12 @@ def test_problems_of_groups_are_told_apart(tmp_path):
 
 
 def test_a_fingerprint_is_of_the_key_and_long_enough():
-    made = fingerprint.of_run(KEY, START, ROWS, hyper(), jmm.sgda, problem())
-    other = fingerprint.of_run(jax.random.key(4), START, ROWS, hyper(), jmm.sgda, problem())
+    made = fingerprint.hash_run(KEY, START, ROWS, hyper(), jmm.sgda, problem())
+    other = fingerprint.hash_run(jax.random.key(4), START, ROWS, hyper(), jmm.sgda, problem())
     assert set(made) == {"data set, or order of its rows", fingerprint.ROUND}
     assert all(len(x) == 32 for x in made.values())  # 128 bits
     assert not set(made.values()) & set(other.values())
-    assert made == fingerprint.of_run(KEY, START, ROWS, hyper(), jmm.sgda, problem())
+    assert made == fingerprint.hash_run(KEY, START, ROWS, hyper(), jmm.sgda, problem())
     assert len(set(made.values())) == len(made)
 
 
@@ -336,12 +336,12 @@ def test_flags_in_a_file_are_of_the_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
     for flags in ("--xla_a", "--xla_b"):
         (tmp_path / "flags").write_text(flags)
-        marks |= set(fingerprint.of_machine(b"own", problem, None).values())
+        marks |= set(fingerprint.hash_machine(b"own", problem, None).values())
     assert len(marks) == 2
 
 
 def test_no_fingerprint_without_a_checkpoint(monkeypatch):
-    monkeypatch.setattr(fingerprint, "of_run", crash)
+    monkeypatch.setattr(fingerprint, "hash_run", crash)
     jmm.fit(KEY, START, ROWS, hyper(), jmm.sgda, problem(), delta=1e-6, progress=False)
 
 
@@ -350,42 +350,42 @@ def test_no_fingerprint_without_a_checkpoint(monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.bool_, jnp.bfloat16])
 def test_where_rows_are_cut_or_lie_changes_nothing(monkeypatch, shape, dtype):
     x = np.random.default_rng(1).normal(size=shape).astype(dtype)
-    one = fingerprint.of_rows(OWN, (x,))
-    assert one == fingerprint.of_rows(OWN, (jnp.asarray(x),))
-    assert one == fingerprint.of_rows(OWN, (np.asfortranarray(x),))
+    one = fingerprint.hash_rows(OWN, (x,))
+    assert one == fingerprint.hash_rows(OWN, (jnp.asarray(x),))
+    assert one == fingerprint.hash_rows(OWN, (np.asfortranarray(x),))
     if dtype is np.float64:
-        assert one == fingerprint.of_rows(OWN, (x.astype(">f8"),))
-    monkeypatch.setattr(fingerprint, "_here", lambda x: False)
+        assert one == fingerprint.hash_rows(OWN, (x.astype(">f8"),))
+    monkeypatch.setattr(fingerprint, "_on_host", lambda x: False)
     for rows, sent in ((1, 1), (5, 2**30), (7, 50)):
         monkeypatch.setattr(fingerprint, "_ROWS", rows)
         monkeypatch.setattr(fingerprint, "_SENT", sent)
-        assert one == fingerprint.of_rows(OWN, (x,))
-        assert one == fingerprint.of_rows(OWN, (jnp.asarray(x),))
+        assert one == fingerprint.hash_rows(OWN, (x,))
+        assert one == fingerprint.hash_rows(OWN, (jnp.asarray(x),))
 
 
 def test_wide_rows_are_hashed_to_their_ends(monkeypatch):
     monkeypatch.setattr(fingerprint, "_WIDE", 4)
     x = np.arange(N * 11, dtype=np.float32).reshape(N, 11)
-    marks = {fingerprint.of_rows(OWN, x)}
+    marks = {fingerprint.hash_rows(OWN, x)}
     for row, column in ((0, 0), (5, 3), (5, 4), (5, 8), (N - 1, 10)):
         y = x.copy()
         y[row, column] += 0.5
-        marks.add(fingerprint.of_rows(OWN, y))
+        marks.add(fingerprint.hash_rows(OWN, y))
     exchanged = x.copy()  # two blocks of one row
     exchanged[5] = np.r_[x[5, 4:8], x[5, :4], x[5, 8:]]
-    marks |= {fingerprint.of_rows(OWN, exchanged), fingerprint.of_rows(OWN, x.reshape(11, N))}
+    marks |= {fingerprint.hash_rows(OWN, exchanged), fingerprint.hash_rows(OWN, x.reshape(11, N))}
     assert len(marks) == 8
 
 
 def test_few_bits_never_agree_by_chance():
     """Signs, labels and small integers: what differs in one high bit, or in few rows."""
     base = np.where(np.arange(N) % 2, 1.0, -1.0).astype(np.float32)
-    marks = {fingerprint.of_rows(OWN, base)}
+    marks = {fingerprint.hash_rows(OWN, base)}
     pairs = [(i, j) for i in range(N) for j in range(i)]
     for i, j in pairs:
         x = base.copy()
         x[[i, j]] *= -1
-        marks.add(fingerprint.of_rows(OWN, x))
+        marks.add(fingerprint.hash_rows(OWN, x))
     assert len(marks) == 1 + len(pairs)
 
 
@@ -399,7 +399,7 @@ def test_a_mapped_file_is_read_once_and_never_held(tmp_path, monkeypatch):
         read.append((first, len(rows))), sums(rows, first, *rest))[1])
     data = jmm.placement.HostData(np.load(path, mmap_mode="r"))
     tracemalloc.start()
-    mark = fingerprint.of_rows(OWN, data)
+    mark = fingerprint.hash_rows(OWN, data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**24
@@ -407,16 +407,16 @@ def test_a_mapped_file_is_read_once_and_never_held(tmp_path, monkeypatch):
     assert sum(n for _, n in read) == 2**15
     made[2**15 - 1, 255] = 1.0
     made.flush()
-    assert mark != fingerprint.of_rows(OWN, data)
+    assert mark != fingerprint.hash_rows(OWN, data)
 
 
 def test_nothing_of_the_rows_is_saved(folder):
     """Neither the key nor a hash that others could compute."""
     raw = b"".join(x.tobytes() for x in ROWS)
     known = {getattr(hashlib, name)(raw).hexdigest()[:32] for name in ("sha256", "md5", "blake2b")}
-    known.add(fingerprint.of_rows(b"", ROWS))
+    known.add(fingerprint.hash_rows(b"", ROWS))
     text = b"".join(p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file())
-    mark = fingerprint.of_run(KEY, START, ROWS, hyper(), jmm.sgda, problem())
+    mark = fingerprint.hash_run(KEY, START, ROWS, hyper(), jmm.sgda, problem())
     assert mark["data set, or order of its rows"].encode() in text
     assert not any(x.encode() in text for x in known)
 
@@ -447,7 +447,7 @@ def test_other_draws_from_the_same_key_are_refused(folder, monkeypatch):
 
 def test_an_older_folder_is_refused(tmp_path, monkeypatch):
     """One that does not say which rows it is of."""
-    monkeypatch.setattr(fingerprint, "of_run", lambda *_: {})
+    monkeypatch.setattr(fingerprint, "hash_run", lambda *_: {})
     begun(tmp_path / "a")
     monkeypatch.undo()
     with pytest.raises(ValueError, match="another data set"):

@@ -352,7 +352,7 @@ def test_another_machine_has_other_noise(next_process, monkeypatch):
     key, steps = jmm.noise.secret_key(), []
     for machine in ("0" * 32, "1" * 32, "0" * 32):
         next_process()
-        monkeypatch.setattr(private_gradient.fingerprint, "of_machine",
+        monkeypatch.setattr(private_gradient.fingerprint, "hash_machine",
                             lambda *_, machine=machine: {"-": machine})
         private = made(described(clip=1e-3, noise=1000.0), key)
         state = private.init(Z)
@@ -622,15 +622,15 @@ def test_samples_that_may_be_fixed_before_the_point_are_watched():
     sampled = [jmm.Poisson(rate=0.3), jmm.FixedSize(batch=10), jmm.Full(),
                jmm.FixedSize(batch=10, replacement=True), Own(rate=0.3), jmm.Disjoint(batch=10),
                jmm.mechanism.CyclicPoisson(rate=0.4, parts=2)]
-    assert [made(described(one))._made.watched for one in sampled] == [False] * 4 + [True] * 3
-    assert [made(described(one))._made.release.follows for one in sampled] == (
+    assert [made(described(one))._run.watched for one in sampled] == [False] * 4 + [True] * 3
+    assert [made(described(one))._run.release.follows for one in sampled] == (
         [True] * 4 + [False] * 3)
     parts = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, 1.0), population=N // 2,
                                        noise_multiplier=Saddle(1.0, 1.0)), times=2, parts=2)
     for private in (made(parts), made(data=jmm.placement.HostData(X)),
                     made(described(jmm.Disjoint(batch=10), bands=2))):
-        assert private._made.watched
-        assert not private._made.release.follows
+        assert private._run.watched
+        assert not private._run.release.follows
 
 
 # --- going on ---
@@ -699,7 +699,7 @@ def test_a_journal_is_of_one_run_one_process_and_one_machine(next_process, tmp_p
     with pytest.raises(ValueError, match="another data set"):
         made(key=key, data=X + 1, journal=path)
     next_process()
-    monkeypatch.setattr(private_gradient.fingerprint, "of_machine", lambda *_: {"-": "0" * 32})
+    monkeypatch.setattr(private_gradient.fingerprint, "hash_machine", lambda *_: {"-": "0" * 32})
     moved = made(key=key, journal=path)
     with pytest.raises(Exception, match="on another machine before"):
         trained(moved, optax.chain(moved, optax.sgd(0.1)))
@@ -845,8 +845,8 @@ def test_a_ledger_charges_before_rows_are_read(tmp_path, monkeypatch):
         reserved.append(ledger.remaining().share)
         return of_rows(*args, **how)
 
-    of_rows = private_gradient.fingerprint.of_rows
-    monkeypatch.setattr(private_gradient.fingerprint, "of_rows", rows)
+    of_rows = private_gradient.fingerprint.hash_rows
+    monkeypatch.setattr(private_gradient.fingerprint, "hash_rows", rows)
     cheap = described(noise=20.0, times=6)
     private = made(cheap, ledger=ledger, name="loop")
     assert reserved == [ledger.remaining().share]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.base import programs
-from jaxminimax.gradients import clipping, summation
+from jaxminimax.gradients import clipping, integer_sums, summation
 from jaxminimax.types import with_strategy
 
 DTYPES = (jnp.float32, jnp.float64, jnp.bfloat16, jnp.float16)
@@ -698,3 +698,78 @@ def test_no_share_before_the_clip_is_so_large_that_a_ratio_vanishes_or_a_weight_
         weight, _ = dataclasses.replace(how, clip=Saddle(1.0, None)).weights(
             wide, jnp.ones(1, bool), jnp.asarray([1e39]))
         assert np.isfinite(np.asarray(weight.w, np.float32)).all()
+
+
+# --- slices in which no example counts ---
+
+BENT = saddle_operator(lambda w, v, x: jnp.tanh(x @ w["a"]) @ w["b"] * jnp.exp(v))
+POINT = Saddle({"a": np.cos(np.arange(15.0)).reshape(3, 5), "b": np.ones(5)}, np.zeros(()))
+
+
+@functools.cache
+def slices_summed(size, skip, whole=True):
+    """Sums in floating point and on a grid, and counts, of slices of that size."""
+    del whole  # of a bug: not what was compiled before it
+    total = dataclasses.replace(clipped_sum(BENT, Saddle(0.5, 0.1), strategy="microbatch",
+                                            microbatch=size, skip_empty=skip), counted=True)
+    grid = integer_sums.Grid(Saddle(jnp.float64(2.0**19), jnp.float64(2.0**21)),
+                             integer_sums.dither(jax.random.key(1), POINT), wide=False)
+    return jax.jit(lambda z, x, mask: total.sums(z, x, mask, summation.Rounding(
+        grid, jnp.array(True))))
+
+
+def hostile(seed):
+    """Examples, some of them far too long or none, and a mask that leaves many of them out."""
+    rng = np.random.default_rng(seed)
+    x, mask = rng.normal(size=(23, 3)), rng.random(23) < 0.3
+    x[rng.integers(0, 23, 6), 1] = [np.nan, np.inf, -np.inf, 1e30, 0.0, 1e-30]
+    return x, mask
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_slices_that_are_left_out_change_no_bit(size):
+    for seed in range(6):
+        x, mask = hostile(seed)
+        for some in (mask, np.zeros(23, bool), ~mask):
+            jax.tree.map(np.testing.assert_array_equal, *(
+                slices_summed(size, skip)(POINT, x, some) for skip in (True, False)))
+
+
+@pytest.mark.parametrize("rule", ["all", pytest.param("the first", marks=pytest.mark.slow)])
+def test_slices_that_are_left_out_too_often_are_found(monkeypatch, rule):
+    wrong = jnp.all if rule == "all" else (lambda counted: counted[0])
+    monkeypatch.setattr(summation, "has_rows", wrong)
+    x, mask = hostile(0)
+    assert not np.array_equal(slices_summed(2, True, rule)(POINT, x, mask).floats.v,
+                              slices_summed(2, False)(POINT, x, mask).floats.v)
+
+
+def test_a_mask_alone_says_which_slices_are_left_out():
+    """Whatever the examples, the branch on a slice is that of its mask."""
+    x, _ = hostile(1)
+    total = clipped_sum(BENT, Saddle(0.5, 0.1), strategy="microbatch", microbatch=1,
+                        skip_empty=True)
+    count = []
+
+    def each(z, x):
+        jax.debug.callback(lambda: count.append(1))
+        return BENT(z, x)
+
+    seen = jax.jit(dataclasses.replace(total, operator=each))
+    for examples, kept in ((x, 0), (x, 4), (x, 23), (np.full_like(x, np.nan), 9)):
+        count.clear()
+        jax.block_until_ready(seen(POINT, examples, np.arange(23) < kept))
+        jax.effects_barrier()
+        assert len(count) == kept
+
+
+def test_an_operator_says_if_slices_are_left_out():
+    own = with_strategy(BENT, "microbatch", 1, skip_empty=True)
+    assert clipped_sum(own, Saddle(1.0, 1.0)).skip_empty
+    assert not clipped_sum(own, Saddle(1.0, 1.0), skip_empty=False).skip_empty
+    assert not clipped_sum(BENT, Saddle(1.0, 1.0)).skip_empty  # unless asked for
+    x, _ = hostile(0)
+    assert "time tells a sample's size" in clipped_sum(own, Saddle(1.0, 1.0)).explain(POINT, x)
+    with pytest.raises(ValueError, match="skip_empty must be True or False, got"):
+        clipped_sum(BENT, Saddle(1.0, 1.0), skip_empty=1)

@@ -48,7 +48,7 @@ def across(found, one):
     z = Saddle(spread(START.w), START.v)
     assert len(jmm.placement.own_rows(N, mesh)) == N
     placed = jmm.placement.shard(data, mesh, population=N)
-    found["marks across"] = [fingerprint.of_rows(b"secret", x) for x in (data, placed)]
+    found["marks across"] = [fingerprint.hash_rows(b"secret", x) for x in (data, placed)]
     go = functools.partial(fitted, SETTINGS, mesh=mesh, z=z, every=1)
     many = go(placed)
     found["across"] = apart(one.state, sharding.on_host(many.state))

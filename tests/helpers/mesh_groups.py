@@ -286,7 +286,7 @@ def runs(found):
     found["groups run"] = apart(one.state, many.state)
     found["groups statement"] = one.statement == many.statement
     found["groups epsilon"] = many.statement.epsilon
-    found["groups marks"] = len({fingerprint.of_rows(b"secret", x, grouped=True)
+    found["groups marks"] = len({fingerprint.hash_rows(b"secret", x, grouped=True)
                                  for x in (groups(), placed(8), placed(4))})
     found["groups ungrouped"] = refusal(lambda: fitted(
         balanced(), jmm.placement.shard(groups(), meshed(1)), z=Saddle(W, ()), problem=PROBLEM,
@@ -304,5 +304,5 @@ def together(found):
     found["groups bytes"] = b"".join(np.asarray(x).tobytes() for x in (
         solved, *jax.tree.leaves(many.state))).hex()
     found["groups epsilon"] = many.statement.epsilon
-    found["groups mark"] = fingerprint.of_rows(b"secret", rows, grouped=True) == (
-        fingerprint.of_rows(b"secret", data, grouped=True))
+    found["groups mark"] = fingerprint.hash_rows(b"secret", rows, grouped=True) == (
+        fingerprint.hash_rows(b"secret", data, grouped=True))

@@ -231,7 +231,7 @@ def placements(found):
     everywhere = jmm.placement.shard(jax.device_put(data, NamedSharding(mesh, PartitionSpec())),
                                      mesh)
     found["placed everywhere"] = apart(one, answers(query(jmm.Full()), everywhere))
-    marks = {fingerprint.of_rows(b"secret", x) for x in (data, jmm.placement.shard(data, mesh),
+    marks = {fingerprint.hash_rows(b"secret", x) for x in (data, jmm.placement.shard(data, mesh),
                                                          jmm.placement.shard(
         data, meshed(4)), jmm.placement.shard(data, Mesh(np.array(jax.devices()[::-1]), ("data",))),
         jmm.placement.shard(data, jax.make_mesh((2, 4), ("model", "data"))))}
@@ -321,8 +321,9 @@ def bugs(found):
 
 def costs(found):
     """One device's share of a release, against the model."""
-    steps = [scaling.compiled(count, population=10_000, batch=400, dim=512, hidden=64)
-             for count in (2, 8)]
+    steps = [scaling.compiled(count, jmm.FixedSize(batch=400, replacement=True), population=10_000,
+                              dim=512, hidden=64) for count in (2, 8)]
+    found["gathered"] = [(step.gathered, step.rows) for step in steps]
     found["collectives"] = [step.collectives for step in steps]
     found["size"] = [step.size for step in steps]
     found["share"] = steps[0].flops / steps[1].flops, steps[0].rows / steps[1].rows
@@ -388,7 +389,7 @@ def in_processes(found):
     handed = jmm.placement.shard(tuple(jax.make_array_from_process_local_data(spread,
                                                                               x) for x in padded),
                                  mesh, population=N, shards=8)
-    found["marks"] = len({fingerprint.of_rows(b"secret", x) for x in (data, placed, handed)})
+    found["marks"] = len({fingerprint.hash_rows(b"secret", x) for x in (data, placed, handed)})
     found["resumed shards"] = bits_of(fitted(
         settings, placed, checkpoint=pathlib.Path(sys.argv[2]).parent / "killed").state)
     found["equal handed"] = apart(many.state, fitted(settings, handed, mesh).state)

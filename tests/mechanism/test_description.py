@@ -45,14 +45,14 @@ EXCEPTIONS = {
     ("releases/",): (DESCRIPTIONS, "a release answers one kind of release, and refuses all others"),
     ("audit/",): (DESCRIPTIONS, "an attack is made for one kind of release; for others there is "
                                 "the pair of one's own"),
-    ("drivers/",): (DESCRIPTIONS, "rows are sent ahead, and runs of unequal lengths swept, for one "
-                                  "repeated query; others are refused"),
+    ("drivers/",): (DESCRIPTIONS, "rows are sent ahead for one repeated query; others are "
+                                  "refused"),
     ("algorithms/gda.py", "algorithms/recursive_sgda.py", "algorithms/recursion.py",
      "algorithms/recursive_inner.py"): (
         SAMPLINGS | DESCRIPTIONS, "gda refuses all but full batches; the steps of a theorem are "
                                   "for one sampling, and no privacy rests on them; recursive_inner "
                                   "refuses what repeats no release"),
-    ("commands.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),
+    ("apps/commands.py", "apps/options.py"): (DESCRIPTIONS, "prints what it described itself"),
 }
 
 

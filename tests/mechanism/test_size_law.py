@@ -12,9 +12,12 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
+from jaxminimax import Poisson
+from jaxminimax.accounting import curve, renyi
 from jaxminimax.accounting.pairs import _Mixtures
 from jaxminimax.base.random_bits import word_pairs
 from jaxminimax.mechanism import costs, distinct, poisson, size_law
+from jaxminimax.mechanism.costs import Charge
 from jaxminimax.mechanism.distinct import CROWDED
 
 N = 7
@@ -335,7 +338,7 @@ def test_new_slots_are_the_first_of_each_row(rows):
 def test_the_least_numbers_are_taken(count):
     """Equal first words, and words far from where uniform ones would be, among them."""
     rng = np.random.default_rng(count)
-    pick = jax.jit(distinct.least)
+    pick = jax.jit(distinct.lowest_words)
     for trial in range(16):
         words = rng.integers(0, 2**32, count, dtype=np.uint32)
         words = (words, words & np.uint32(0xE0000000), words >> np.uint32(20),
@@ -361,7 +364,7 @@ def test_equal_words_are_put_in_order_by_the_last_bits():
     order = sorted(range(count), key=lambda j: tuple(
         int(x[j]) for x in (words, second, third, fourth)))
     for m in (0, 1, 13, 20, 33, 40):
-        held = np.asarray(distinct.least(key, words, np.ones(count, bool), m))
+        held = np.asarray(distinct.lowest_words(key, words, np.ones(count, bool), m))
         assert sorted(order[:m]) == np.flatnonzero(held).tolist()
 
 
@@ -371,7 +374,7 @@ def test_random_slots_are_uniform_where_first_bits_are_equal(bits):
 
     def one(key):
         words = word_pairs(key, (5,))[0] & np.uint32((2**bits - 1) << 30)
-        return distinct.least(key, words, among, m)
+        return distinct.lowest_words(key, words, among, m)
 
     actual = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(bits), 12_000)))
     sets, counts = np.unique(actual, axis=0, return_counts=True)
@@ -386,3 +389,139 @@ def test_charges_add_up():
     assert two.departure() == 1e-8
     assert two.departure(people=2) == pytest.approx(1.1e-7, rel=1e-12)
     assert two.described() == costs.Charge(losses=one.losses)
+
+
+# --- releases that cannot hold the record ---
+
+NEAR = np.linspace(-12.0, 12.0, 4801)
+WIDE = np.linspace(-12.0, 60.0, 14401)
+
+
+def density(x, mean, z):
+    return np.exp(-(((x - mean) / z) ** 2) / 2) / (z * math.sqrt(2 * math.pi))
+
+
+def released(how, n, z, people, others, present, x):
+    """Densities of a release: the k records are 1 and -1 (or absent), and the others are `others`.
+
+    By enumeration of how many of each are in a sample that fits, in slots with a row each.
+    """
+    room, most = how._room(n)
+    assert room.shuffled
+    p = q = 0.0
+    weights = {(m, j): stats.binom.pmf(m, n - people, how.rate) * stats.binom.pmf(
+        j, people, how.rate) for m in range(most + 1) for j in range(people + 1) if m + j <= most}
+    fits = sum(weights.values())
+    for (m, j), weight in weights.items():
+        p = p + weight / fits * density(x, m * others + j, z)
+        q = q + weight / fits * density(x, m * others - present * j, z)
+    return p, q
+
+
+def divergence(p, q, eps, x):
+    return float(np.trapezoid(np.maximum(p - math.exp(eps) * q, 0), x))
+
+
+def charged_delta(how, n, z, eps, relation, people=1, times=1):
+    return curve.delta_of(how.charge(times, z, n), eps, relation, people)
+
+
+def idle(how, n):
+    """P[the other records fill the slots | a sample fits], of slots with a row each."""
+    room, most = how._room(n)
+    assert room.shuffled
+    return ((1 - how.rate) * stats.binom.pmf(most, n - 1, how.rate)
+            / stats.binom.cdf(most, n, how.rate))
+
+
+AGAIN = [(5, 0.3, 0.3), (6, 0.4, 0.5), (6, 0.25, 0.3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "rate", "again"), AGAIN)
+def test_no_release_of_a_sample_drawn_again_is_less_private_than_charged(n, rate, again):
+    """Enumerated: k records, replaced or absent, whatever the others tell of a sample's size."""
+    how, z = Poisson(rate=rate, again=again), 0.7
+    for people, relation in itertools.product((1, 2), ("replace_one", "add_or_remove_one")):
+        cases = [released(how, n, z, people, others, relation == "replace_one", WIDE)
+                 for others in (0.0, 1.0, -0.5, 12.0)]
+        for eps in (0.0, 0.4, 1.5):
+            delta = charged_delta(how, n, z, eps, relation, people)
+            for p, q in cases:
+                assert divergence(p, q, eps, WIDE) <= delta + 2e-6
+                assert divergence(q, p, eps, WIDE) <= delta + 2e-6
+
+
+@pytest.mark.parametrize(("n", "rate", "again"), AGAIN)
+def test_the_charge_is_that_of_a_sample_whose_size_is_told(n, rate, again):
+    """It is attained by others so long that their sum tells their number."""
+    how, z = Poisson(rate=rate, again=again), 0.7
+    for eps in (0.0, 0.4, 1.5):
+        p, q = released(how, n, z, 1, 12.0, True, WIDE)
+        exact = divergence(p, q, eps, WIDE)
+        delta = charged_delta(how, n, z, eps, "replace_one")
+        assert exact - 2e-6 <= delta == pytest.approx(exact, rel=1e-4)
+
+
+def test_several_releases_compose_with_those_that_cannot_hold_the_record():
+    n, z, eps, how = 6, 1.0, 0.7, Poisson(rate=0.4, again=0.5)
+    p0, p, q = idle(how, n), *(sum(w * density(NEAR[::4], sign * j, z) for j, w in ((0, 0.6), (
+        1, 0.4))) for sign in (1, -1))
+    two = np.trapezoid(np.trapezoid(np.maximum(
+        np.outer(p, p) - math.exp(eps) * np.outer(q, q), 0), NEAR[::4]), NEAR[::4])
+    exact = (1 - p0) ** 2 * two + 2 * p0 * (1 - p0) * divergence(p, q, eps, NEAR[::4])
+    assert exact <= charged_delta(how, n, z, eps, "replace_one", times=2) + 2e-6
+    assert charged_delta(how, n, z, eps, "replace_one", times=2) == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_renyi_divergences_of_releases_that_cannot_hold_the_record(relation):
+    n, z, how = 6, 1.0, Poisson(rate=0.4, again=0.5)
+    p0, order = idle(how, n), float(renyi.ORDERS[48])
+    p = 0.6 * density(NEAR, 0, z) + 0.4 * density(NEAR, 1, z)
+    q = 0.6 * density(NEAR, 0, z) + 0.4 * density(NEAR, -1, z) if relation == "replace_one" else (
+        density(NEAR, 0, z))
+    exact = max(math.log(p0 + (1 - p0) * np.trapezoid(a**order * b ** (1 - order), NEAR))
+                for a, b in ((p, q), (q, p))) / (order - 1)
+    loss = how.charge(1, z, n).losses[0][0]
+    cost = Charge(losses=((loss, 1),))
+    assert renyi.divergences(cost, relation)[48] == pytest.approx(exact, rel=1e-5)
+    assert renyi.of_losses(loss, 1, order, relation)[0] == pytest.approx(exact, rel=1e-5)
+    assert renyi.of_losses(loss._replace(filled=0.0), 1, order, relation)[0] > 1.05 * exact
+
+
+def test_what_is_charged_as_nothing_is_rounded_down():
+    """Also for several records: it is P[the others of all k fill the slots], which is smaller."""
+    for n, rate, again in (*AGAIN, (60_000, 16 / 60_000, 0.1), (500, 0.03, 0.4)):
+        how = Poisson(rate=rate, again=again)
+        loss = how.charge(1, 1.0, n).losses[0][0]
+        room, most = how._room(n)
+        law = poisson._new_slots(room, n)
+        fits = np.minimum(most, np.arange(len(law)))
+        for people in (1, 2, 3):
+            exact = (1 - rate) ** people * (law @ stats.binom.pmf(fits, n - people, rate)) / (
+                law @ stats.binom.cdf(fits, n, rate))
+            assert loss.not_read(people) < exact or exact == 0
+            if n > 100 * most:  # and hardly less
+                assert loss.not_read(people) > (1 - 1e-2) * exact
+    assert Poisson(rate=0.2).charge(1, 1.0, 40).losses[0][0].filled == 0
+    assert Poisson(rate=1.0, again=0.3).charge(1, 1.0, 40).losses[0][0].filled == 0
+
+
+@pytest.mark.parametrize("bug", ["p_0 rounded up", "rate r"])
+def test_too_much_charged_as_nothing_is_found(monkeypatch, bug):
+    n, z, eps, how = 6, 0.7, 0.4, Poisson(rate=0.4, again=0.5)
+    p, q = released(how, n, z, 1, 12.0, True, WIDE)
+    exact, p0, usual = divergence(p, q, eps, WIDE), idle(how, n), Poisson.charge
+
+    def changed(self, times, z, population):
+        cost = usual(self, times, z, population)
+        ((loss, count),) = cost.losses
+        loss = (loss._replace(filled=1.01 * loss.filled) if bug == "p_0 rounded up" else
+                loss._replace(filled=0.0, rate=loss.rate * (1 - p0)))
+        return cost._replace(losses=((loss, count),))
+
+    assert charged_delta(how, n, z, eps, "replace_one") >= exact - 2e-6
+    monkeypatch.setattr(Poisson, "charge", changed)
+    # 50 times what the grid is off by
+    assert charged_delta(how, n, z, eps, "replace_one") < exact - 1e-4

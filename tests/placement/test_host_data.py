@@ -174,7 +174,7 @@ def test_a_record_that_no_device_can_hold_is_not_told_by_a_warning():
         with Supply(KEY, made, jmm.placement.HostData(rows), [2], 0, 2) as supply:
             ((window, _),) = supply.piece(2)
         jax.block_until_ready(window)
-        fingerprint.of_rows(b"key", jmm.placement.HostData(rows))
+        fingerprint.hash_rows(b"key", jmm.placement.HostData(rows))
         arrays(rows)
 
 

@@ -129,15 +129,15 @@ def test_the_fingerprint_is_that_of_the_arrays_and_reads_each_record_once():
     own, source = b"secret", Many(A, B)
     data = jmm.placement.HostData(source)
     source.asked = []
-    mark = fingerprint.of_rows(own, data)
+    mark = fingerprint.hash_rows(own, data)
     assert source.asked == list(range(N))
-    assert mark == fingerprint.of_rows(own, (A, B)) == fingerprint.of_rows(
+    assert mark == fingerprint.hash_rows(own, (A, B)) == fingerprint.hash_rows(
         own, jmm.placement.HostData((One(A), B)))
     changed = B.copy()
     changed[N - 1, 2] += 1
     others = ((A, changed), (A[::-1], B), (A[:-1], B[:-1]), (A, B.astype(np.float32)), (B, A))
-    assert len({mark,
-                *(fingerprint.of_rows(own, jmm.placement.HostData(One(*x))) for x in others)}) == 6
+    assert len({mark, *(fingerprint.hash_rows(own, jmm.placement.HostData(One(*x)))
+                        for x in others)}) == 6
 
 
 @pytest.mark.slow

@@ -260,6 +260,7 @@ def test_a_release_moves_the_parameters_once_and_nothing_else(further):
     flops, rows = further["share"]
     assert 0.6 * rows < flops < 1.02 * rows  # every device draws the sample and the noise
     assert rows > 2  # not 4: each has room for a sample that falls unevenly
+    assert all(gathered == at_once for gathered, at_once in further["gathered"])
 
 
 # --- groups, certified solutions, single records ---

@@ -121,7 +121,7 @@ def test_keys_of_a_search_all_differ():
 
 def test_each_key_of_a_training_is_read_in_one_place():
     """But that of the rounds, by the two trainings, one of which a training is."""
-    sources = [ast.parse(path.read_text()) for folder in ("tables", "estimators")
+    sources = [ast.parse(path.read_text()) for folder in ("apps/tables", "apps/estimators")
                for path in sorted((ROOT / folder).glob("*.py"))]
     read = collections.Counter(
         node.attr for source in sources for node in ast.walk(source)

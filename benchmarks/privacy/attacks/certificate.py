@@ -135,7 +135,7 @@ def below(beta: float = 0.5) -> Finding:
     keys = jax.random.split(jax.random.key(29), count)
     y = jax.jit(jax.vmap(lambda key, x: held_out.release_held_out_bound(
         key, query, jnp.int32(0), GAME.problem, EDGE, x, radius)))(keys, pair)
-    bounds = [certificates.of_number(float(a), query, radius, beta).bound for a in y]
+    bounds = [certificates.bound_gap(float(a), query, radius, beta).bound for a in y]
     failed = float(np.mean(np.array(bounds) < 4 * 0.8))
     return Finding(failed, beta + 4 * math.sqrt(beta / count))
 
@@ -155,7 +155,7 @@ def narrow() -> Finding:
     """The least bound that any split of beta allows, by the formula, over the printed one."""
     beta, h, radius = 0.05, 50, 2.0
     query = jmm.mechanism.HeldOutBound(bound=1.0, population=h, noise_multiplier=3.0)
-    printed = certificates.of_number(0.0, query, radius, beta).bound
+    printed = certificates.bound_gap(0.0, query, radius, beta).bound
     deviation = 3.0 * (1 + 2e-3) * 2 * radius / h
     normal = statistics.NormalDist()
     needed = min(-deviation * normal.inv_cdf(share * beta) + radius * math.sqrt(

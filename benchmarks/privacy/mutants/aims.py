@@ -49,7 +49,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     # samples
     "sample": (reading, "draw"),
     "law of sizes": (poisson, "thresholds"),
-    "slots of a sample": (poisson, "least"),
+    "slots of a sample": (poisson, "lowest_words"),
     "sample that fits": (poisson, "_fits"),
     "new rows": (distinct, "firsts"),
     "part": (reading, "part_of"),

@@ -23,7 +23,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "distance": (described, "length"),
     "largest mean": (held_out, "_largest_mean"),
     "charge of a certificate": (certificates, "_together"),
-    "width": (certificates, "of_number"),
+    "width": (certificates, "bound_gap"),
 }
 GAP = functools.partial(certificate.signal, "strong_gap")
 RISK = functools.partial(certificate.signal, "primal_risk")

@@ -31,7 +31,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "weight in a step": (summation, "clip_weight"),
     "a step": (private_gradient._Release, "update"),
     "check of a step": (data_flow, "check"),
-    "one lane": (private_gradient, "_of_one_lane"),
+    "one lane": (private_gradient, "_in_one_lane"),
     "numbers handed out": (point_register.Register, "issue"),
     "points admitted": (point_register.Register, "admit"),
     "marks of a key": (point_register.Register, "bind"),
@@ -218,11 +218,11 @@ def journal() -> Finding:
         state = private.init(_Z)
         step = jax.jit(lambda ticket, state: private.update(ticket, state, _Z))
         jax.block_until_ready(step(next(private.tickets(state)), state))
-        private._made.register._held.close()
+        private._run.register._held.close()
         point_register._REGISTERS.clear()
         again = _private(key=key, journal=path)
-        points = len(again._made.register.points)
-        again._made.register._held.close()
+        points = len(again._run.register.points)
+        again._run.register._held.close()
     return Finding(float(1 - points), 0.0)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import tables
 from benchmarks.privacy.mutants.detectors import KEY, Finding
-from jaxminimax.accounting import Ledger, books
+from jaxminimax.accounting.ledger import Entry, Ledger
 from jaxminimax.apps.tables import (
     Charged,
     Number,
@@ -41,7 +41,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "charge": (preparation, "charge"),
     "fingerprint of the rows": (preparation.Prepared, "everything_read"),
     "training of an estimator": (training, "carry_out"),
-    "end of a run": (books.Entry, "close"),
+    "end of a run": (Entry, "close"),
     "people of a ledger": (Ledger, "check_same"),
     "settings": (training, "defaults"),
     "description of ranges": (statistics, "ranges_query"),

@@ -59,11 +59,11 @@ def cheaper_when_closed_again(close: Callable[..., Any]) -> Callable[..., Any]:
         again = self._find(entry.name)["closed"] is not None
         close(self, entry, spent)
         if again:
-            with self._books.locked():
+            with self._file.locked():
                 content = self._read()
                 for one in content["entries"]:
                     one["charge"] = {name: 0.95 * x for name, x in one["charge"].items()}
-                self._books.write(content)
+                self._file.write(content)
 
     return changed
 

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, multiclass, validation
 
-from jaxminimax.accounting import books
+from jaxminimax.accounting.ledger import UsedKeyError
 from jaxminimax.apps.tables import linear, notes, preparation, records, rule, scorer, training
 from jaxminimax.apps.tables.columns import Charged, Column, check_column, range_of
 from jaxminimax.apps.tables.schema import Schema, columns_of
@@ -120,7 +120,7 @@ class PrivateEstimator(BaseEstimator):
         try:
             self.scorer_: scorer.Scorer = training.carry_out(
                 prepared, self._key(), self._trained, ledger=self.ledger)
-        except books.UsedKeyError:
+        except UsedKeyError:
             raise ValueError(
                 f"random_state={checks.describe(self.random_state)} was used for another fit of "
                 "this ledger, and two fits with equal noise reveal the data: say random_state=None"
@@ -186,7 +186,8 @@ class PrivateEstimator(BaseEstimator):
         how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
         # of pyarrow, whose missing cells NumPy may read as others
         X = X.to_pandas() if hasattr(X, "column_names") else X
-        if isinstance(X, Mapping) or not hasattr(X, "__len__"):
+        is_array = hasattr(X, "__array__") or hasattr(X, "tocsr")  # sparse: refused below
+        if not is_array and (isinstance(X, Mapping) or not hasattr(X, "__len__")):
             raise ValueError("X must be numbers [n, d], or a table with a schema, got "
                              f"{checks.describe(X)}: say schema={{name: Number(low, high)}}.")
         try:

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import Ledger, epsilon, stating
+from jaxminimax.accounting import Ledger, epsilon
+from jaxminimax.accounting.statement_of_run import statement_for
 from jaxminimax.apps.tables import files, notes, preparation, records, statistics, unfinished
 from jaxminimax.apps.tables.columns import (
     Category,
@@ -219,13 +220,14 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     ledger = None if args.ledger is None else Ledger(args.ledger)
     with unfinished.Unfinished(None) as job:
         entry = preparation.charge(job, ledger, described, unit=None, people=args.people,
-                                   rows_per_owner=rows_per_owner, delta=args.delta, name=args.name)
+                                   rows_per_owner=rows_per_owner, delta=args.delta, name=args.name,
+                                   parts=("counts of cells that are not as declared",))
         counts = release_counts(job.key, described, rows)
         if entry is not None:
             entry.close()
-    stated = stating.state_of(described, lambda _: described, args.delta, spent=1, allowed=1,
-                              unit=record["unit"], assumed=(preparation.PUBLIC,),
-                              people=args.people, answers=True)
+    stated = statement_for(described, lambda _: described, args.delta, spent=1, allowed=1,
+                           unit=record["unit"], assumed=(preparation.PUBLIC,),
+                           people=args.people, attack_bounds=True)
     query = described.query
     deviation = float(query.clip.w * query.noise_multiplier.w)
     named = iter(counts.tolist())

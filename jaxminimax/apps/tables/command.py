@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Ledger, epsilon
+from jaxminimax.accounting import Ledger
 from jaxminimax.apps.tables import (
     check,
     columns,
@@ -35,8 +35,7 @@ from jaxminimax.apps.tables import (
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import MODEL, Scorer
 from jaxminimax.apps.tables.unfinished import PAGE, REPORT, UNFINISHED, results_locked
-from jaxminimax.base import VERSION, checks, own_files
-from jaxminimax.mechanism import Sequence
+from jaxminimax.base import VERSION, own_files
 from jaxminimax.releases import release_keys
 
 STRENGTHS = (1.0, 1000.0)  # C: with the usual regularisation, and with nearly none
@@ -65,9 +64,6 @@ def add(commands: Any) -> None:
     flag("--stop-on-notes", action="store_true",
          help="end the training after its moments, for a tenth of the budget, if these say that a "
               "column or the label is not what the schema says")
-    flag("--curve", type=float, nargs="+", default=[], metavar="EPSILON",
-         help="train at these too, each a release that adds to the cost, and draw the AUC against "
-              "epsilon; needs --test-fraction")
     flag("--seed", type=int, help="of the split and of the noise, for experiments: anyone who has "
                                   "it can remove the noise. Default: the system's entropy")
     flag("--ledger", metavar="FILE",
@@ -94,16 +90,6 @@ def add(commands: Any) -> None:
 def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns what the command prints, with --json and without; writes the files of --out."""
     folder = None if args.out is None else pathlib.Path(args.out)
-    if args.curve and args.test_fraction is None:
-        raise ValueError("--curve is of the AUC on rows held out: say --test-fraction too.")
-    for one in args.curve:
-        checks.number("--curve", one, low=0.0)
-    if args.curve and args.ledger is not None:
-        raise ValueError("--curve trains further models, and --ledger charges one: leave one of "
-                         "them out.")
-    if args.curve and args.certify is not None:
-        raise ValueError("--curve trains further models, and --certify is for one: leave one of "
-                         "them out.")
     if args.name is not None and args.ledger is None:
         raise ValueError(f"--name {args.name} is that of a run in a ledger: say --ledger FILE too.")
     mesh = _mesh(args)
@@ -136,9 +122,6 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
         rows, held = frame[~test], frame[test]
-    if args.curve and schema.target is not None:
-        raise ValueError("--curve draws the AUC of a label with a positive value: leave it out, or "
-                         "train at each epsilon by itself.")
     if folder is not None and (folder / MODEL).exists() and not any(
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
@@ -159,24 +142,21 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
 
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
              folder: pathlib.Path | None, mesh: Mesh | None) -> tuple[Scorer, dict[str, Any]]:
-    """Returns the scorer, the scorers of the curve, and their record."""
+    """Returns the scorer and its record."""
     ledger = processes.in_first(lambda: None if args.ledger is None else Ledger(args.ledger))
-    scorers, kept = [], None if folder is None or mesh is not None else folder / UNFINISHED
-    for k, target in enumerate((args.epsilon, *args.curve)):
-        key = None if args.seed is None else release_keys.root_of_training(
-            jax.random.key(args.seed, impl="threefry2x32"), k)
-        scorers.append(training.train(
-            rows, schema, epsilon=target, delta=args.delta, key=key, ledger=ledger, name=args.name,
-            progress=sys.stderr.isatty() and not (args.quiet or args.json), unit=args.unit,
-            people=args.people, allow_large_delta=args.allow_large_delta, mesh=mesh,
-            certify=args.certify, stop_on_notes=args.stop_on_notes,
-            folder=None if kept is None else kept / str(k),
-            shards=None if mesh is None else processes.shards_of(mesh)))
-    scorer = scorers[0]
+    key = None if args.seed is None else release_keys.root_of_training(
+        jax.random.key(args.seed, impl="threefry2x32"), 0)
+    scorer = training.train(
+        rows, schema, epsilon=args.epsilon, delta=args.delta, key=key, ledger=ledger,
+        name=args.name, progress=sys.stderr.isatty() and not (args.quiet or args.json),
+        unit=args.unit, people=args.people, allow_large_delta=args.allow_large_delta, mesh=mesh,
+        certify=args.certify, stop_on_notes=args.stop_on_notes,
+        folder=None if folder is None or mesh is not None else folder / UNFINISHED / "0",
+        shards=None if mesh is None else processes.shards_of(mesh))
     record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if held is not None:
         record = held_out(scorer, rows, held)
-    measured = list(record)
+    outside = list(record)
     record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
                "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -188,18 +168,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
                **report.released(scorer),
                "schema": scorer.schema.to_dict(),
                "notes": [note.to_json() for note in scorer.notes],
-               "outside_the_guarantee": [*measured, "curve"],
+               "outside_the_guarantee": outside,
                "statement": scorer.statement.to_json()}
-    if len(scorers) > 1:
-        held = held[records.labelled(schema.labels(held))]
-        labels, record["curve"] = schema.labels(held), []
-        for one in scorers[1:] if record["auc"] is not None else ():
-            auc, error = area(one.decision_function(held), labels)
-            record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
-                                    "auc_standard_error": error})
-        record["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
-            one.described for one in scorers if one.described is not None)), args.delta,
-            people=args.people)
     return scorer, record
 
 

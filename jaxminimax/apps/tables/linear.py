@@ -12,13 +12,12 @@ import numpy as np
 
 from jaxminimax.accounting import statement
 from jaxminimax.apps.tables import labels, notes, records, rule, statistics
-from jaxminimax.apps.tables.preparation import Prepared
+from jaxminimax.apps.tables.preparation import Prepared, names_of
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import Moments, Scorer
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.mechanism import leaves
 from jaxminimax.releases import release_keys
 
 
@@ -51,18 +50,6 @@ class Run:
         """The settings of the moments."""
         return self.prepared.settings.scaling
 
-    def divisors(self, moments: Moments) -> tuple[Moments, float | None]:
-        """Returns what features are scaled by, the released moments and a floor, both stretched.
-
-        The floor is the least variance that a feature is divided by; None: features are not scaled.
-        """
-        scaling, cut = self.scaling, self.scaling.cut
-        if not scaling.standardise:
-            return moments, None
-        if scaling.cut_by_length:
-            cut *= records.typical_length(moments, scaling.floor)
-        return records.stretched(moments, cut), cut**2 * scaling.floor
-
     def place(self, rows: PyTree) -> PyTree:
         """Puts all rows where they are read."""
         share = self.prepared.share
@@ -88,7 +75,7 @@ class Run:
 
     def scaled(self, moments: Moments) -> np.ndarray:
         """Scales features in place, `[n, rows, d + 1]`."""
-        return records.scaled(self.rows.x, *self.divisors(moments), self.scaled_out)
+        return records.scaled(self.rows.x, *self.scaling.divisors(moments), self.scaled_out)
 
     def scorer(self, weights: np.ndarray, moments: Moments, state: Any,
                group_losses: dict[str, float] | None = None,
@@ -106,13 +93,12 @@ class Run:
         public = () if prepared.groups is None else prepared.groups.assumed
         stated = statement(settings.algorithm, settings.hyper, state, delta=self.scaling.delta,
                            alongside=settings.extra(), unit=prepared.unit,
-                           people=prepared.people, answers=True,
+                           people=prepared.people, attack_bounds=True,
                            assumed=(*prepared.assumed, *public, settings.explain()))
-        stated = dataclasses.replace(stated, parts=tuple(
-            name for name, part in settings.named() for _ in leaves(part)))
+        stated = dataclasses.replace(stated, parts=names_of(settings.named()))
         mistakes = self._noted(moments, variances)
         notes.warn(mistakes)
-        return Scorer(self.schema, weights, *self.divisors(moments), stated.to_json(),
+        return Scorer(self.schema, weights, *self.scaling.divisors(moments), stated.to_json(),
                       settings.mechanism(), group_losses, (*prepared.notes, *mistakes))
 
 
@@ -155,7 +141,8 @@ def _preconditioned(run: Run, moments: Moments, data: PyTree) -> tuple[
     saved = run.once("preconditioner", made)
     hyper = dataclasses.replace(settings.hyper, preconditioner=Saddle(
         np.array(saved["matrix"], np.float32), None))
-    return hyper, statistics.variances(saved["squares"], *run.divisors(moments), second_moments)
+    return hyper, statistics.variances(saved["squares"], *settings.divisors(moments),
+                                       second_moments)
 
 
 def _rounds(run: Run, start: np.ndarray, hyper: Any, data: PyTree) -> Any:

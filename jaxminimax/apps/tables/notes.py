@@ -14,19 +14,27 @@ the number is at least `right`, or T + q s' if that is larger, all checks of a t
 note with a chance of at most 1 %; each note states that bound. Where it is `wrong`, the check makes
 a note with a chance of at least 92 %. The numbers are the share of the rarer label, the share of a
 column's cells with a declared value (s' = s sqrt(k) for k values), and of a number in [-1, 1] the
-distance of its mean from an end, 1 - |m_1|, and, where the mean is near the middle, the variance,
-m_2 - m_1^2 (s' = s sqrt(1 + 4 m_1^2)). A small variance elsewhere does no harm, as features are
-scaled, and neither does the lower end of a range from 0, where counts and amounts lie. Checks whose
+distance of its mean from an end, 1 - |m_1|, and the variance, m_2 - m_1^2 (s' = s sqrt(1 + 4
+m_1^2)). The lower end of a range from 0 does no harm, as counts and amounts lie there. Checks whose
 bound would be too weak to be of use are left out. Rows without a label are noted where their share
 is surely above `UNLABELLED` (s' = 2 s); all other numbers are divided by the share of those that
 have one, and so is their s.
 
+**Small variances.** Cells that are no number count as the middle of their range. So where the mean
+is there, a variance that may be 0 is noted, unless the middle is 0, as that of a standardised
+column. Elsewhere a small variance is a constant, or a range far too wide, or right: amounts and
+logarithms in a range from 0 lie close together. It does harm where it is less than what is added to
+it before features are divided by its root, `rule.FLOOR` at least, which is more than `HIDDEN`. So a
+variance is noted where it is within noise of 0, or below `HIDDEN`, and only where the noise is so
+small that a column of variance `USEFUL` has no note; in the lower half of a range from 0, and of
+logarithms, one of `USEFUL_FROM_0`.
+
 **Variances, by rows.** The second moments of scaled rows (`statistics`), where they are released,
 are a second measurement: their diagonal times what squares were divided by. The mean of both, with
 weights by the variances of their noise, has less of it. In tables of up to some 30 features the
-second one decides, with a chance of 99 % to note what is wrong. Rows that are cut to length 1 make
-it too small, on no right column of the benchmark below 0.7 of the variance, so right data have half
-of it at least. The note states what the moments alone bound.
+second one decides. Rows that are cut make it too small, on no right column of the benchmark below
+0.7 of the variance, so right data have half of it at least. The note states what the moments alone
+bound.
 """
 
 import math
@@ -46,12 +54,14 @@ if TYPE_CHECKING:
 
 FALSE = 0.01  # chance of a note on right data, all checks of a table together
 POWER = 1.4  # standard deviations: wrong data are noted with a chance of 92 %
-BY_ROWS = 2.33  # and of 99 % by rows
+NEAR, NEAR_POWER = 2.5, 1.8  # and, for a mean that near the middle, of 95 % together
 KEPT = 0.5  # share of the variance that is left by cut rows, on right data
 MATCHING = 0.5  # share of a column's cells with a declared value, on right data
 UNLABELLED = 0.05  # share of rows without a label, on right data
 RARE = 0.05  # share of the rarer label, on right data
 TENTH = 0.2**2 / 12  # variance of numbers that are uniform on a tenth of [-1, 1]
+HIDDEN = (2 / 50) ** 2  # and of a standard deviation of a fiftieth of its width,
+USEFUL, USEFUL_FROM_0 = (2 / 20) ** 2, (2 / 40) ** 2  # and of a twentieth, a fortieth
 END = 0.2  # distance of a mean from an end of [-1, 1], on right data
 CLIPPED = 0.07  # and of numbers of which four fifths are clipped there
 WEAKEST = {"matching": 0.9, "rare": 0.15, "spread": 0.25, "end": 0.5}  # worth a note
@@ -253,27 +263,31 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
     of_label = (deviation if label_deviation is None else label_deviation) / moments.labelled
     deviation /= moments.labelled  # means are those of rows with a label
 
-    def check(what: str, actual: float, noise: float, right: float, wrong: float = 0.0,
+    def check(weakest: float, actual: float, noise: float, right: float, wrong: float = 0.0,
               power: float = POWER) -> _Check:
         threshold = max(right - sure * noise, wrong + power * noise)
         bound = threshold + sure * noise
-        return _Check(actual < threshold and bound <= WEAKEST[what], bound)
+        return _Check(actual < threshold and bound <= weakest, bound)
 
     def misread(name: str, kind: Number, mean: list[float], second: float, deviation: float,
                 again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
-        end = check("end", 1 - abs(mean[0]), deviation, END, CLIPPED)
+        end = check(WEAKEST["end"], 1 - abs(mean[0]), deviation, END, CLIPPED)
         if end.low and (mean[0] > 0 or kind.low != 0):
             return [_at_an_end(name, kind, mean[0] > 0, end.bound)]
-        if abs(mean[0]) > 3 * deviation and not (len(mean) > 1 and mean[1] > 0.5):
-            return []
         variance = second - mean[0] ** 2
         noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
         bound = max(variance, 0.0) + sure * noise
         weight = noise**2 / (noise**2 + again[1] ** 2)  # of the second one, by variances of noise
-        kept, power = (KEPT, BY_ROWS) if weight > 0.5 else (1.0, POWER)
-        spread = check("spread", (1 - weight) * variance + weight * again[0],
-                       noise * math.sqrt(1 - weight), kept * TENTH, power=power)
-        return [_empty(name, kind, bound)] if spread.low and bound <= WEAKEST["spread"] else []
+        kept = KEPT if weight > 0.5 else 1.0
+        middle = ((abs(mean[0]) <= NEAR * deviation and kind.low + kind.high != 0)
+                  or (len(mean) > 1 and mean[1] > 0.5))
+        from_0 = kind.log or (kind.low == 0 and mean[0] < 0)
+        right, weakest, power = (kept * TENTH, WEAKEST["spread"], NEAR_POWER) if middle else (
+            kept * HIDDEN, kept * (USEFUL_FROM_0 if from_0 else USEFUL), POWER)
+        spread = check(weakest, (1 - weight) * variance + weight * again[0],
+                       noise * math.sqrt(1 - weight), right, power=power)
+        return [_narrow(name, kind, bound, middle)] if spread.low and (
+            bound <= WEAKEST["spread"]) else []
 
     mistakes = [] if lacking < UNLABELLED else [Note(
         schema.label, f"by the released share at least {lacking:.0%} of the rows have no label: "
@@ -284,7 +298,7 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
     elif schema.target is None:
         share = float(moments.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
         rare = min(share, 1 - share)
-        label = check("rare", rare if rare > 0.02 + 1e-9 else 0.0, of_label, RARE)
+        label = check(WEAKEST["rare"], rare if rare > 0.02 + 1e-9 else 0.0, of_label, RARE)
         if label.low:
             verb = "have" if share < 0.5 else "lack"
             mistakes.append(Note(
@@ -294,7 +308,7 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
     for name, kind in schema.columns.items() if features else ():
         place = slice(first, first := first + kind.width)
         if isinstance(kind, Category):
-            matching = check("matching", float(moments.mean[place].sum()),
+            matching = check(WEAKEST["matching"], float(moments.mean[place].sum()),
                              deviation * math.sqrt(kind.width),
                              MATCHING if kind.width > 1 else RARE)
             if matching.low:
@@ -320,9 +334,13 @@ def _at_an_end(name: str, kind: Number, upper: bool, bound: float) -> Note:
                 "clipped", "check the unit, such as months for years")
 
 
-def _empty(name: str, kind: Number, bound: float) -> Note:
-    """Words the note on a number that is the middle of its range, as cells are that are none."""
-    return Note(name, "by the released moments it is hardly more than the middle of its range "
-                f"[{kind.low:g}, {kind.high:g}]: the standard deviation is at most "
-                f"{math.sqrt(bound) / 2:.0%} of the width", "check whether the cells are numbers, "
-                "as missing cells and text such as '1,5' and '5 kg' count as the middle")
+def _narrow(name: str, kind: Number, bound: float, middle: bool) -> Note:
+    """Words the note on a number that hardly varies, or is the middle of its range."""
+    where = f"its range [{kind.low:g}, {kind.high:g}]"
+    what, fix = (
+        f"hardly more than the middle of {where}", "check whether the cells are numbers, as "
+        "missing cells and text such as '1,5' and '5 kg' count as the middle") if middle else (
+        f"hardly more than one value of {where}, where this noise would show a useful column",
+        "check whether it is a constant, and whether the range or its unit is far too wide")
+    return Note(name, f"by the released moments it is {what}: the standard deviation is at most "
+                f"{math.sqrt(bound) / 2:.1%} of the width", fix)

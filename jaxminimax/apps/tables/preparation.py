@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 
-from jaxminimax.accounting import Ledger, books
+from jaxminimax.accounting.ledger import Entry, Ledger
 from jaxminimax.apps.tables import certified, notes, records, rule, statistics
 from jaxminimax.apps.tables.processes import Share
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import checks, identity
 from jaxminimax.base.types import PyTree
-from jaxminimax.mechanism import Description, Repeat
+from jaxminimax.mechanism import Description, Repeat, leaves
 
 if TYPE_CHECKING:
     from jaxminimax.apps.tables.fair import FairDefaults
@@ -125,6 +125,11 @@ class Prepared:
         """Describes all releases together, of training and certificate."""
         return certified.together(self.settings.mechanism(), self.apart)
 
+    def parts(self) -> tuple[str, ...]:
+        """Returns what each part of `mechanism` releases."""
+        apart = () if self.apart is None else (("losses of rows held out", self.apart.losses),)
+        return names_of((*self.settings.named(), *apart))
+
     def charged_rows(self) -> records.Records | None:
         """Arranges the cells of columns whose ranges are to be released; None without them."""
         if self.table.charged is None:
@@ -218,6 +223,11 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
 # --- what one record is, and the ledger ---
 
 
+def names_of(named: tuple[tuple[str, Description], ...]) -> tuple[str, ...]:
+    """Returns what each leaf releases, of descriptions after what they release."""
+    return tuple(name for name, part in named for _ in leaves(part))
+
+
 def check_people(people: int, owned: bool) -> None:
     """Refuses a number of rows of one person that is none, or that owners make superfluous.
 
@@ -256,7 +266,7 @@ def unit_in_ledger(ledger: Ledger, claimed: str | None, rows_per_owner: int | No
 
 def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, unit: str | None,
            rows_per_owner: int | None, people: int, delta: float,
-           name: str | None = None) -> books.Entry | None:
+           name: str | None = None, parts: tuple[str, ...] = ()) -> Entry | None:
     """Charges a ledger for everything that a run will release; None without a ledger.
 
     Args:
@@ -268,6 +278,7 @@ def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, un
       people: k, how many records of one person may differ; the ledger must have the same number.
       delta: of the run, which a ledger that adds deltas is charged.
       name: of the run in the ledger; None for "run 1" and so on.
+      parts: what each part of it releases; empty: without names.
 
     Raises:
       ValueError: if the ledger refuses it.
@@ -276,5 +287,6 @@ def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, un
         return None
     ledger.check_same("The run", people=people)
     return job.reserve(
-        ledger, described, name=name, unit=unit_in_ledger(ledger, unit, rows_per_owner, people),
+        ledger, described, name=name, parts=parts,
+        unit=unit_in_ledger(ledger, unit, rows_per_owner, people),
         delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxminimax.accounting import Ledger, Profile, Statement, answers, profile, statements
+from jaxminimax.accounting import Ledger, Profile, Statement, profile
+from jaxminimax.accounting.printing import NO_GUARANTEE, membership, rounded_up
+from jaxminimax.accounting.statement_text import LARGE_DELTA, USER
 from jaxminimax.apps.tables.columns import Category
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import Scorer
@@ -35,14 +37,14 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     stated, law = scorer.statement, None
     if scorer.described is not None:
         law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
-    large = tuple(x for x in stated.assumed if x.startswith(statements.LARGE_DELTA))
+    large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
     words = {"title": f"Private model of “{scorer.schema.label}”", "date": data.get("date") or "",
              "paragraph": stated.paragraph(), "json": json.dumps(stated.to_json(), indent=1)}
     lists = {"notes": ("To note", (*map(str, scorer.notes), *large)),
              "meaning": ("What this guarantees", _plain(stated)),
              "assumptions": ("Assumptions, each with the person who must see to it", tuple(
-                 x for x in stated.owned() if x.removeprefix(statements.USER) not in settings)),
+                 x for x in stated.owned() if x.removeprefix(USER) not in settings)),
              "settings": ("Settings", settings), "annex": ("Technical annex", stated.annex()),
              "enforced": ("Enforced by the code", stated.enforced)}
     template = pathlib.Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
@@ -50,7 +52,7 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
         {name: html.escape(text) for name, text in words.items()}
         | {name: _listed(*each) for name, each in lists.items()},
         facts=_named(_facts(scorer, stated, data)), table=_named(stated.table()),
-        pictures=_pictures(scorer, data, law))
+        pictures=_pictures(scorer.statement, law))
 
 
 def _plain(stated: Statement) -> tuple[str, ...]:
@@ -66,9 +68,9 @@ def _plain(stated: Statement) -> tuple[str, ...]:
 def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[str, str]:
     """Names what was trained, on what, for what, by whom, and what it cost."""
     names, seed = list(map(str, scorer.schema.columns)), data.get("seed")
-    guarantee = statements.NO_GUARANTEE if math.isinf(stated.epsilon) else (
-        f"ε = {answers.up(stated.epsilon)} at δ = {answers.up(stated.delta, 6)} for {stated.unit}: "
-        f"{stated.relation()}")
+    guarantee = NO_GUARANTEE if math.isinf(stated.epsilon) else (
+        f"ε = {rounded_up(stated.epsilon)} at δ = {rounded_up(stated.delta, 6)} for "
+        f"{stated.unit}: {stated.relation()}")
     return {"label": _label(scorer.schema),
             "guarantee": guarantee if seed is None else (
                 "none, as the noise is of a seed, which others can guess: an experiment. With a "
@@ -107,7 +109,7 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
             rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
                           "without privacy, outside of the guarantee")
     if "epsilon_with_curve" in data:
-        rows["with the curve"] = (f"ε = {answers.up(data['epsilon_with_curve'])} at δ = "
+        rows["with the curve"] = (f"ε = {rounded_up(data['epsilon_with_curve'])} at δ = "
                                   f"{data['delta']:g} for all trainings together")
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
@@ -118,7 +120,7 @@ def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
             f"at most {100 * proved.bound:.3g} % of predictions are wrong in the worst group, with "
             f"probability {100 * proved.probability:g} %. {' '.join(proved.conditions)} Its rows "
             "are in no training and lie at places drawn from public coins; with the training it "
-            f"has ε = {answers.up(joint.epsilon)} at δ = {answers.up(joint.delta, 6)}")
+            f"has ε = {rounded_up(joint.epsilon)} at δ = {rounded_up(joint.delta, 6)}")
     return rows
 
 
@@ -172,22 +174,13 @@ def _listed(title: str, sentences: tuple[str, ...]) -> str:
     return f"<h2>{title}</h2><ul>{items}</ul>"
 
 
-def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
-    """Draws the trade-off curve, delta(epsilon), and AUC against epsilon where it has a curve."""
-    parts, stated = [], scorer.statement
-    if law is not None:
-        parts += [(trade_off(law), answers.membership(0.01, stated.true_positives(0.01))
-                   + " The thin line is guessing."),
-                  (deltas(law, stated.epsilon, stated.delta),
-                   "The same noise has a δ for every ε. The dot is the pair of the statement.")]
-    if data.get("auc") is not None and data.get("curve"):
-        own = {name: data[name] for name in ("epsilon", "auc", "auc_standard_error")}
-        parts.append((auc_curve([own, *data["curve"]], data.get("auc_reference")),
-                      "AUC on the rows held out, and its standard error over them (DeLong); the "
-                      "noise of training is not in it. It is computed without privacy: publish it "
-                      "only if these rows are public. Its models were trained for this picture: "
-                      f"all of them together have ε = {answers.up(data['epsilon_with_curve'])} at "
-                      f"δ = {answers.up(stated.delta, 6)}."))
+def _pictures(stated: Statement, law: Profile | None) -> str:
+    """Draws the trade-off curve and delta(epsilon)."""
+    parts = [] if law is None else [
+        (trade_off(law), membership(0.01, stated.true_positives(0.01))
+         + " The thin line is guessing."),
+        (deltas(law, stated.epsilon, stated.delta),
+         "The same noise has a δ for every ε. The dot is the pair of the statement.")]
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
                       for svg, text in parts)
     return f"<div class='pictures'>{figures}</div>"
@@ -211,8 +204,6 @@ def lines(scorer: Scorer, data: dict[str, Any], held: int) -> list[str]:
                                       for name, text in results(scorer, data).items())]
     if held and data.get("auc", held) is None:
         lines.append(f"The {held} rows held out have one label only, so they have no AUC.")
-    lines += [f"At ε = {answers.up(x['epsilon'])}: AUC "
-              f"{with_error(x['auc'], x['auc_standard_error'])}." for x in data.get("curve", ())]
     if data["seed"] is not None:
         lines.append("The noise is of a seed: for experiments, not for release.")
     return lines
@@ -262,14 +253,13 @@ class _Axis(NamedTuple):
 
 def _picture(what: str, axes: tuple[_Axis, _Axis],
              curves: Mapping[str, Sequence[Sequence[float]]],
-             dots: Sequence[tuple[float, float, float, str]] = ()) -> str:
-    """Draws curves by name, and dots: x, y, standard error and words."""
+             dot: tuple[float, float]) -> str:
+    """Draws curves by name, and a dot."""
     def scaled(points: Any) -> np.ndarray:
         return np.stack([np.log10(x) if axis.log else x for x, axis in zip(
             np.asarray(points, np.float64).T, axes, strict=True)], -1)
 
-    shown = scaled([*(p for points in curves.values() for p in points),
-                    *((x, y + side * error) for x, y, error, _ in dots for side in (-1, 1))])
+    shown = scaled([*(p for points in curves.values() for p in points), dot])
     room = 0.05 * np.ptp(shown, 0) + 0.01
     low, high = shown.min(0) - room, shown.max(0) + room
 
@@ -299,11 +289,7 @@ def _picture(what: str, axes: tuple[_Axis, _Axis],
         style = ("stroke='var(--line)' stroke-width='2.5'", "stroke='currentColor' opacity='.6'")[k]
         fill = ("fill='var(--line)'", "opacity='.75'")[k]
         parts += [line(points, style), text(right, bottom - 8 - 20 * k, name, "end", fill)]
-    for x, y, error, words in dots:
-        parts += [line([(x, y - error), (x, y + error)], "stroke='var(--dot)' stroke-width='1.5'"),
-                  line([(x, y), (x, y)], "stroke='var(--dot)' stroke-width='9'")]
-        across, down = place(scaled([(x, y)]))[0]
-        parts.append(text(across + 9, down - 7, words))
+    parts.append(line([dot, dot], "stroke='var(--dot)' stroke-width='9'"))
     return (f"<svg role='img' aria-label='{what}' viewBox='0 0 {right + 14} {bottom + 46}' "
             f"font-size='15' fill='currentColor'>{''.join(parts)}</svg>")
 
@@ -316,27 +302,11 @@ def trade_off(curve: Profile) -> str:
                      _Axis("true positives", True, _percent)),
                     {"any attack, at most": [(x, curve.true_positives(x)) for x in rates],
                      "guessing": list(zip(rates, rates, strict=True))},
-                    [(0.01, curve.true_positives(0.01), 0.0, "")])
+                    (0.01, curve.true_positives(0.01)))
 
 
 def deltas(curve: Profile, epsilon: float, delta: float) -> str:
     """Draws the delta of each epsilon, and the pair that was asked for."""
     points = [(e, d) for e, d in zip(curve.epsilons, curve.deltas, strict=True) if d > 0]
     return _picture("delta against epsilon", (_Axis("ε", False), _Axis("δ, at most", True, _power)),
-                    {"": points}, [(epsilon, delta, 0.0, "")])
-
-
-def auc_curve(points: Sequence[dict[str, Any]], reference: float | None) -> str:
-    """Draws AUC against epsilon with standard errors; not private.
-
-    Args:
-      points: records of `epsilon`, `auc` and `auc_standard_error`.
-      reference: AUC without privacy.
-    """
-    bars = [(p["epsilon"], p["auc"], p["auc_standard_error"] or 0.0, "")
-            for p in sorted(points, key=lambda p: p["epsilon"])]
-    curves = {"private": [bar[:2] for bar in bars]}
-    if reference is not None:
-        curves["without privacy"] = [(bars[0][0] / 1.2, reference), (bars[-1][0] * 1.2, reference)]
-    return _picture("AUC against epsilon", (_Axis("ε", True), _Axis("AUC on rows held out", False)),
-                    curves, bars)
+                    {"": points}, (epsilon, delta))

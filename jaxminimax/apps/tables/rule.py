@@ -64,11 +64,13 @@ from typing import Any, NamedTuple
 
 import optax
 
-from jaxminimax.accounting import answers, calibrate, epsilon
+from jaxminimax.accounting import calibrate, epsilon
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.algorithms import balanced_groups, descent, sgda
-from jaxminimax.apps.tables import labels, statistics
+from jaxminimax.apps.tables import labels, records, statistics
 from jaxminimax.apps.tables.notes import Note
 from jaxminimax.apps.tables.schema import Schema
+from jaxminimax.apps.tables.scorer import Moments
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import Description, GroupGradients, GroupLosses, Query, Repeat, Sequence
@@ -177,6 +179,17 @@ class Defaults:
         """Returns the least variance that a label which is a number is divided by."""
         return max(self.label_deviation, LABEL_FLOOR)
 
+    def divisors(self, moments: Moments) -> tuple[Moments, float | None]:
+        """Returns what features are scaled by, the released moments and a floor, both stretched.
+
+        The floor is the least variance that a feature is divided by; None: features are not scaled.
+        """
+        if not self.standardise:
+            return moments, None
+        length = records.typical_length(moments, self.floor) if self.cut_by_length else 1.0
+        cut = self.cut * length
+        return records.stretched(moments, cut), cut**2 * self.floor
+
     @property
     def algorithm(self) -> Any:
         """Returns the algorithm that `hyper` is for."""
@@ -251,7 +264,7 @@ class Defaults:
         others = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)
         if others:
-            each = ", ".join(f"{answers.up(e)} at delta = {x}" for x, e in others.items())
+            each = ", ".join(f"{rounded_up(e)} at delta = {x}" for x, e in others.items())
             notes.append(Note(
                 None, f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
                 f"makes epsilon look small: the same noise has epsilon = {each}",

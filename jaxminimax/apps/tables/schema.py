@@ -4,7 +4,7 @@ import dataclasses
 import numbers
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -20,8 +20,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "groups": (str | int | tuple | None, f"{_NAME} or None"),
     "group_values": (tuple | list, "the groups, such as ('f', 'm')"),
     "positive": (str | numbers.Number | np.bool_ | None, "one value, or None"),
-    "by_label": checks.TRUTH, "path": (str | os.PathLike, "a path"),
-    "rows": (Iterable, "a frame, or records with a name each")}
+    "by_label": checks.TRUTH, "path": (str | os.PathLike, "a path")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,37 +201,6 @@ class Schema:
                    owner.get("most", 1 if not owner else 5), groups.get("name"),
                    tuple(map(word, groups.get("values", ()))), groups.get("by_label", False),
                    _target(label))
-
-    @classmethod
-    def from_codebook(cls, rows: Any, *, label: str, positive: Any, owner: str | None = None,
-                      most: int = 1) -> Self:
-        """Makes a schema of a codebook: a row a column, with `name`, `low` and `high`, or `values`.
-
-        Args:
-          rows: a data frame or a list of records; `values` are separated by "|".
-          label: the label's column.
-          positive: its positive value.
-          owner: as in `Schema`.
-          most: as in `Schema`.
-
-        Raises:
-          ValueError: for a row that declares neither a range nor values.
-        """
-        checks.kinds(_KINDS, {"rows": rows, "label": label, "owner": owner})
-        records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
-        if not any("name" in one and {"low", "values"} & set(one)
-                   for one in records if isinstance(one, Mapping)):
-            raise ValueError("rows must have name, and low and high or values: is this a codebook?")
-        columns: dict[str, Column] = {}
-        for one in records:
-            name = word(one.get("name"))
-            if name in (label, owner, ""):
-                continue
-            values = [v for v in map(word, str(one.get("values") or "").split("|"))
-                      if v and v != "nan"]
-            columns[name] = kinds.of_record(name, {"categories": values} if values else
-                                            {"range": [one.get("low"), one.get("high")]})
-        return cls(columns, label, positive, owner, most)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record, as `from_dict` takes it."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from jaxminimax.drivers import Certificate
     from jaxminimax.mechanism import Description
 
-FORMAT = 2
 MODEL = "model.json"  # of a folder that the command writes
 FORMULA = ("x_j = (value_j - centre_j) / scale_j; "
            "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); ")
@@ -188,7 +187,7 @@ class Scorer:
         *weights, intercepts = self.weights.reshape(len(self.weights), -1).tolist()
         features = [one | {"centre": a, "scale": b, "weights": w} for one, a, b, w in zip(
             self.schema.described(), centre.tolist(), scale.tolist(), weights, strict=True)]
-        return {"format": FORMAT, "label": {"kind": kind, **self.schema.declared_label()},
+        return {"format": 1, "label": {"kind": kind, **self.schema.declared_label()},
                 "formula": FORMULAS[kind], "features": features, "intercepts": intercepts,
                 "schema": self.schema.to_dict(),
                 "released": {**self.moments.to_json(), "floor": self.floor},

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import Ledger, books
+from jaxminimax.accounting.ledger import Entry, Ledger, RunMark
 from jaxminimax.apps.tables.scorer import MODEL
 from jaxminimax.base import own_files, saved_json, types
 from jaxminimax.drivers import fingerprint
@@ -112,9 +112,9 @@ class Unfinished:
             return
         own = fingerprint.secret(self.key)
         promised = json.loads(json.dumps(given | {
-            "key scheme": release_keys.SCHEME, **fingerprint.of_machine(own),
-            **fingerprint.of_release(own),
-            "table, or order of its rows": fingerprint.of_rows(own, rows), "setting": settings}))
+            "key scheme": release_keys.SCHEME, **fingerprint.hash_machine(own),
+            **fingerprint.hash_release(own),
+            "table, or order of its rows": fingerprint.hash_rows(own, rows), "setting": settings}))
         self._promised = json.dumps(promised).encode()
         if self.going_on:
             saved = self._read(_PROMISE)
@@ -129,7 +129,7 @@ class Unfinished:
             if not (own_files.is_at(self._place, self._folder) and _KEY in os.listdir(self._place)):
                 self._refuse_as("was replaced by another folder before anything was released")
 
-    def reserve(self, ledger: Ledger, described: Description, **how: Any) -> books.Entry:
+    def reserve(self, ledger: Ledger, described: Description, **how: Any) -> Entry:
         """Charges a ledger for the run, after `promise` and before anything is released.
 
         A run that goes on is charged once. If a new run is refused, its folder is removed, because
@@ -145,7 +145,7 @@ class Unfinished:
         """
         own = fingerprint.secret(self.key)
         try:
-            return ledger.reserve(described, **how, run=books.RunMark(
+            return ledger.reserve(described, **how, run=RunMark(
                 key=fingerprint.mark(own, fingerprint.KEY),
                 run=fingerprint.mark(own, fingerprint.RUN, self._promised),
                 resumable=self._folder is not None))

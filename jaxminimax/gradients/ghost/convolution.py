@@ -39,40 +39,40 @@ _THIN = 16  # input features, up to which a product of patches is faster; a vect
 _SLICES = 64  # pixels of a window, above which patches come from a convolution
 
 
-def ungrouped(how: dict[str, Any]) -> bool:
+def ungrouped(params: dict[str, Any]) -> bool:
     """True if neither features nor the batch are grouped.
 
     Used for speed only, to choose `convolve`; `matrices` is for those in groups too.
     """
-    return bool(how["feature_group_count"] == 1 and how["batch_group_count"] == 1)
+    return bool(params["feature_group_count"] == 1 and params["batch_group_count"] == 1)
 
 
-def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
+def convolve(params: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
     """The convolution of these parameters (of `conv_general_dilated`), if it is `ungrouped`.
 
     Used for speed only; convolutions in groups run as JAX has them.
     """
-    x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
+    x_axes, (out, into, *space), d_axes = params["dimension_numbers"]
 
     def plain(x: jax.Array, kernel: jax.Array, exchanged: bool = False) -> jax.Array:
         axes = (into, out, *space) if exchanged else (out, into, *space)
         return jax.lax.conv_general_dilated(
-            x, kernel, how["window_strides"], how["padding"], how["lhs_dilation"],
-            how["rhs_dilation"], jax.lax.ConvDimensionNumbers(x_axes, axes, d_axes),
-            precision=how["precision"], preferred_element_type=how["preferred_element_type"])
+            x, kernel, params["window_strides"], params["padding"], params["lhs_dilation"],
+            params["rhs_dilation"], jax.lax.ConvDimensionNumbers(x_axes, axes, d_axes),
+            precision=params["precision"], preferred_element_type=params["preferred_element_type"])
 
     @jax.custom_vjp
     def fast(x: jax.Array, kernel: jax.Array) -> jax.Array:
         window = tuple([kernel.shape[i] for i in space])
-        few = kernel.shape[into] <= _THIN and math.prod(window) <= _SLICES
-        if not few or not jax.eval_shape(plain, x, kernel).size:
+        unrolled = kernel.shape[into] <= _THIN and math.prod(window) <= _SLICES
+        if not unrolled or not jax.eval_shape(plain, x, kernel).size:
             return plain(x, kernel)
         n, last, *pixels = x_axes
         # [n, *out pixels, k] times [k, o]: the patches are those of the kernel's gradient
-        read = patches(how, x.transpose((n, *pixels, last)), window)
+        read = patches(params, x.transpose((n, *pixels, last)), window)
         by_patches = jnp.matmul(
             read, kernel.transpose((*space, into, out)).reshape(-1, kernel.shape[out]),
-            precision=how["precision"], preferred_element_type=how["preferred_element_type"])
+            precision=params["precision"], preferred_element_type=params["preferred_element_type"])
         return by_patches.transpose(np.argsort((d_axes[0], *d_axes[2:], d_axes[1])))
 
     def back(met: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -86,42 +86,44 @@ def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
     return fast(x, kernel)
 
 
-def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.Array:
+def patches(params: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.Array:
     """The patch of each output pixel, `[n, *out, *window, features]`, the last axes flat.
 
     Args:
-      how: parameters of the convolution; strides, padding and both dilations are used.
+      params: parameters of the convolution; strides, padding and both dilations are used.
       x: its input, `[n, *space, features]`.
       window: of the kernel.
     """
     if math.prod(window) > _SLICES:
         read = jax.lax.conv_general_dilated_patches(
-            jnp.moveaxis(x, -1, 1), window, how["window_strides"], how["padding"],
-            how["lhs_dilation"], how["rhs_dilation"], precision=jax.lax.Precision.HIGHEST)
+            jnp.moveaxis(x, -1, 1), window, params["window_strides"], params["padding"],
+            params["lhs_dilation"], params["rhs_dilation"], precision=jax.lax.Precision.HIGHEST)
         # that has features before pixels of a window: [n, features * window, *out]
         read = jnp.moveaxis(read, 1, -1)
         read = jnp.swapaxes(read.reshape(*read.shape[:-1], x.shape[-1], -1), -1, -2)
         return read.reshape(*read.shape[:-2], -1)
     # pad, and put lhs_dilation - 1 zeros between pixels of the input
     edges = [(low, high, dilation - 1)
-             for (low, high), dilation in zip(how["padding"], how["lhs_dilation"], strict=True)]
+             for (low, high), dilation in zip(params["padding"], params["lhs_dilation"],
+                                              strict=True)]
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
 
-    def seen(x: jax.Array, offsets: dict[int, int]) -> jax.Array:
+    def window_part(x: jax.Array, offsets: dict[int, int]) -> jax.Array:
         """The pixels p * stride + offset * rhs_dilation for all p, along the axes of `offsets`."""
         first, last, strides = [0] * x.ndim, list(x.shape), [1] * x.ndim
         for axis, offset in offsets.items():
-            dilation = how["rhs_dilation"][axis - 1]
-            first[axis], strides[axis] = offset * dilation, how["window_strides"][axis - 1]
+            dilation = params["rhs_dilation"][axis - 1]
+            first[axis], strides[axis] = offset * dilation, params["window_strides"][axis - 1]
             # room for the width - 1 - offset pixels of the window that follow
             last[axis] += (offset + 1 - window[axis - 1]) * dilation
         return jax.lax.slice(x, first, last, strides)
 
     axes = range(1, x.ndim - 1)
     # slices of few numbers in a row are slow: then along the last axis first, which makes more
-    for some in [axes] if x.shape[-1] >= _THIN else [range(a, a + 1) for a in reversed(axes)]:
-        x = jnp.concatenate([seen(x, dict(zip(some, offset, strict=True))) for offset
-                             in itertools.product(*(range(window[a - 1]) for a in some))], -1)
+    one_by_one = [range(a, a + 1) for a in reversed(axes)]
+    for chosen in [axes] if x.shape[-1] >= _THIN else one_by_one:
+        x = jnp.concatenate([window_part(x, dict(zip(chosen, offset, strict=True))) for offset
+                             in itertools.product(*(range(window[a - 1]) for a in chosen))], -1)
     return x
 
 
@@ -144,16 +146,16 @@ class Matrices(NamedTuple):
     factors: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def matrices(how: dict[str, Any], kernel: tuple[int, ...], output: tuple[int, ...]) -> Matrices:
+def matrices(params: dict[str, Any], kernel: tuple[int, ...], output: tuple[int, ...]) -> Matrices:
     """The matrices of a kernel, of which none has a row if the convolution has no output.
 
     Args:
-      how: parameters of the convolution, without groups of the batch.
+      params: parameters of the convolution, without groups of the batch.
       kernel: its shape.
       output: the shape of the result.
     """
-    groups = how["feature_group_count"]
-    x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
+    groups = params["feature_group_count"]
+    x_axes, (out, into, *space), d_axes = params["dimension_numbers"]
     window, features = tuple([kernel[i] for i in space]), kernel[into]
     k, o = features * math.prod(window), kernel[out] // groups
     t = math.prod(output) // max(o * groups, 1)
@@ -162,7 +164,7 @@ def matrices(how: dict[str, Any], kernel: tuple[int, ...], output: tuple[int, ..
         # [n, *space, features] and [n, *out pixels, features]
         x, d = (a.transpose((n, *pixels, last))
                 for a, (n, last, *pixels) in ((x, x_axes), (d, d_axes)))
-        x = patches(how, x, window)
+        x = patches(params, x, window)
         if groups == 1:
             return x.reshape(t, k), d.reshape(t, o)
         # the features of a group lie side by side, within each pixel of a window

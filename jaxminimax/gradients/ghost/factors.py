@@ -96,29 +96,29 @@ def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
     return _piece_norms(_gram(x / unit(lengths)[..., None]), lengths, x, d, CANCELLATION)
 
 
-def union_norms(x: jax.Array, rows: jax.Array, d: jax.Array, least: float) -> jax.Array:
+def union_norms(x: jax.Array, rows: jax.Array, d: jax.Array, smallest: float) -> jax.Array:
     """Norms ||sum_t x_t d_t^T + sum_s e_(r_s) d_(t + s)^T|| of examples, rounded up, `[b]`.
 
     Args:
       x: `[b, t, k]`.
       rows: the numbers r, `[b, s]`; those of an example differ, or their d is 0.
       d: `[b, t + s, o]`, in the type of x.
-      least: part of the pieces' norms that the norm counts as at least.
+      smallest: part of the pieces' norms that the norm counts as at least.
     """
     size, s = _lengths(x), rows.shape[1]
     a = x / unit(size)[..., None]
-    seen = jnp.take_along_axis(a, jnp.clip(rows, 0, x.shape[-1] - 1)[:, None], 2)  # [b, t, s]
+    looked = jnp.take_along_axis(a, jnp.clip(rows, 0, x.shape[-1] - 1)[:, None], 2)  # [b, t, s]
     # e_r . e_r' of rows that differ
-    own = jnp.broadcast_to(jnp.eye(s, dtype=x.dtype), (*rows.shape, s))
+    identity = jnp.broadcast_to(jnp.eye(s, dtype=x.dtype), (*rows.shape, s))
     # [[x_t . x_t', (x_t)_r'], [(x_t')_r, 1 if r = r']]
-    gram = jnp.concatenate([jnp.concatenate([_gram(a), seen], 2),
-                            jnp.concatenate([jnp.swapaxes(seen, 1, 2), own], 2)], 1)
+    gram = jnp.concatenate([jnp.concatenate([_gram(a), looked], 2),
+                            jnp.concatenate([jnp.swapaxes(looked, 1, 2), identity], 2)], 1)
     lengths = jnp.concatenate([size, jnp.ones(rows.shape, x.dtype)], 1)
-    return _piece_norms(gram, lengths, x, d, least)
+    return _piece_norms(gram, lengths, x, d, smallest)
 
 
 def _piece_norms(gram_x: jax.Array, size: jax.Array, x: jax.Array, d: jax.Array,
-                 least: float) -> jax.Array:
+                 smallest: float) -> jax.Array:
     """Computes `norms` from the Gram products of x over `unit(size)`, sizes `[b, t]`."""
     lengths = size, _lengths(d)
     # all is computed in units of the lengths, so that no product overflows
@@ -136,7 +136,7 @@ def _piece_norms(gram_x: jax.Array, size: jax.Array, x: jax.Array, d: jax.Array,
     pieces = jnp.square(jnp.sum(piece, -1))
     # what rounding hides, and the floor: least times the sum of the pieces' lengths
     square = jnp.maximum(square + hidden * float(jnp.finfo(x.dtype).eps) * pieces,
-                         least**2 * pieces)
+                         smallest**2 * pieces)
     # |x| |d| moves by |x| e_d + |d| e_x + e_x e_d for entries that vanish
     lost = lengths[0] * _subnormal(d) + (lengths[1] + _subnormal(d)) * _subnormal(x)
     return scale * jnp.sqrt(square) + jnp.sum(lost, -1)
@@ -233,9 +233,9 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
                            d.reshape(-1, o).astype(jnp.float64), precision=EXACT)
         if looked:
             # multiples of 2^-20 units are added exactly, in whatever order a device takes them
-            (at, c), finer = looked, numbers[0].astype(jnp.float64) * 2.0**20
+            (looked_up, c), finer = looked, numbers[0].astype(jnp.float64) * 2.0**20
             c = jnp.round(c.reshape(-1, o).astype(jnp.float64) * finer)
-            total += jnp.zeros_like(total).at[at.reshape(-1)].add(c, mode="drop") / finer
+            total += jnp.zeros_like(total).at[looked_up.reshape(-1)].add(c, mode="drop") / finer
         return rounded(total, *numbers)
 
     def block(x: jax.Array, d: jax.Array, *looked: jax.Array) -> PyTree:
@@ -243,13 +243,13 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
             return rounded(_product(x, d), *numbers)
         return tree.in_float64(exact)(x, d, looked, numbers)
 
-    def at(first: jax.Array, fresh: jax.Array | None = None) -> PyTree:
+    def sums_from(first: jax.Array, fresh: jax.Array | None = None) -> PyTree:
         x_j, d_j, *looked_j = (jax.lax.dynamic_slice_in_dim(a, first, rows)
                                for a in (x, d, *looked))
         if fresh is not None:
             # rows that the block before counted add 0
-            d_j, *rest = (jnp.where(fresh[:, None, None], a, 0) for a in (d_j, *looked_j[1:]))
-            looked_j[1:] = rest
+            d_j, *others_j = (jnp.where(fresh[:, None, None], a, 0) for a in (d_j, *looked_j[1:]))
+            looked_j[1:] = others_j
         return block(x_j, d_j, *looked_j)
 
     if blocks <= _UNROLLED:
@@ -259,9 +259,9 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
 
     def step(j: jax.Array, total: PyTree) -> PyTree:
         first = jnp.minimum(j * rows, count - rows)  # the last block begins early, to be whole
-        return plus(total, at(first, first + jnp.arange(rows) >= j * rows))
+        return plus(total, sums_from(first, first + jnp.arange(rows) >= j * rows))
 
-    return jax.lax.fori_loop(1, blocks, step, at(jnp.int32(0)))
+    return jax.lax.fori_loop(1, blocks, step, sums_from(jnp.int32(0)))
 
 
 def _finite(x: jax.Array) -> jax.Array:

@@ -89,19 +89,19 @@ class Plan(NamedTuple):
         (d, g), met = jax.grad(loss, (0, 1), has_aux=True)(taps, direct)
 
         def factors(use: Use) -> tuple[jax.Array, jax.Array]:
-            return use.factors([met[at] for at in use.operands], d[use.step])
+            return use.factors([met[place] for place in use.operands], d[use.step])
 
         # by way of W = h(P): the derivative by W, pulled back to P
         functions = {k: t for k, t in treated.items() if t.kind == "function"}
         g |= pulled_back(self.flat, functions, parameters, factors) if functions else {}
 
-        def kept(k: int) -> Any:
+        def kept_gradient(k: int) -> Any:
             t = treated.get(k)
             if t is None or t.kind == "unused":
                 return None
             return g[k] if k in g else gathered(t, factors)
 
-        return [kept(k) for k in range(len(parameters))]
+        return [kept_gradient(k) for k in range(len(parameters))]
 
     def _factors(self, example: PyTree) -> dict[tuple[int, int], jax.Array]:
         """Factors x of rank one, by leaf and part, that are numbers of the example as they are."""
@@ -129,18 +129,19 @@ class Plan(NamedTuple):
         """
         factors = jax.vmap(self._factors)(examples)
 
-        def filled(x: Any, k: int, of: Callable[[jax.Array, tuple[int, int]], Any]) -> Any:
-            return x._replace(x=tuple(of(a, (k, j)) for j, a in enumerate(x.x))) if isinstance(
-                x, Factors) else x
+        def filled(x: Any, k: int, factor_of: Callable[[jax.Array, tuple[int, int]], Any]) -> Any:
+            if not isinstance(x, Factors):
+                return x
+            return x._replace(x=tuple(factor_of(a, (k, j)) for j, a in enumerate(x.x)))
 
         def computed() -> list[Any]:
-            every = summation.each(self.of_one, z, examples)
-            return [filled(x, k, lambda a, at: None if at in factors else a)
-                    for k, x in enumerate(every)]
+            leaves = summation.each(self.of_one, z, examples)
+            return [filled(x, k, lambda a, place: None if place in factors else a)
+                    for k, x in enumerate(leaves)]
 
-        every = [filled(x, k, lambda a, at: factors.get(at, a))
+        leaves = [filled(x, k, lambda a, place: factors.get(place, a))
                  for k, x in enumerate(materialise_rows(computed))]
-        return self.by_player(every)
+        return self.by_player(leaves)
 
     def by_player(self, leaves: Sequence[Any]) -> Saddle:
         """Splits values into those of the leaves of w and those of v."""
@@ -154,8 +155,8 @@ class Plan(NamedTuple):
                 ways.setdefault(str(t), []).append((t.numbers, name))
         return "\n".join(
             f"{sum(n for n, _ in leaves):,} numbers a row for {leaves[0][1]}"
-            + f" and {len(leaves) - 1} more" * (len(leaves) > 1) + f": {how}"
-            for how, leaves in sorted(ways.items(), key=lambda x: -sum(n for n, _ in x[1])))
+            + f" and {len(leaves) - 1} more" * (len(leaves) > 1) + f": {treatment}"
+            for treatment, leaves in sorted(ways.items(), key=lambda x: -sum(n for n, _ in x[1])))
 
     def __str__(self) -> str:
         rows = [(name, str(list(t.shape)), f"{t.numbers:,}", f"{t.bytes:,}", str(t))
@@ -196,11 +197,11 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
     if any([x.primitive.name.startswith("custom") for x in programs.equations(traced)]):
         # a custom rule that closes over values of the first trace fails in a second one
         try:
-            again = jax.make_jaxpr(result.of_one)(z, example)
+            retraced = jax.make_jaxpr(result.of_one)(z, example)
         except jax.errors.UnexpectedTracerError:
             return None
         constants = {id(x) for x in traced.consts}
-        if any(isinstance(x, jax.core.Tracer) and id(x) not in constants for x in again.consts):
+        if any(isinstance(x, jax.core.Tracer) and id(x) not in constants for x in retraced.consts):
             return None
     return result
 
@@ -248,18 +249,18 @@ class Need(NamedTuple):
         return math.inf if not rows else size * self.record + -(-size // rows) * self.sums
 
 
-def even(size: int, most: int) -> int:
+def even(size: int, most_rows: int) -> int:
     """Rows of slices of equal length, at most `most`.
 
     A multiple of 8 if there are so many, and of the rows of a block of a sum on a grid if there are
     so many: what is left of a block is added up by itself, in every slice.
     """
-    if most >= size:
+    if most_rows >= size:
         return size
-    unit = BLOCK if most >= BLOCK else _ROWS
-    most -= most % unit if most > unit else 0
-    rows = -(-size // -(-size // most))
-    return min(most, -(-rows // unit) * unit)
+    unit = BLOCK if most_rows >= BLOCK else _ROWS
+    most_rows -= most_rows % unit if most_rows > unit else 0
+    rows = -(-size // -(-size // most_rows))
+    return min(most_rows, -(-rows // unit) * unit)
 
 
 def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
@@ -288,7 +289,8 @@ def of_plan(plan: Plan, wanted: PyTree, one: PyTree) -> Need:
     as_matrices = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
     extra = sum([use.rows * sum(use.shape) * _wide(t.dtype) for t in as_matrices for use in t.uses])
     # and matrices of functions of a parameter
-    extra += sum([2 * of.numbers * _wide(of.dtype) for t in as_matrices for _, of in t.through])
+    extra += sum([2 * function.numbers * _wide(function.dtype)
+                  for t in as_matrices for _, function in t.through])
     return Need(2 * (kept(plan) + results(plan.traced)) + extra + bytes_of(one),
                 6 * bytes_of(wanted))
 

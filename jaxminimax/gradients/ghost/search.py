@@ -71,29 +71,30 @@ class Place(NamedTuple):
 
 def _rearranged(step: Step, view: View) -> View | None:
     """The view of the result, where a step only rearranges, cuts or casts the parameter."""
-    before, after, how = step.avals[0].shape, step.out.shape, step.params
+    old_shape, new_shape, params = step.avals[0].shape, step.out.shape, step.params
     if step.name in ("convert_element_type", "copy", "copy_p"):
         floats = [jnp.issubdtype(x.dtype, jnp.floating) for x in (step.avals[0], step.out)]
         return view if all(floats) else None
     if step.name == "transpose":
-        return (*view, ("transpose", tuple(how["permutation"]), before))
+        return (*view, ("transpose", tuple(params["permutation"]), old_shape))
     if step.name == "slice":
-        cut = (how["start_indices"], how["limit_indices"], how["strides"] or (1,) * len(before))
-        return (*view, ("slice", tuple(map(tuple, cut)), before))
-    plain = {"reshape": how.get("dimensions") is None, "squeeze": True, "expand_dims": True,
-             "broadcast_in_dim": math.prod(before) == math.prod(after)}
-    return (*view, ("reshape", after, before)) if plain.get(step.name, False) else None
+        strides = params["strides"] or (1,) * len(old_shape)
+        cut = (params["start_indices"], params["limit_indices"], strides)
+        return (*view, ("slice", tuple(map(tuple, cut)), old_shape))
+    plain = {"reshape": params.get("dimensions") is None, "squeeze": True, "expand_dims": True,
+             "broadcast_in_dim": math.prod(old_shape) == math.prod(new_shape)}
+    return (*view, ("reshape", new_shape, old_shape)) if plain.get(step.name, False) else None
 
 
 def _pieces(step: Step, view: View) -> list[View]:
     """The view of each result that is read, where a step cuts the parameter in pieces."""
-    before, axis = step.avals[0].shape, step.params["axis"]
+    old_shape, axis = step.avals[0].shape, step.params["axis"]
     ends = [0, *itertools.accumulate(step.params["sizes"])]
 
     def piece(i: int) -> View:
-        first, last = [0] * len(before), list(before)
+        first, last = [0] * len(old_shape), list(old_shape)
         first[axis], last[axis] = ends[i], ends[i + 1]
-        return (*view, ("slice", (tuple(first), tuple(last), (1,) * len(before)), before))
+        return (*view, ("slice", (tuple(first), tuple(last), (1,) * len(old_shape)), old_shape))
 
     return [piece(i) for i in step.read]
 
@@ -112,7 +113,7 @@ def _with_scales(use: Use, scales: Scales) -> Use:
             d = d / a.astype(d.dtype) if divides else d * a.astype(d.dtype)
         return x, d
 
-    return use._replace(operands=(*use.operands, *[at for at, _ in scales]), factors=factors)
+    return use._replace(operands=(*use.operands, *[path for path, _ in scales]), factors=factors)
 
 
 def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Use:
@@ -130,12 +131,12 @@ def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Us
     groups, rows = (length * inner, t) if scanned else (inner, length * t)
     if scanned:
         # slice l as matrices [G, k, o]; of all slices [L, G, k, o] -> [L G, k, o]
-        apart = (length, *grouped(inner, k, o))
-        view = (*view, *lifted(use.view, length), ("reshape", grouped(groups, k, o), apart))
+        split_shape = (length, *grouped(inner, k, o))
+        view = (*view, *lifted(use.view, length), ("reshape", grouped(groups, k, o), split_shape))
     else:
         view = (*view, *use.view)
 
-    def together(a: jax.Array) -> jax.Array:
+    def merged(a: jax.Array) -> jax.Array:
         if not scanned and inner > 1:
             # [L, G, t, ...] -> [G, L, t, ...]: all iterations meet the same matrices
             a = jnp.moveaxis(a, 0, 1)
@@ -144,10 +145,11 @@ def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Us
 
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, d = jax.vmap(use.factors)(met, d)
-        return together(x), together(d)
+        return merged(x), merged(d)
 
     return use._replace(
-        step=(number, *use.step), operands=tuple([((number, *at), k) for at, k in use.operands]),
+        step=(number, *use.step),
+        operands=tuple([((number, *path), k) for path, k in use.operands]),
         view=view, groups=groups, rows=rows, factors=factors)
 
 
@@ -221,44 +223,44 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
       free: slots that depend on no record.
       leaving: why what is given out is not known.
     """
-    uses_of: dict[Any, Uses] = {place.name: [] for here in places.values() for place in here}
-    places = {slot: list(here) for slot, here in places.items()}
+    uses_of: dict[Any, Uses] = {place.name: [] for listed in places.values() for place in listed}
+    places = {slot: list(listed) for slot, listed in places.items()}
     free = free | set(flat.constants)
     folds: list[tuple[Hashable, Place, Path, Step, int]] = []  # products that are followed
 
-    def add(name: Hashable, more: Uses) -> None:
+    def add(name: Hashable, further: Uses) -> None:
         uses = uses_of[name]
         if not isinstance(uses, str):
-            uses_of[name] = more if isinstance(more, str) else [*uses, *more]
+            uses_of[name] = further if isinstance(further, str) else [*uses, *further]
 
-    def used(place: Place, at: Path, step: Step, me: int) -> None:
-        use = KINDS[step.name](at, step, me, place.view)
+    def used(place: Place, path: Path, step: Step, me: int) -> None:
+        use = KINDS[step.name](path, step, me, place.view)
         add(place.name, use if isinstance(use, str) else [_with_scales(use, place.scales)])
 
-    def follow(place: Place, at: Path, step: Step, me: int) -> list[Place]:
+    def follow(place: Place, path: Path, step: Step, me: int) -> list[Place]:
         """The places of each result; none where the parameter is used, which is noted."""
         if step.name == "split":
             return [place._replace(view=view) for view in _pieces(step, place.view)]
         further = _rearranged(step, place.view) if me == 0 else None
         if further is not None:
             return [place._replace(view=further)]
-        operator, other = (step.name, me), step.avals[1 - me] if len(step.avals) == 2 else None
-        if other is not None and step.avals[me].ndim and not other.ndim and (
+        operator, operand = (step.name, me), step.avals[1 - me] if len(step.avals) == 2 else None
+        if operand is not None and step.avals[me].ndim and not operand.ndim and (
                 step.name == "mul" or operator == ("div", 0)):  # by a scalar
-            scale = ((at, 1 - me), step.name == "div")
+            scale = ((path, 1 - me), step.name == "div")
             return [place._replace(scales=(*place.scales, scale))]
-        if other is not None and step.operands[1 - me] in free:
+        if operand is not None and step.operands[1 - me] in free:
             # the derivative by P is that by P + Q or P - Q, but minus that by Q - P
             if step.name in ("add", "add_any", "sub") and operator != ("sub", 1) and (
-                    other.shape == step.avals[me].shape):
+                    operand.shape == step.avals[me].shape):
                 return [place]
             if step.name == "dot_general":
-                name = ("fold", at, len(folds))
-                folds.append((name, place, at, step, me))
+                name = ("fold", path, len(folds))
+                folds.append((name, place, path, step, me))
                 uses_of[name] = []
                 return [Place(name)]
         if step.name in KINDS:
-            used(place, at, step, me)
+            used(place, path, step, me)
         else:
             add(place.name, f"used by {step.name}")
         return []
@@ -270,27 +272,27 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
         if number in dead or places.keys().isdisjoint(step.operands):
             continue
         if step.loop is not None:
-            for name, more in _looked_into(number, step, step.loop, places, free):
-                add(name, more)
+            for name, further in _looked_into(number, step, step.loop, places, free):
+                add(name, further)
             continue
         for me, slot in enumerate(step.operands):
             for place in places.get(slot, ()):
                 if not isinstance(uses_of[place.name], str):
                     onwards = follow(place, (number,), step, me)
-                    for result, seen in zip(step.results, onwards, strict=False):
-                        places.setdefault(result, []).append(seen)
+                    for result, next_place in zip(step.results, onwards, strict=False):
+                        places.setdefault(result, []).append(next_place)
     for slot in flat.outputs:
         for place in places.get(slot, ()):
             add(place.name, leaving)
     # the latest first: uses of P M M' become those of P M, and these those of P
-    for name, place, at, step, me in reversed(folds):
+    for name, place, path, step, me in reversed(folds):
         uses = uses_of.pop(name)
-        of_factor = [None] if isinstance(uses, str) else [
-            folded(use, at, step, me, place.view) for use in uses]
-        if None in of_factor:
-            used(place, at, step, me)
+        folded_uses = [None] if isinstance(uses, str) else [
+            folded(use, path, step, me, place.view) for use in uses]
+        if None in folded_uses:
+            used(place, path, step, me)
         else:
-            add(place.name, [_with_scales(use, place.scales) for use in of_factor if use])
+            add(place.name, [_with_scales(use, place.scales) for use in folded_uses if use])
     return uses_of
 
 
@@ -298,34 +300,35 @@ class _Split(NamedTuple):
     """A loss, cut where records come in.
 
     Attributes:
-      before: the steps that depend on no record.
-      after: all steps, of which those are without results.
+      record_free: the steps that depend on no record.
+      steps: all steps, of which those are without results.
       free: slots that depend on no record.
       edge: those that meet records: the leaves they are made of, and shape and dtype; None for
         one that the loss gives out.
     """
 
-    before: list[Step]
-    after: list[Step]
+    record_free: list[Step]
+    steps: list[Step]
     free: set[int]
     edge: dict[int, tuple[frozenset[int], Any]]
 
 
 def _split(flat: Flat, leaves: set[int], parameters: int) -> _Split:
     split = _Split([], [], {*flat.inputs[:parameters], *flat.constants}, {})
-    of = {flat.inputs[k]: frozenset({k}) for k in leaves}  # the leaves that a slot is made of
+    # the leaves that a slot is made of
+    leaves_of = {flat.inputs[k]: frozenset({k}) for k in leaves}
     for step in flat.steps:
         if split.free.issuperset(step.operands):
             split.free.update(step.results)
-            union = frozenset[int]().union(*[of.get(slot, ()) for slot in step.operands])
-            of.update({slot: union for slot in step.results if union})
-            split.before.append(step)
-            split.after.append(step._replace(results=[], loop=None))
+            union = frozenset[int]().union(*[leaves_of.get(slot, ()) for slot in step.operands])
+            leaves_of.update({slot: union for slot in step.results if union})
+            split.record_free.append(step)
+            split.steps.append(step._replace(results=[], loop=None))
             continue
-        split.after.append(step)
-        split.edge.update({slot: (of[slot], aval) for slot, aval in zip(
-            step.operands, step.avals, strict=True) if slot in of})
-    split.edge.update({slot: (of[slot], None) for slot in flat.outputs if slot in of})
+        split.steps.append(step)
+        split.edge.update({slot: (leaves_of[slot], aval) for slot, aval in zip(
+            step.operands, step.avals, strict=True) if slot in leaves_of})
+    split.edge.update({slot: (leaves_of[slot], None) for slot in flat.outputs if slot in leaves_of})
     return split
 
 
@@ -338,12 +341,12 @@ def derived(flat: Flat, leaves: Mapping[int, Any], parameters: int) -> dict[int,
       parameters: how many inputs are parameters.
     """
     split = _split(flat, set(leaves), parameters)
-    uses = search(flat._replace(steps=split.after), {
+    uses = search(flat._replace(steps=split.steps), {
         slot: [Place(slot)] for slot in split.edge}, split.free)
     treatments = {}
     for k, leaf in leaves.items():
         through = [(slot, treatment_of(uses[slot], leaf if aval is None else aval))
-                   for slot, (of, aval) in split.edge.items() if k in of and (
+                   for slot, (leaf_numbers, aval) in split.edge.items() if k in leaf_numbers and (
                        aval is None or jnp.issubdtype(aval.dtype, jnp.inexact))]
         if through and "vmap" not in [t.kind for _, t in through]:
             treatments[k] = Treatment("function", leaf.shape, leaf.dtype, through=tuple([
@@ -364,11 +367,11 @@ def pulled_back(flat: Flat, treatments: Mapping[int, Treatment], parameters: Seq
     through = {slot: t for treatment in treatments.values() for slot, t in treatment.through
                if t.parts}
     split = _split(flat, set(treatments), len(parameters))
-    before = Flat([step for step in split.before if step.results],
+    record_free = Flat([step for step in split.record_free if step.results],
                   flat.inputs[: len(parameters)], flat.constants, list(through))
 
     def h(leaves: dict[int, jax.Array]) -> list[jax.Array]:
-        return run(before, [leaves.get(k, x) for k, x in enumerate(parameters)], {}, {})[0]
+        return run(record_free, [leaves.get(k, x) for k, x in enumerate(parameters)], {}, {})[0]
 
     values, back = jax.vjp(h, {k: parameters[k] for k in treatments})
     # (dh_j/dP)^T of the matrix of each W_j

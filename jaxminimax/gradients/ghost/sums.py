@@ -49,7 +49,7 @@ from jaxminimax.gradients import integer_sums, summation
 from jaxminimax.gradients.ghost import factors
 from jaxminimax.gradients.ghost.planning import Plan
 from jaxminimax.gradients.ghost.treatment import Factors, Part, Treatment
-from jaxminimax.gradients.ghost.uses import placed, seen, unseen
+from jaxminimax.gradients.ghost.uses import placed, unseen, viewed
 from jaxminimax.gradients.summation import Rounding, Summation, Sums
 from jaxminimax.mechanism.grid import BLOCK
 
@@ -69,8 +69,8 @@ def norms_of(g: Factors) -> tuple[jax.Array, ...]:
 
     def norm(x: jax.Array, d: jax.Array) -> jax.Array:
         # [b, G, t, k] as [b G, t, k]: a norm of each matrix, [b, G]
-        each = factors.norms(x.reshape(-1, *x.shape[-2:]), d.reshape(-1, *d.shape[-2:]))
-        return each.reshape(x.shape[:-2])
+        norms = factors.norms(x.reshape(-1, *x.shape[-2:]), d.reshape(-1, *d.shape[-2:]))
+        return norms.reshape(x.shape[:-2])
 
     return tuple(map(norm, g.x, g.d))
 
@@ -122,12 +122,12 @@ class Kept(NamedTuple):
             return self._shaped([part.of_groups(factors.outer)(x, d)
                                  for part, x, d in zip(t.parts, *g, strict=True)])
 
-        def of_part(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
+        def part_sum(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
             return part.of_groups(
                 lambda x, d: factors.weighted_outer(x, d, self.weight, norm))(x, d)
 
         # parts are different entries, so each is put where it belongs
-        return placed([(row[0].view, of_part(*row)) for row in zip(
+        return placed([(row[0].view, part_sum(*row)) for row in zip(
             t.parts, self.norms, *g, strict=True)], t.shape)
 
     def weighted(self, finite: bool) -> "Kept":
@@ -157,20 +157,20 @@ class Kept(NamedTuple):
         pairs = [pair(*row) for row in zip(t.parts, *g, strict=True)]
         return self._replace(g=Weighted(*map(tuple, zip(*pairs, strict=True))))
 
-    def _shaped(self, of_parts: list[PyTree]) -> PyTree:
+    def _shaped(self, part_sums: list[PyTree]) -> PyTree:
         """Brings weighted factors' products from their shapes to the parameter's."""
         parts = self.treatment.parts
         # (d x^T)^T = x d^T where the factors were exchanged
-        of_parts = [jax.tree.map(lambda a: jnp.swapaxes(a, -1, -2), x) if part.is_wide else x
-                    for part, x in zip(parts, of_parts, strict=True)]
+        part_sums = [jax.tree.map(lambda a: jnp.swapaxes(a, -1, -2), x) if part.is_wide else x
+                    for part, x in zip(parts, part_sums, strict=True)]
         return jax.tree.map(lambda *a: placed(
             [(part.view, x) for part, x in zip(parts, a, strict=True)], self.treatment.shape),
-            *of_parts)
+            *part_sums)
 
     def _grids(self, grid: integer_sums.Leaf) -> list[integer_sums.Leaf]:
         """The grid of each part: of a whole parameter the dither's numbers are in any order."""
         return [grid if self.treatment.full else grid._replace(
-            dither=seen(part.view, grid.dither)) for part in self.treatment.parts]
+            dither=viewed(part.view, grid.dither)) for part in self.treatment.parts]
 
     def on_grid(self, grid: integer_sums.Leaf) -> integer_sums.Words:
         """The sum on a grid, block by block; the dither's numbers are those of the matrix."""
@@ -198,7 +198,7 @@ class Kept(NamedTuple):
                                          rows, c)
             return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
 
-        def of_matrix(x: jax.Array, d: jax.Array, dither: jax.Array) -> integer_sums.Words:
+        def matrix_sum(x: jax.Array, d: jax.Array, dither: jax.Array) -> integer_sums.Words:
             if x.shape[1] == d.shape[-1] == 1 and not len(x) % BLOCK:
                 # vectors: all blocks, which are the same ones, in one product
                 words = grid._replace(dither=dither.reshape(-1)).rows(d[:, 0, 0], x[:, 0])
@@ -207,14 +207,14 @@ class Kept(NamedTuple):
 
         # groups are axis 1 of x and d, [b, G, t, ...], and axis 0 of the dither
         return self._shaped([
-            of_matrix(x, d, its.dither) if part.groups == 1 else jax.vmap(of_matrix, (1, 1, 0))(
-                x, d, its.dither.reshape(part.groups, -1))
-            for part, its, x, d in zip(t.parts, self._grids(grid), *g, strict=True)])
+            matrix_sum(x, d, leaf_grid.dither) if part.groups == 1 else
+            jax.vmap(matrix_sum, (1, 1, 0))(x, d, leaf_grid.dither.reshape(part.groups, -1))
+            for part, leaf_grid, x, d in zip(t.parts, self._grids(grid), *g, strict=True)])
 
 
 def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
                  rounded: Callable[[jax.Array, jax.Array], jax.Array],
-                 of: Callable[[jax.Array], PyTree], plus: Callable[[PyTree, PyTree], PyTree],
+                 to_words: Callable[[jax.Array], PyTree], plus: Callable[[PyTree, PyTree], PyTree],
                  count: int) -> PyTree:
     """Adds up e_{row_it} rounded(weight_i d_it), record by record, so in whatever order.
 
@@ -223,32 +223,34 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
       d: `[b, t, o]`.
       weight: `[b]`.
       rounded: of numbers `[b, t, o]` that are added to the entries of these rows.
-      of: from int32 numbers to integers of one word or two, whose words are added up.
+      to_words: from int32 numbers to integers of one word or two, whose words are added up.
       plus: adds two of those.
       count: rows of the table.
     """
     weight = weight.astype(d.dtype)[:, None, None]
     # weight_i d_it, and 0 for weight 0, since 0 * NaN is NaN
-    left = jnp.where(weight > 0, weight * d, 0)
+    weighted = jnp.where(weight > 0, weight * d, 0)
 
-    def some(rows: jax.Array, left: jax.Array) -> PyTree:
+    def slice_sum(rows: jax.Array, weighted: jax.Array) -> PyTree:
         zeros = jnp.zeros((count, d.shape[-1]), jnp.int32)
         # word by word: lower ones have 20 bits, so that sums of 1024 cannot wrap around
-        words = jax.tree.map(lambda a: zeros.at[rows].add(a, mode="drop"), of(rounded(left, rows)))
-        return plus(words, of(zeros))
+        words = jax.tree.map(lambda a: zeros.at[rows].add(a, mode="drop"),
+                             to_words(rounded(weighted, rows)))
+        return plus(words, to_words(zeros))
 
-    parts = [some(rows[i: i + _ROWS], left[i: i + _ROWS]) for i in range(0, rows.shape[0], _ROWS)
+    parts = [slice_sum(rows[i: i + _ROWS], weighted[i: i + _ROWS])
+             for i in range(0, rows.shape[0], _ROWS)
              ] if rows.shape[0] <= _UNROLLED * _ROWS else None
     if parts is not None:
         return functools.reduce(plus, parts)
     in_blocks = rows.shape[0] // _ROWS * _ROWS
 
-    def step(total: PyTree, these: Any) -> tuple[PyTree, None]:
-        return plus(total, some(*these)), None
+    def step(total: PyTree, rows_and_values: Any) -> tuple[PyTree, None]:
+        return plus(total, slice_sum(*rows_and_values)), None
 
     # [b, ...] -> [blocks, 1024, ...]; what is left over is added first
-    slices = tuple(a[:in_blocks].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, left))
-    total = some(rows[in_blocks:], left[in_blocks:])
+    slices = tuple(a[:in_blocks].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, weighted))
+    total = slice_sum(rows[in_blocks:], weighted[in_blocks:])
     return jax.lax.scan(step, total, slices)[0]
 
 
@@ -271,23 +273,23 @@ def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
     limits = jnp.finfo(d.dtype)
     weight = weight.astype(d.dtype)[:, None, None]
     # weight_i d_it, [b t, o]
-    left = jnp.where(weight > 0, weight * d, 0).reshape(-1, d.shape[-1])
+    remainder = jnp.where(weight > 0, weight * d, 0).reshape(-1, d.shape[-1])
     rows, digits = rows.reshape(-1), limits.nmant + 1
-    cut = digits - math.ceil(math.log2(2 * left.shape[0]))  # binary digits of a part
+    cut = digits - math.ceil(math.log2(2 * remainder.shape[0]))  # binary digits of a part
     longest = jnp.asarray(clip, d.dtype)  # no entry is longer, unless there is no clip
     # units that are powers of two, or multiples of them would be rounded
-    most = jnp.minimum(jnp.ceil(jnp.log2(longest)), limits.maxexp - 1)
-    step = jnp.where(jnp.isfinite(longest), jnp.exp2(most), 1.0)
+    exponent = jnp.minimum(jnp.ceil(jnp.log2(longest)), limits.maxexp - 1)
+    step = jnp.where(jnp.isfinite(longest), jnp.exp2(exponent), 1.0)
     parts = []
     for _ in range(-(-28 // max(cut, 4))):
         step = jnp.maximum(step * 2.0**-cut, limits.tiny)  # or nothing is left to divide by
         # the next digits: multiples of a unit, whose sums are exact
-        parts.append(jnp.round(left / step) * step)
-        left = left - parts[-1]
+        parts.append(jnp.round(remainder / step) * step)
+        remainder = remainder - parts[-1]
     # side by side: sums added to each other are added up in one go by some compilers
-    apart = jnp.stack([*parts, left], 1)
-    zeros = jnp.zeros((count, *apart.shape[1:]), d.dtype)
-    return jnp.sum(zeros.at[rows].add(apart, mode="drop"), 1)
+    side_by_side = jnp.stack([*parts, remainder], 1)
+    zeros = jnp.zeros((count, *side_by_side.shape[1:]), d.dtype)
+    return jnp.sum(zeros.at[rows].add(side_by_side, mode="drop"), 1)
 
 
 def by_factors(how: Summation, plan: Plan, z: Saddle, examples: PyTree, mask: jax.Array,
@@ -298,23 +300,23 @@ def by_factors(how: Summation, plan: Plan, z: Saddle, examples: PyTree, mask: ja
     norms = jax.tree.map(lambda x: norms_of(x) if isinstance(x, Factors) else x, g,
                          is_leaf=lambda x: isinstance(x, Factors))
     weight, finite = how.weights(norms, mask, share)
-    kept = how.players(lambda clip, weight, *lists: [
-        Kept(treatment, of_leaf, norm, weight, clip) for treatment, of_leaf, norm in zip(
+    kept_players = how.players(lambda clip, weight, *lists: [
+        Kept(treatment, gradient, norm, weight, clip) for treatment, gradient, norm in zip(
             *lists, strict=True)], weight, plan.by_player(plan.treatments), g, norms)
 
-    def floats(kept: Saddle) -> Saddle:
+    def floats(kept_players: Saddle) -> Saddle:
         return SaddleOperator.oriented(how.players(lambda _, x, rows: jax.tree.unflatten(
-            jax.tree.structure(x), [row.total() for row in rows]), z, kept))
+            jax.tree.structure(x), [row.total() for row in rows]), z, kept_players))
 
-    def integers(kept: Saddle, grid: integer_sums.Grid) -> Saddle:
-        words = how.on_leaves(lambda leaf, _, row: row.on_grid(leaf), grid, z, kept)
+    def integers(kept_players: Saddle, grid: integer_sums.Grid) -> Saddle:
+        words = how.on_leaves(lambda leaf, _, row: row.on_grid(leaf), grid, z, kept_players)
         # the sign of ascent, as for `floats`
         return words._replace(v=jax.tree.map(integer_sums.minus, words.v,
                                              is_leaf=integer_sums.is_words))
 
     def weighted(finite: bool) -> Saddle:
-        return how.players(lambda _, rows: [row.weighted(finite) for row in rows], kept)
+        return how.players(lambda _, rows: [row.weighted(finite) for row in rows], kept_players)
 
-    sums = Sums(floats(kept), None) if rounding is None else how.both(
+    sums = Sums(floats(kept_players), None) if rounding is None else how.both(
         floats, integers, weighted, finite, rounding)
     return sums._replace(num_unclipped=how.num_unclipped(weight))

@@ -107,10 +107,10 @@ def _run_equation(jaxpr: "core.Jaxpr", equation: "core.JaxprEqn", results: "list
     # a program of this equation alone, with its literals in it
     inputs = {x: value for x, value in zip(equation.invars, operands, strict=True)
               if not isinstance(x, core.Literal)}
-    alone = core.ClosedJaxpr(jaxpr.replace(
+    closed = core.ClosedJaxpr(jaxpr.replace(
         constvars=[], invars=list(inputs), outvars=results, eqns=[equation],
         effects=equation.effects), [])
-    return core.jaxpr_as_fun(alone)(*inputs.values())
+    return core.jaxpr_as_fun(closed)(*inputs.values())
 
 
 def _remat_of(jaxpr: "core.Jaxpr") -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
@@ -151,8 +151,8 @@ def flatten(closed: "core.ClosedJaxpr") -> Flat:
         return slot
 
     def unroll(jaxpr: "core.Jaxpr", consts: Sequence[Any], inputs: list[int]) -> list[int]:
-        held = [constant(x) for x in consts]
-        place = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*held, *inputs], strict=True))
+        place = dict(zip([*jaxpr.constvars, *jaxpr.invars],
+                         [*map(constant, consts), *inputs], strict=True))
 
         def slots(variables: Sequence[Any]) -> list[int]:
             return [constant(np.asarray(x.val, x.aval.dtype)) if isinstance(x, literal)
@@ -195,9 +195,9 @@ def moved(flat: Flat, last: Sequence[Any]) -> dict[int, Any]:
     return values
 
 
-def _below(number: int, of: Mapping[Path, Any]) -> dict[Path, Any]:
+def _below(number: int, values_of: Mapping[Path, Any]) -> dict[Path, Any]:
     """The entries that belong to steps in the body of that one."""
-    return {path[1:]: x for path, x in of.items() if len(path) > 1 and path[0] == number}
+    return {path[1:]: x for path, x in values_of.items() if len(path) > 1 and path[0] == number}
 
 
 def _run_loop(loop: Loop, operands: list[Any], taps: Mapping[Path, jax.Array],
@@ -239,21 +239,21 @@ def run(flat: Flat, leaves: Sequence[Any], taps: Mapping[Path, jax.Array],
       The values, and the watched operands.
     """
     values = flat.constants | dict(zip(flat.inputs, leaves, strict=True))
-    seen: dict[tuple[Path, int], jax.Array] = {}
+    recorded: dict[tuple[Path, int], jax.Array] = {}
     for number, step in enumerate(flat.steps):
         operands = [values[k] for k in step.operands]
         for k in watched.get((number,), ()):
-            seen[(number,), k] = jnp.asarray(operands[k])
+            recorded[(number,), k] = jnp.asarray(operands[k])
         below = (_below(number, taps), _below(number, watched)) if step.loop else ({}, {})
         if step.loop is not None and any(below):
             results, met = _run_loop(step.loop, operands, *below)
-            seen |= {((number, *path), k): x for (path, k), x in met.items()}
+            recorded |= {((number, *path), k): x for (path, k), x in met.items()}
         else:
             results = step.run(*operands)
         if (number,) in taps:
             results = [results[0] + taps[number,], *results[1:]]
         values.update(zip(step.results, results, strict=True))
-    return [values[k] for k in flat.outputs], seen
+    return [values[k] for k in flat.outputs], recorded
 
 
 def tap(flat: Flat, path: Path) -> jax.Array:

@@ -166,7 +166,7 @@ def _parts(uses: Sequence[Use], shape: tuple[int, ...]) -> tuple[Part, ...] | st
                      (False,) * len(uses)),)
     owner = np.full(math.prod(shape), -1, np.int32)  # the number of the part of each entry
     parts: list[Part] = []
-    seen: list[np.ndarray] = []  # the entries of each part
+    entries_of_parts: list[np.ndarray] = []  # the entries of each part
     for use in uses:
         mine = entries(use.view, shape)
         owners = np.unique(owner[mine])
@@ -175,16 +175,16 @@ def _parts(uses: Sequence[Use], shape: tuple[int, ...]) -> tuple[Part, ...] | st
         # entries that no use saw before are a part of their own
         if len(owners) == 1 and owners[0] < 0:
             owner[mine] = len(parts)
-            seen.append(mine)
+            entries_of_parts.append(mine)
             parts.append(Part(use.view, use.groups, use.shape, (use,), (False,)))
             continue
-        first, part = seen[owners[-1]], parts[owners[-1]]
+        first, part = entries_of_parts[owners[-1]], parts[owners[-1]]
         if len(owners) > 1 or mine.size != first.size:
             return "used in parts that overlap"
-        same = np.array_equal(first, mine)
-        if not same and not np.array_equal(first, np.swapaxes(mine, -1, -2)):
+        equal = np.array_equal(first, mine)
+        if not equal and not np.array_equal(first, np.swapaxes(mine, -1, -2)):
             return "used as matrices of different rows"
-        parts[owners[-1]] = part._replace(uses=(*part.uses, use), turned=(*part.turned, not same))
+        parts[owners[-1]] = part._replace(uses=(*part.uses, use), turned=(*part.turned, not equal))
     return tuple(parts)
 
 
@@ -212,10 +212,10 @@ def treatment_of(uses: list[Use] | str, leaf: Any) -> Treatment:
             "matrices picked by number" if len(leaf.shape) > 2 else "rows"))
     if looked_up == {False} and {part.rows for part in parts} == {1}:
         return treated("rank one", parts=parts)
-    few = treated("tied" if True in looked_up else "Gram", parts=parts)
+    rows_treated = treated("tied" if True in looked_up else "Gram", parts=parts)
     # Gram products are worth it if they are fewer than the entries; of tied tables than half
-    pays = few.numbers * len(looked_up) < size
-    return few if pays else few._replace(kind="matrix")
+    pays = rows_treated.numbers * len(looked_up) < size
+    return rows_treated if pays else rows_treated._replace(kind="matrix")
 
 
 def _merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:

@@ -35,21 +35,21 @@ from jaxminimax.gradients.ghost.trace import Path, Step
 View = tuple[tuple[str, tuple[Any, ...], tuple[int, ...]], ...]
 
 
-def seen(view: View, x: Any) -> Any:
+def viewed(view: View, x: Any) -> Any:
     """The entries of `x` that are seen, for JAX and NumPy arrays."""
-    for kind, how, _ in view:
+    for kind, numbers, _ in view:
         if kind == "slice":
-            x = x[tuple(slice(*ends) for ends in zip(*how, strict=True))]
+            x = x[tuple(slice(*ends) for ends in zip(*numbers, strict=True))]
         else:
-            x = x.reshape(how) if kind == "reshape" else x.transpose(how)
+            x = x.reshape(numbers) if kind == "reshape" else x.transpose(numbers)
     return x
 
 
 def unseen(view: View, x: jax.Array) -> jax.Array:
-    """The inverse of `seen`, for a view of all entries."""
-    for kind, how, shape in reversed(view):
+    """The inverse of `viewed`, for a view of all entries."""
+    for kind, numbers, shape in reversed(view):
         # the inverse permutation is its argsort
-        x = x.reshape(shape) if kind == "reshape" else x.transpose(np.argsort(how))
+        x = x.reshape(shape) if kind == "reshape" else x.transpose(np.argsort(numbers))
     return x
 
 
@@ -60,26 +60,27 @@ def is_partial(view: View) -> bool:
 
 def lifted(view: View, count: int) -> View:
     """The view of each of `count` parameters that are stacked along a new first axis."""
-    def more(kind: str, how: tuple[Any, ...]) -> tuple[Any, ...]:
+    def lifted_numbers(kind: str, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
         if kind == "slice":
-            return tuple((first, *rest) for first, rest in zip((0, count, 1), how, strict=True))
-        return (count, *how) if kind == "reshape" else (0, *(i + 1 for i in how))
+            return tuple((first, *tail) for first, tail in zip((0, count, 1), numbers, strict=True))
+        return (count, *numbers) if kind == "reshape" else (0, *(i + 1 for i in numbers))
 
-    return tuple((kind, more(kind, how), (count, *shape)) for kind, how, shape in view)
+    return tuple((kind, lifted_numbers(kind, numbers), (count, *shape))
+                 for kind, numbers, shape in view)
 
 
 def _put(view: View, into: jax.Array, x: jax.Array) -> jax.Array:
     """Replaces what is seen of `into` by `x`."""
     if not view:
         return x
-    (kind, how, _), rest = view[0], view[1:]
-    x = _put(rest, seen(view[:1], into), x)
+    (kind, numbers, _), inner_view = view[0], view[1:]
+    x = _put(inner_view, viewed(view[:1], into), x)
     if kind != "slice":
         return unseen(view[:1], x)
-    starts, _, strides = how
+    starts, _, strides = numbers
     if all(stride == 1 for stride in strides):
         return jax.lax.dynamic_update_slice(into, x, starts)
-    return into.at[tuple(slice(*ends) for ends in zip(*how, strict=True))].set(x)
+    return into.at[tuple(slice(*ends) for ends in zip(*numbers, strict=True))].set(x)
 
 
 def placed(parts: Sequence[tuple[View, jax.Array]], shape: tuple[int, ...]) -> jax.Array:
@@ -94,7 +95,7 @@ def placed(parts: Sequence[tuple[View, jax.Array]], shape: tuple[int, ...]) -> j
 
 def entries(view: View, shape: tuple[int, ...]) -> np.ndarray:
     """The number of each entry that is seen of a parameter of that shape."""
-    return seen(view, np.arange(math.prod(shape)).reshape(shape))
+    return viewed(view, np.arange(math.prod(shape)).reshape(shape))
 
 
 Operand = tuple[Path, int]
@@ -132,11 +133,11 @@ def grouped(groups: int, *shape: int) -> tuple[int, ...]:
     return shape if groups == 1 else (groups, *shape)
 
 
-def as_matrices(view: View, before: tuple[int, ...], order: tuple[int, ...],
+def as_matrices(view: View, old_shape: tuple[int, ...], order: tuple[int, ...],
                 shape: tuple[int, ...]) -> View:
     """The view of an array with its axes in another order and then another shape."""
-    turned = tuple([before[i] for i in order])
-    return (*view, ("transpose", order, before), ("reshape", shape, turned))
+    turned = tuple([old_shape[i] for i in order])
+    return (*view, ("transpose", order, old_shape), ("reshape", shape, turned))
 
 
 def is_complex(step: Step) -> bool:
@@ -144,15 +145,15 @@ def is_complex(step: Step) -> bool:
     return any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in (*step.avals, step.out))
 
 
-def product(at: Path, step: Step, me: int, view: View) -> Use | str:
+def product(path: Path, step: Step, me: int, view: View) -> Use | str:
     """The use of operand `me` of a `dot_general`, or why there is none; `view` leads to it."""
     if is_complex(step):
         return "complex numbers"
     contracted, batch = step.params["dimension_numbers"]
-    mine, its = contracted[me], contracted[1 - me]
+    mine, other_axes = contracted[me], contracted[1 - me]
     p, x = step.avals[me], step.avals[1 - me]
     free = tuple(i for i in range(p.ndim) if i not in (*mine, *batch[me]))
-    its_free = tuple(i for i in range(x.ndim) if i not in (*its, *batch[1 - me]))
+    its_free = tuple(i for i in range(x.ndim) if i not in (*other_axes, *batch[1 - me]))
     # batch axes number the matrices, contracted ones their rows, others their columns
     groups, k, o = (math.prod(p.shape[i] for i in axes) for axes in (batch[me], mine, free))
     t = math.prod(x.shape[i] for i in its_free)
@@ -161,32 +162,33 @@ def product(at: Path, step: Step, me: int, view: View) -> Use | str:
 
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
         # batch, free and contracted axes of x: [G, t, k]
-        x = met[0].transpose((*batch[1 - me], *its_free, *its)).reshape(grouped(groups, t, k))
+        x = met[0].transpose((*batch[1 - me], *its_free, *other_axes))
+        x = x.reshape(grouped(groups, t, k))
         if me == 1:
             return x, d.reshape(grouped(groups, t, o))
         # dot_general puts the free axes of its first operand first
         return x, jnp.swapaxes(d.reshape(grouped(groups, o, t)), -1, -2)
 
     view = as_matrices(view, p.shape, (*batch[me], *mine, *free), grouped(groups, k, o))
-    return Use(at, ((at, 1 - me),), "product", view, groups, t, (k, o), factors)
+    return Use(path, ((path, 1 - me),), "product", view, groups, t, (k, o), factors)
 
 
-def kernel(at: Path, step: Step, me: int, view: View) -> Use | str:
+def kernel(path: Path, step: Step, me: int, view: View) -> Use | str:
     """The use of a kernel, operand 1 of a convolution, or why there is none; `view` leads to it."""
-    how = step.params
+    params = step.params
     if is_complex(step):
         return "complex numbers"
     if me != 1:
         return "a convolution as its input"
-    if how["batch_group_count"] != 1:
+    if params["batch_group_count"] != 1:
         return "a convolution with groups of the batch"
     shape = step.avals[1].shape
-    read = convolution.matrices(how, shape, step.out.shape)
+    read = convolution.matrices(params, shape, step.out.shape)
     if not read.rows:
         return "a convolution of nothing"
-    for order, after in read.orders:
-        view, shape = as_matrices(view, shape, order, after), after
-    return Use(at, ((at, 0),), "convolution", view, read.groups, read.rows, read.shape,
+    for order, new_shape in read.orders:
+        view, shape = as_matrices(view, shape, order, new_shape), new_shape
+    return Use(path, ((path, 0),), "convolution", view, read.groups, read.rows, read.shape,
                lambda met, d: read.factors(met[0], d))
 
 
@@ -197,21 +199,21 @@ def _int32(rows: jax.Array) -> jax.Array:
     return jnp.clip(rows, low, high).astype(jnp.int32)
 
 
-def lookup(at: Path, step: Step, me: int, view: View) -> Use | str:
+def lookup(path: Path, step: Step, me: int, view: View) -> Use | str:
     """The use of a table of which rows are picked by number, or why there is none."""
-    p, how = step.avals[me], step.params
-    rest = tuple(p.shape[1:])
-    n, o = p.shape[0] if p.ndim else 0, math.prod(rest)
-    if me != 0 or view or p.ndim < 2 or tuple(how["slice_sizes"]) != (1, *rest):
+    p, params = step.avals[me], step.params
+    row_shape = tuple(p.shape[1:])
+    n, o = p.shape[0] if p.ndim else 0, math.prod(row_shape)
+    if me != 0 or view or p.ndim < 2 or tuple(params["slice_sizes"]) != (1, *row_shape):
         return PICKED
     t, clip = 1, True
     if step.name == "gather":
-        axes, mode = how["dimension_numbers"], how["mode"]
-        where = tuple(range(step.out.ndim - len(rest), step.out.ndim))
+        axes, mode = params["dimension_numbers"], params["mode"]
+        offset_dims = tuple(range(step.out.ndim - len(row_shape), step.out.ndim))
         if (axes.collapsed_slice_dims != (0,) or axes.start_index_map != (0,)
-                or axes.operand_batching_dims or axes.offset_dims != where):
+                or axes.operand_batching_dims or axes.offset_dims != offset_dims):
             return PICKED
-        t = math.prod(step.out.shape[: step.out.ndim - len(rest)])
+        t = math.prod(step.out.shape[: step.out.ndim - len(row_shape)])
         clip = mode == jax.lax.GatherScatterMode.CLIP
 
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -223,7 +225,7 @@ def lookup(at: Path, step: Step, me: int, view: View) -> Use | str:
         return rows, d.reshape(t, o)
 
     view = (("reshape", (n, o), p.shape),)
-    return Use(at, ((at, 1),), "lookup", view, 1, t, (n, o), factors)
+    return Use(path, ((path, 1),), "lookup", view, 1, t, (n, o), factors)
 
 
 PICKED = "entries picked by number"
@@ -231,21 +233,21 @@ KINDS = {"dot_general": product, "conv_general_dilated": kernel, "gather": looku
          "dynamic_slice": lookup}
 
 
-def folded(use: Use, at: Path, step: Step, me: int, view: View) -> Use | None:
+def folded(use: Use, path: Path, step: Step, me: int, view: View) -> Use | None:
     """The use of a parameter that a use of its product is; None if it is none of one matrix.
 
     Args:
       use: of the product.
-      at: where the product is made.
+      path: where the product is made.
       step: the product, `dot_general`.
       me: which operand of it the parameter is.
       view: from the parameter to that operand.
     """
     contracted, batch = step.params["dimension_numbers"]
     p, m = step.avals[me], step.avals[1 - me]
-    mine, its = contracted[me], contracted[1 - me]
+    mine, other_axes = contracted[me], contracted[1 - me]
     free = tuple(i for i in range(p.ndim) if i not in mine)
-    its_free = tuple(i for i in range(m.ndim) if i not in its)
+    its_free = tuple(i for i in range(m.ndim) if i not in other_axes)
     k, o = (math.prod(a.shape[i] for i in axes) for a, axes in ((p, free), (m, its_free)))
     r = math.prod(p.shape[i] for i in mine)
     if batch[0] or use.groups > 1 or use.kind == "lookup" or not k * o * r:
@@ -263,15 +265,15 @@ def folded(use: Use, at: Path, step: Step, me: int, view: View) -> Use | None:
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, d = use.factors(met[:-1], d)
         # [o, r], from M or its transpose
-        matrix = met[-1].transpose((*its_free, *its)).reshape(o, r)
+        matrix = met[-1].transpose((*its_free, *other_axes)).reshape(o, r)
 
-        def by(a: jax.Array) -> jax.Array:
+        def times_matrix(a: jax.Array) -> jax.Array:
             wide = at_least_float32(jnp.result_type(a, matrix))
             return jnp.matmul(a.astype(wide), matrix.astype(wide), precision=EXACT)
 
         # M d_t or M^T x_t: the factor that goes along the axis of M
-        return (x, by(d)) if along else (by(x), d)
+        return (x, times_matrix(d)) if along else (times_matrix(x), d)
 
     order, shape = ((*free, *mine), (k, r)) if along else ((*mine, *free), (r, k))
-    return use._replace(operands=(*use.operands, (at, 1 - me)), shape=shape, factors=factors,
+    return use._replace(operands=(*use.operands, (path, 1 - me)), shape=shape, factors=factors,
                         view=as_matrices(view, p.shape, order, shape), folded=True)

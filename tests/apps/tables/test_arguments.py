@@ -95,10 +95,7 @@ FUNCTIONS = {
     "fair_defaults": (lambda **how: fair_defaults(**{
         "population": N, "schema": SCHEMA, "groups": 2, "epsilon": 1.0, "delta": 1e-4, **how}),
         tuple(inspect.signature(fair_defaults).parameters)),
-    "from_dict": (Schema.from_dict, ("record",)), "from_toml": (Schema.from_toml, ("path",)),
-    "from_codebook": (lambda **how: Schema.from_codebook(**{
-        "rows": [{"name": "a", "low": 0, "high": 1}], "label": "y", "positive": "1", **how}),
-        ("rows", "label", "positive", "owner", "most"))}
+    "from_dict": (Schema.from_dict, ("record",)), "from_toml": (Schema.from_toml, ("path",))}
 # what an argument may be, besides what is refused
 _OPTIONAL = {"key", "method", "folder", "ledger", "name", "unit", "mesh", "shards", "certify",
              "bounds", "random_state", "held_out", "class_weight", "owners", "groups",
@@ -117,7 +114,7 @@ WORDS = {"frame": ("table",), "certify": ("certif", "share"), "held_out": ("shar
          "group_values": ("group", "values"), "label_range": ("label_range", "label's range"),
          "positive": ("label", "positive")}
 CASES = [(function, name) for function, (_, names) in FUNCTIONS.items() for name in names]
-QUICK = {"train", "Schema", "Number", "Charged", "Category", "from_codebook"}
+QUICK = {"train", "Schema", "Number", "Charged", "Category"}
 
 
 @pytest.mark.parametrize(("function", "name"), [

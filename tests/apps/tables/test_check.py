@@ -11,7 +11,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.accounting import Ledger
-from jaxminimax.apps import options
+from jaxminimax.apps import commands
 from jaxminimax.apps.tables import Category, Charged, Number, Schema, check, records
 
 SCHEMA = """
@@ -135,7 +135,7 @@ def test_counts_are_stated_for_all_rows_of_a_person(here, capsys, monkeypatch, p
 
 
 def arguments(*given):
-    return options.parser("", check.add).parse_args(
+    return commands.parser_of("").parse_args(
         ["check", "t.csv", "--epsilon", "1", "--delta", "1e-6", *given])
 
 

@@ -18,7 +18,6 @@ from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
-from jaxminimax.accounting.answers import up
 from jaxminimax.apps import commands
 from jaxminimax.apps.tables import (
     Category,
@@ -218,7 +217,6 @@ def test_charged_ranges_are_paid_from_the_same_epsilon():
 
 @pytest.mark.parametrize(("words", "message"), [
     (("--name", "first"), "--ledger FILE"),
-    (("--ledger", "l", "--curve", "1", "--test-fraction", "0.5"), "leave one of them out"),
     (("--ledger", "nowhere.json"), "no ledger at"),
     (("--people", "0"), "people must be an integer"),
     (("--people", "2", "--owner", "y2"), "a person is one record")])
@@ -351,7 +349,7 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     made().to_csv(tmp_path / "t.csv", index=False)
     given = ["train", str(tmp_path / "t.csv"), "--label", "y", "--positive", "1", "--numeric",
              "a=0:80", "b=0:1", "--epsilon", "2", "--delta", "1e-6", "--test-fraction", "0.25",
-             "--out", str(tmp_path / "m"), "--json", "--curve", "1"]
+             "--out", str(tmp_path / "m"), "--json"]
     killed = []
 
     def kill(self, path):
@@ -369,20 +367,18 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
     assert np.array_equal(one.weights, killed[0].weights)
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [
         "model.json", "report.html", "report.json"]
-    # the model alone is within its target, the curve adds to it
-    assert stated["epsilon"] <= 2 < stated["epsilon_with_curve"] < 3
-    assert [x["epsilon"] <= 1 for x in stated["curve"]] == [True]
+    assert stated["epsilon"] <= 2
     assert 0 < stated["auc_standard_error"] < 0.1
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     for part in ("Assumptions, each with the person", "Settings", "<li>Operator: The key is secret",
-                 "trust model", "DeLong", f"{up(stated['epsilon_with_curve'])}", "<dt>signature",
+                 "trust model", "<dt>signature",
                  hashlib.sha256((tmp_path / "m" / "model.json").read_bytes()).hexdigest(),
                  "not stated: --by says"):
         assert part in page
     # one set of bounds on attacks, those of the noise, and each release by what it is
     said = jmm.accounting.Statement.from_json(stated["statement"])
     assert said == one.statement
-    assert said.answers is not None
+    assert said.attack_bounds is not None
     for text in (page, str(one.statement).replace("\n    ", " ")):
         assert all(x in text for x in said.meaning())
         assert all(f"{part}{'</dt>' if text is page else ' '}" in text for part in said.parts)
@@ -470,13 +466,11 @@ def test_every_figure_of_rows_held_out_is_marked_as_outside_of_the_guarantee(lab
                         jmm.sgda.mechanism(hyper))
     monkeypatch.setattr(training, "train", lambda *_, **__: one)
     rows, held = made(80), made(40, 1)
-    curve = ["--curve", "1"] if label == "two values" else []
     (_, without), (_, record) = (command._trained(commands.parser_of("").parse_args([
-        "train", "t.csv", "--label", "y", "--epsilon", "1", "--delta", "1e-6", *more]), rows,
-        other, schema, None, None) for other, more in ((None, []), (held, curve)))
+        "train", "t.csv", "--label", "y", "--epsilon", "1", "--delta", "1e-6"]), rows,
+        other, schema, None, None) for other in (None, held))
     figures = {name for name in record if record[name] is not None and (
-        name not in without or record[name] != without[name])} - {
-            "epsilon_with_curve", "outside_the_guarantee"}
+        name not in without or record[name] != without[name])} - {"outside_the_guarantee"}
     assert len(figures) >= 3
     assert figures <= set(record["outside_the_guarantee"])
     shown = [text for name, text in report.results(one, record).items() if any(
@@ -487,7 +481,7 @@ def test_every_figure_of_rows_held_out_is_marked_as_outside_of_the_guarantee(lab
 
 
 @pytest.mark.parametrize("people", [1, 3])
-def test_a_page_and_the_sum_of_a_curve_are_for_all_rows_of_a_person(monkeypatch, people):
+def test_a_page_is_for_all_rows_of_a_person(monkeypatch, people):
     schema = Schema({"b": Number(0, 1)}, "y", 1)
     query = jmm.Query(clip=jmm.Saddle(1.0, None), noise_multiplier=jmm.Saddle(9.0, None),
                       population=100)
@@ -500,10 +494,8 @@ def test_a_page_and_the_sum_of_a_curve_are_for_all_rows_of_a_person(monkeypatch,
     monkeypatch.setattr(command, "held_out", lambda *_: {"auc": None})
     args = commands.parser_of("").parse_args([
         "train", "t.csv", "--label", "y", "--epsilon", "1", "--delta", "1e-6", "--people",
-        str(people), "--curve", "1"])
+        str(people)])
     _, record = command._trained(args, made(80), made(40, 1), schema, None, None)
-    assert record["epsilon_with_curve"] == jmm.epsilon(
-        jmm.Sequence(parts=(described, described)), 1e-6, people=people)
     law = jmm.accounting.profile(described, people=people)
     with monkeypatch.context() as patched:
         patched.setattr(report, "profile", lambda *_, **__: law)

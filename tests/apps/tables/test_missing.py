@@ -27,7 +27,6 @@ from jaxminimax.apps.tables import (
     notes,
     records,
     report,
-    scorer,
     statistics,
 )
 from jaxminimax.apps.tables.scorer import Moments, Scorer
@@ -351,4 +350,3 @@ def test_the_page_has_the_table_that_is_tested():
         assert f"| {role} |" in table
     for mark in columns.NO_LABEL[1:]:
         assert f"`{mark}`" in page
-    assert scorer.FORMAT == 2

@@ -25,6 +25,7 @@ from jaxminimax.apps.tables import (
     defaults,
     files,
     notes,
+    records,
     scorer,
     statistics,
     train,
@@ -141,7 +142,7 @@ def test_a_spoilt_column_is_noted_with_its_fix(name):
     change, text = SPOILT[name]
     table = made()
     table = table.assign(**{name: change(table[name])})
-    mistakes = [released(table, jax.random.key(k)) for k in range(20)]
+    mistakes = [released(table, jax.random.key(k)) for k in range(60)]
     assert np.mean([name in columns(one) for one in mistakes]) >= 0.9
     assert not any(set(columns(one)) - {name} for one in mistakes)
     note = next(one[0] for one in mistakes if one)
@@ -295,6 +296,59 @@ def test_the_note_on_persons_comes_first_by_every_route(tmp_path, capsys):
 
 
 # --- notes by harm ---
+
+
+@pytest.mark.parametrize(("kind", "mean", "useful"), [
+    (Number(10, 20), 0.4, notes.USEFUL), (Number(-5, 5), 0.0, notes.USEFUL),
+    (Number(0, 9), 0.4, notes.USEFUL), (Number(0, 9), -0.5, notes.USEFUL_FROM_0),
+    (Number(0, 9, log=True), 0.4, notes.USEFUL_FROM_0)])
+@pytest.mark.parametrize("kept", [1.0, notes.KEPT])
+def test_a_constant_is_noted_where_the_noise_would_show_a_useful_column(kind, mean, useful, kept):
+    """The threshold and the bound, by the normal law alone, with and without second moments."""
+    law, schema = normal.NormalDist(), Schema({"a": kind}, "y", 1)
+    sure = -law.inv_cdf(notes.FALSE / 3)
+    largest = kept * useful / (notes.POWER + sure)  # noise of a variance at which a note is due
+
+    def noted(variance, noise):
+        s, of_rows = noise / math.sqrt(1 + 4 * mean**2), None
+        if kept < 1:  # those of rows, with a thirtieth of the noise, decide
+            s, of_rows = 30 * s, (np.array([variance]), np.array([noise]))
+        by = scorer.Moments(np.array([mean]), np.array([mean**2 + variance]), 0.5)
+        return columns(notes.after(schema, by, s, features=True, of_rows=of_rows)) == ["a"]
+
+    for noise in (0.9 * largest, 0.1 * largest):
+        threshold = max(kept * notes.HIDDEN - sure * noise, notes.POWER * noise)
+        assert noted(0.95 * threshold, noise)
+        assert not noted(1.05 * threshold, noise)
+        assert law.cdf((threshold - kept * useful) / noise) <= notes.FALSE / 3
+    assert not noted(0.0, 1.1 * largest)
+
+
+def test_a_column_of_the_right_schema_has_no_note_and_a_constant_one():
+    """Standard scores, logarithms of incomes, counts and temperatures; by moments and rows."""
+    n, kinds = 20_000, {
+        "score": Number(-6, 6), "income": Number(0, 1e6, log=True), "visits": Number(0, 50),
+        "temperature": Number(30, 45), "constant": Number(0, 1)}
+    schema = Schema(kinds, "y", "1")
+    chosen = defaults(n, schema, epsilon=2.0, delta=1e-6)
+    found = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        table = pd.DataFrame({
+            "score": rng.normal(size=n), "income": np.exp(rng.normal(10.6, 0.35, n)),
+            "visits": rng.poisson(2.0, n), "temperature": rng.normal(37, 0.5, n),
+            "constant": 0.7, "y": rng.integers(0, 2, n)})
+        x, weight = schema.features(table)[:, None], np.ones((n, 1), np.float32)
+        first, second = jax.random.split(jax.random.key(seed))
+        by = statistics.release_moments(first, chosen.moments, x, schema.labels(table)[:, None],
+                                        weight, schema)
+        squares = np.diag(statistics.release_second_moments(
+            second, chosen.matrix, records.scaled(x, *chosen.divisors(by)), weight))
+        found += columns(notes.after(
+            schema, by, statistics.deviation(chosen.moments), features=True, of_rows=(
+                statistics.variances(squares, *chosen.divisors(by), chosen.matrix))))
+    assert set(found) == {"constant"}
+    assert len(found) >= 8
 
 
 def plain_table(n, seed):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import types
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from jaxminimax.apps.tables import (
     Schema,
     defaults,
     fair_defaults,
-    linear,
     records,
 )
 from jaxminimax.apps.tables.scorer import Moments
@@ -106,11 +104,10 @@ def test_rows_are_divided_by_the_cut_and_no_longer_than_one(by_length):
     settings = dataclasses.replace(defaults(10**5, schema(3), epsilon=4.0, delta=DELTA),
                                    cut_by_length=by_length, floor=0.3)
     made = moments(np.array([0.1, 0.4, 1.0]))
-    run: Any = types.SimpleNamespace(scaling=settings)
     x = rng.normal(size=(500, 3)).astype(np.float32) * 3
     length = settings.cut * (records.typical_length(made, 0.3) if by_length else 1.0)
     expected = (x - made.mean) / np.sqrt([0.4, 0.7, 1.3]) / (length * np.sqrt(3))
     expected /= np.maximum(np.linalg.norm(expected, axis=1, keepdims=True), 1.0)
-    out = records.scaled(x, *linear.Run.divisors(run, made))
+    out = records.scaled(x, *settings.divisors(made))
     np.testing.assert_allclose(out[:, :-1], expected, rtol=1e-4, atol=1e-5)
     assert np.linalg.norm(out, axis=1).max() <= np.sqrt(2) * (1 + 1e-6)

@@ -137,11 +137,10 @@ WIDE = [(-9e307, 9e307), (-1.7e308, 1.7e308), (0, 10**400), (-1e151, 0.0), (0.0,
 def test_a_range_that_no_cell_could_be_placed_in_is_refused_at_every_door(ends):
     """With an infinite width every record would count as absent, after epsilon is spent."""
     low, high = ends
-    x, codebook = np.zeros((4, 1)), [{"name": "a", "low": low, "high": high}]
+    x = np.zeros((4, 1))
     for door in (
             lambda: Number(low, high), lambda: Number(low, high, missing=True),
             lambda: Schema({"a": Number(0, 1)}, "y", target=Number(low, high)),
-            lambda: Schema.from_codebook(codebook, label="y", positive="1"),
             lambda: Schema.from_dict({"label": {"name": "y", "positive": "1"},
                                       "columns": {"a": {"range": [low, high]}}}),
             lambda: Schema.from_dict({"label": {"name": "y", "range": [low, high]},
@@ -182,10 +181,6 @@ def test_every_range_that_is_taken_places_its_ends_and_its_middle(low, decades, 
 def test_a_schema_is_its_record():
     full = Schema(COLUMNS, "y", "1", "who", 5, "g", ("u", "v"), True)
     assert Schema.from_dict(full.to_dict()) == full
-    book = [{"name": "age", "low": 18, "high": 90}, {"name": "work", "values": "state|private|3"},
-            {"name": "y"}]
-    assert Schema.from_codebook(book, label="y", positive=1).columns == {
-        "age": Number(18, 90), "work": Category(("state", "private", 3))}
 
 
 # --- persons ---
@@ -454,7 +449,7 @@ def test_train_and_predict_from_the_command_line(files, capsys):
     assert stated["auc"] > 0.7
     assert main.main(["predict", model, table, "--out", str(files / "scores.csv")]) == 0
     page = (files / "m" / "report.html").read_text()
-    assert page.count("<svg") == 2  # the AUC is drawn with a curve only
+    assert page.count("<svg") == 2
     assert "http" not in re.sub(r'xmlns[^=]*="[^"]*"|http://www.w3.org\S*', "", page), "one file"
     scores = pd.read_csv(files / "scores.csv").score
     assert roc_auc_score(pd.read_csv(table).y, scores) > 0.7

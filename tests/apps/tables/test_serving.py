@@ -128,12 +128,12 @@ def test_a_model_is_as_its_published_schema_says():
         record = json.loads(json.dumps(scorer.to_json()))
         check.validate(record)
         assert len({one["name"] for one in record["features"]}) == SCHEMA.width
-        for broken in ({"format": 1}, {"features": []}, {"intercepts": ["0"]}, {"more": 1}):
+        for broken in ({"format": 2}, {"features": []}, {"intercepts": ["0"]}, {"more": 1}):
             assert not check.is_valid(record | broken)
 
 
-@pytest.mark.parametrize("record", [[], {}, {"format": 1}, {"format": 2, "label": {"kind": "x"}},
-                                    {"format": 2, "label": {"kind": "binary"}}])
+@pytest.mark.parametrize("record", [[], {}, {"format": 2}, {"format": 1, "label": {"kind": "x"}},
+                                    {"format": 1, "label": {"kind": "binary"}}])
 def test_a_file_that_is_no_model_is_refused(tmp_path, record):
     (tmp_path / "model.json").write_text(json.dumps(record))
     with pytest.raises(ValueError, match="is no saved scorer"):

@@ -149,6 +149,8 @@ def test_a_run_is_charged_for_all_that_it_released_and_closed(name, tmp_path):
         assert "mean losses" in run["words"]
         assert all(run["charge"][amount] >= x for amount, x in charge.items())
     assert run["closed"] is not None
+    for part in (*scorer.statement.parts, *("losses of rows held out",) * bool(scorer.certificate)):
+        assert f"{part}: " in run["words"], "each release by what it is"
 
 
 def check_of(ledger, tmp_path):

@@ -16,7 +16,7 @@ from dp_accounting import pld, rdp
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve
-from jaxminimax.accounting.answers import up
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from tests.helpers.words import one_line
 
@@ -357,10 +357,10 @@ def test_a_statement_tells_what_was_spent():
         jmm.sgda.mechanism(hyper), 1e-6 / 2 / (len(milestones) - 1) * (1 - 1e-15),
         spent=said.milestone)
     assert said.paragraph() in text
-    assert f"looking at the releases also has epsilon = {up(said.epsilon_if_stopped_by_looking)}" \
-        in said.paragraph()
-    assert f"satisfy ({up(said.epsilon)}, 1e-06)-differential privacy" in said.paragraph()
-    assert f"fixed before the run has epsilon = {up(fewer)}" in said.paragraph()
+    early = rounded_up(said.epsilon_if_stopped_by_looking)
+    assert f"looking at the releases also has epsilon = {early}" in said.paragraph()
+    assert f"satisfy ({rounded_up(said.epsilon)}, 1e-06)-differential privacy" in said.paragraph()
+    assert f"fixed before the run has epsilon = {rounded_up(fewer)}" in said.paragraph()
     condition = "only for an end that was fixed before the run"
     assert any(condition in line for line in said.assumed)
     whole = jmm.statement(jmm.sgda, hyper, delta=1e-6)

@@ -34,7 +34,6 @@ Odometers: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-
 composition", NeurIPS 2016.
 """
 
-import decimal
 import math
 import warnings
 from collections.abc import Callable
@@ -241,42 +240,6 @@ def proven_up_to(mechanism: Description, delta: float, neighbours: str,
         return None
     largest = limits(mechanism, delta, neighbours, people).epsilon
     return largest if math.isfinite(largest) else None
-
-
-def limit_in_words(proven: float | None, delta: float) -> str:
-    """Explains an infinite epsilon by the result of `proven_up_to`."""
-    if proven is None:
-        return "infinite, which is no guarantee"
-    if proven == 0:
-        return (f"not proven at delta = {delta:g}: the samplers of records and noise may fail with "
-                "a larger probability, for any amount of noise; choose a larger delta")
-    return (f"above what is proven, {proven:.4g} at most at delta = {delta:g}, and so no useful "
-            "guarantee")
-
-
-def quote_one(delta: float) -> str:
-    """States how one of two epsilons at the same delta is quoted."""
-    return ("Quote one of the two, decided before the run; to quote the smaller one afterwards, "
-            f"say delta = {2 * delta:g}.")
-
-
-def membership(rate: float, share: float) -> str:
-    """States a bound on membership attacks; the share is rounded up."""
-    return (f"At {100 * rate:g} % false positives, a membership attack finds at most "
-            f"{rounded_up(100 * share)} % of members.")
-
-
-def up(value: float, digits: int = 4) -> str:
-    """Prints a number with so many digits, rounded up; digits beyond the twelfth do not count."""
-    if math.isinf(value):
-        return "not proven"
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
-
-
-def rounded_up(value: float) -> str:
-    """Returns a positive number with two or three digits, rounded up."""
-    return up(min(value, 100.0), 2 if value < 10 else 3)
 
 
 def refuse(epsilon: float, delta: float, limit: Limits) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting.answers import limits, membership, up
+from jaxminimax.accounting.epsilon_delta import limits
+from jaxminimax.accounting.printing import membership, rounded_up
 from jaxminimax.mechanism import releases
 from tests.helpers.words import one_line
 
@@ -149,7 +150,7 @@ def test_a_delta_that_is_too_large_is_named_below_the_guarantee(delta):
 def test_the_paragraph_has_all_that_is_quoted():
     made = stated(steps(), unit="one visit")
     text = made.paragraph()
-    for part in (f"({up(made.epsilon)}, 1e-06)-differential privacy for one visit",
+    for part in (f"({rounded_up(made.epsilon)}, 1e-06)-differential privacy for one visit",
                  "one record is replaced by another", "knows every other record",
                  "all 20 releases", made.accountant):
         assert part in text
@@ -187,10 +188,10 @@ def test_what_epsilon_and_delta_alone_say_of_attacks_is_attained(epsilon, delta)
 
 
 def test_bounds_of_the_whole_profile_are_quoted_if_they_were_computed():
-    made = stated(steps(), answers=True)
-    assert made.advantage() == made.answers["advantage"] < stated(steps()).advantage()
+    made = stated(steps(), attack_bounds=True)
+    assert made.advantage() == made.attack_bounds["advantage"] < stated(steps()).advantage()
     sharp, coarse = made.true_positives(0.01), stated(steps()).true_positives(0.01)
-    assert sharp == made.answers["true_positives"]["0.01"] < coarse
+    assert sharp == made.attack_bounds["true_positives"]["0.01"] < coarse
     assert membership(0.01, sharp) in made.paragraph()
 
 
@@ -206,22 +207,22 @@ def test_shares_of_members_are_rounded_up(share, words):
     (0.746949799, 4, "0.747"), (1 - 1e-13, 4, "1"), (1.0000001, 4, "1.001"), (9.9991, 4, "10"),
     (2.00000049, 6, "2.00001"), (1e-6, 6, "1e-06"), (0.0, 4, "0"), (math.inf, 4, "not proven")])
 def test_no_number_is_printed_below_itself(value, digits, words):
-    assert up(value, digits) == words
+    assert rounded_up(value, digits) == words
 
 
 def test_conclusions_are_bounded_by_the_definition():
     """P(S) <= e^epsilon Q(S) + delta; that the loss exceeds epsilon has another probability."""
     made = stated(steps())
-    assert (f"is at most e^epsilon = {up(math.exp(made.epsilon))} times what it is on neighbouring "
-            f"data, plus delta = {made.delta:g}.") in made.meaning()[0]
+    assert (f"is at most e^epsilon = {rounded_up(math.exp(made.epsilon))} times what it is on "
+            f"neighbouring data, plus delta = {made.delta:g}.") in made.meaning()[0]
     assert noisy()[0].meaning() == ()
 
 
 def test_answers_leave_the_closest_gaussian_to_json():
-    said = stated(steps(), answers=True)
+    said = stated(steps(), attack_bounds=True)
     assert "Membership inference" in str(said)
     assert "Gaussian up to" not in one_line(said)
-    assert said.to_json()["answers"]["closest_gaussian"]["mu"] > 0
+    assert said.to_json()["attack_bounds"]["closest_gaussian"]["mu"] > 0
 
 
 def test_imperfections_of_noise_are_counted_in_words():

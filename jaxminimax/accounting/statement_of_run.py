@@ -1,13 +1,13 @@
 """Computes the statements of a run and of a search: numbers, what is enforced, what is assumed."""
 
 import collections.abc
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax.accounting import answers as accountant
-from jaxminimax.accounting import curve, profiles, statements, tuning
+from jaxminimax.accounting import curve, epsilon_delta, printing, tuning
+from jaxminimax.accounting.attack_bounds import STATED_RATES, short_profile
+from jaxminimax.accounting.statement_text import LARGE_DELTA, Statement, TuningStatement
 from jaxminimax.base import VERSION, checks, identity
 from jaxminimax.mechanism import Description, Repeat, Sequence, leaves, repetitions, sentences
 from jaxminimax.mechanism.costs import concrete
@@ -64,11 +64,11 @@ def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
     """States the risk that a large delta leaves."""
-    if delta >= accountant.LARGE:
-        return (f"{statements.LARGE_DELTA}, {delta:g}: a program that publishes all records with "
+    if delta >= epsilon_delta.LARGE:
+        return (f"{LARGE_DELTA}, {delta:g}: a program that publishes all records with "
                 "that probability would meet this statement too. IT IS NO PROTECTION.",)
     if n and delta >= 1 / n:
-        return (f"{statements.LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: a "
+        return (f"{LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: a "
                 "program that publishes one whole record, drawn at random, would meet this "
                 "statement too.",)
     return ()
@@ -100,7 +100,7 @@ def assumed_by(mechanism: Description) -> tuple[str, ...]:
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
               neighbours: str = "replace_one", alongside: tuple[Description, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
-              answers: bool = False, rows_each: int | None = None) -> statements.Statement:
+              attack_bounds: bool = False, rows_each: int | None = None) -> Statement:
     """Makes the privacy statement of a run.
 
     Its epsilon is that of all releases that are allowed, however few were made, and holds for any
@@ -120,7 +120,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         e.g. "one patient".
       assumed: further assumptions to print, e.g. the public constants of the preprocessing.
       people: k, the largest number of records of one unit; epsilon is then for any k records.
-      answers: whether `Statement.answers` is computed too, which takes up to some seconds.
+      attack_bounds: whether `Statement.attack_bounds` is computed too, in up to some seconds.
       rows_each: for records that are `People`, the largest number of rows of one, `people.most`;
         the unit is then "one person". `fit` reads it from the data.
 
@@ -135,7 +135,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         >>> print(jmm.statement(jmm.sgda, hyper, delta=1e-6, unit="one visit"))
         The releases of this run satisfy (...)-differential privacy for one visit...
     """
-    accountant.check_delta(delta)
+    epsilon_delta.check_delta(delta)
     main, alongside = curve.of_run(algorithm, hyper), curve.extras(alongside)
     allowed = main.releases()
     spent = allowed if state is None else int(concrete(state.spent))
@@ -148,17 +148,17 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     if not name.startswith("jaxminimax."):
         assumed = (_ANOTHER.format(name=name), *assumed)
-    return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
+    return statement_for(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
-                    people=people, answers=answers, rows_each=rows_each,
+                    people=people, attack_bounds=attack_bounds, rows_each=rows_each,
                     extra=lambda _: sum(one.releases() for one in alongside))
 
 
-def state_of(everything: Description, part_at: Callable[[int], Description], delta: float, *,
+def statement_for(everything: Description, part_at: Callable[[int], Description], delta: float, *,
              spent: int, allowed: int, neighbours: str = "replace_one", unit: str | None = None,
-             assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
+             assumed: tuple[str, ...] = (), people: int = 1, attack_bounds: bool = False,
              rows_each: int | None = None,
-             extra: Callable[[int], int] = lambda _: 0) -> statements.Statement:
+             extra: Callable[[int], int] = lambda _: 0) -> Statement:
     """Makes the privacy statement of a description, for `statement` and the command line.
 
     Args:
@@ -171,26 +171,26 @@ def state_of(everything: Description, part_at: Callable[[int], Description], del
       unit: the unit of privacy.
       assumed: further assumptions to print.
       people: k, the largest number of records of one unit.
-      answers: whether `Statement.answers` is computed too.
+      attack_bounds: whether `Statement.attack_bounds` is computed too.
       rows_each: for records that are `People`, the largest number of rows of one.
       extra: from a number of releases of the run to the number of releases made alongside it.
     """
-    accountant.check_delta(delta)
+    epsilon_delta.check_delta(delta)
     if rows_each is not None:
         checks.count("rows_each", rows_each)
     unit, delta = unit or identity.unit_of(people, rows_each), float(delta)
     how: dict[str, Any] = {"neighbours": neighbours, "people": people}
     worst = curve.dearest(everything, delta, **how)
-    accountant.warn_of(delta, everything, stacklevel=4)
+    epsilon_delta.warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
     looking = milestone = None
     early: tuple[str, ...] = ()
     if spent < allowed:
-        early = ENDS, _FIXED_END.format(quote=accountant.quote_one(delta))
-        looking, end = accountant.odometer(part_at, allowed, spent, delta, neighbours, people)
+        early = ENDS, _FIXED_END.format(quote=printing.quote_one(delta))
+        looking, end = epsilon_delta.odometer(part_at, allowed, spent, delta, neighbours, people)
         milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
-    return statements.Statement(
+    return Statement(
         epsilon=worst.epsilon, epsilon_if_stopped_by_looking=looking, milestone=milestone,
         epsilon_spent_if_fixed=curve.dearest(so_far, delta, **how).epsilon,
         delta=delta, unit=unit, **how, records=everything.records(),
@@ -208,94 +208,13 @@ def state_of(everything: Description, part_at: Callable[[int], Description], del
         assumed=(*claims(unit, people, rows_each), *ASSUMED,
                  *large_delta(delta, everything.records()), *early, *assumed_by(everything),
                  *assumed),
-        answers=(profiles.briefly(everything, delta, **how).answers(profiles.STATED)
-                 if answers else None),
-        proven_up_to=(accountant.proven_up_to(everything, delta, **how)
+        attack_bounds=(short_profile(everything, delta, **how).attack_bounds(STATED_RATES)
+                 if attack_bounds else None),
+        proven_up_to=(epsilon_delta.proven_up_to(everything, delta, **how)
                       if math.isinf(worst.epsilon) else None))
 
 
 # --- of a search ---
-
-
-@dataclasses.dataclass(frozen=True)
-class TuningStatement(statements.Stated):
-    """The privacy statement of a search; `str` for words, `to_json` for a flat record.
-
-    Attributes:
-      epsilon: of the search: of the winner, its candidate and its score together.
-      delta: of the search.
-      neighbours: "replace_one" or "add_or_remove_one".
-      unit: what one record is.
-      candidates: how many there are.
-      expected_runs: mean of the number of runs.
-      most_runs: the largest number of runs.
-      eta: of the law of the number of runs.
-      gamma: of the law of the number of runs.
-      chance_of_one_run: probability that there is no second run.
-      chance_of_trying: probability that one given candidate, such as the best, is tried at all.
-      epsilon_of_one_run: at the same delta, were it published by itself, without a choice.
-      padded: whether as many runs as there could be are always made.
-      sampling: what one run releases, in words; candidates that differ one after the other.
-      score: what is released of a run's score, in words.
-      noise_multiplier: of every candidate, by part and player, and of its score.
-      law: of the number of runs, in words.
-      accountant: bound, library and version.
-      enforced: what the code guarantees.
-      assumed: what the user and the operator must see to; each sentence begins with its owner.
-      records: n, the number of records.
-
-    Examples:
-        >>> fields = jmm.accounting.TuningStatement.__dataclass_fields__
-        >>> "epsilon_of_one_run" in fields, "expected_runs" in fields
-        (True, True)
-    """
-
-    subject = "This search satisfies"
-
-    epsilon: float
-    delta: float
-    neighbours: str
-    unit: str
-    candidates: int
-    expected_runs: float
-    most_runs: int
-    eta: float
-    gamma: float
-    chance_of_one_run: float
-    chance_of_trying: float
-    epsilon_of_one_run: float
-    padded: bool
-    sampling: tuple[str, ...]
-    score: str
-    noise_multiplier: tuple[tuple[dict[str, float], ...], ...]
-    law: str
-    accountant: str
-    enforced: tuple[str, ...]
-    assumed: tuple[str, ...]
-    records: int
-
-    def scope(self) -> str:
-        """Returns the choice that epsilon covers, and the method."""
-        return ("The guarantee covers the best of several runs by their released scores, with "
-                f"its settings and its score; each run draws one of {self.candidates} candidate "
-                f"settings. Method: {self.accountant}.")
-
-    def rows(self) -> dict[str, str]:
-        """Names what one run releases, its noise and its score, and the tuning."""
-        noise = " or ".join(dict.fromkeys(
-            f"{', '.join(map(statements.players, training))}; score {statements.players(score)}"
-            for *training, score in self.noise_multiplier))
-        return {
-            "released": "the state, the settings and the score of the best run",
-            "sampling": " ".join(self.sampling), "score": self.score, "noise multiplier": noise,
-            "tuning": f"counted: the choice among {self.candidates} candidates; a given candidate, "
-                      f"such as the best, is tried with probability {self.chance_of_trying:.3g}",
-            "one run alone": f"epsilon = {accountant.up(self.epsilon_of_one_run)}"}
-
-    def annex(self) -> tuple[str, ...]:
-        """Returns the law of the number of runs."""
-        return (self.law,)
-
 
 _SEARCH_ENFORCED = (
     "The noise, the samples and the clip norms of every run and of its score are those that the "
@@ -338,7 +257,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
     delta, runs, neighbours = float(target.delta), target.runs, target.neighbours
     mechanisms = [tuning.one_run(algorithm, hyper, score, apart) for hyper in candidates]
     trainings = [algorithm.mechanism(hyper) for hyper in candidates]
-    accountant.warn_of(delta, trainings[0], stacklevel=4)
+    epsilon_delta.warn_of(delta, trainings[0], stacklevel=4)
     costs = tuple(dict.fromkeys(x for one in mechanisms for x in curve.charges(one, neighbours)))
     parts = [leaf for one in trainings for leaf in leaves(one)]
     exact = all(one.is_exact() for one in mechanisms)

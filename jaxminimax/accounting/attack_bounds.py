@@ -37,13 +37,14 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import curve, gaussian, renyi, statements
-from jaxminimax.accounting.answers import released, up
+from jaxminimax.accounting import curve, gaussian, renyi
+from jaxminimax.accounting.epsilon_delta import released
+from jaxminimax.accounting.printing import NO_GUARANTEE, rounded_up
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, costs
 
 RATES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)  # of false positives
-STATED = (1e-3, 0.01, 0.1)  # of them in statements
+STATED_RATES = (1e-3, 0.01, 0.1)  # of them in statements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +109,9 @@ class Profile:
         """The mu of the closest Gaussian from above on the printed epsilons, and on no others."""
         return max(map(gaussian.closest_mu, self.epsilons, self.deltas))
 
-    def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
+    def attack_bounds(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
         """Returns the numbers that statements print."""
-        mu = self.mu if math.isfinite(self.mu) else statements.NO_GUARANTEE
+        mu = self.mu if math.isfinite(self.mu) else NO_GUARANTEE
         return {"advantage": self.advantage,
                 "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
                 "closest_gaussian": {"mu": mu, "epsilon_up_to": self.epsilons[-1]}}
@@ -120,7 +121,7 @@ class Profile:
         zcdp = self.zcdp and {"rho": self.zcdp.rho, "up_to_order": (
             self.zcdp.up_to if math.isfinite(self.zcdp.up_to) else None)}
         return dict(json.loads(json.dumps({
-            "neighbours": self.neighbours, "people": self.people, **self.answers(),
+            "neighbours": self.neighbours, "people": self.people, **self.attack_bounds(),
             "epsilon": self.epsilons, "delta": self.deltas, "curves": self.curves, "zcdp": zcdp,
             "renyi": self.renyi and dict(zip(("order", "divergence"), self.renyi, strict=True)),
             "apart_from": self.apart_from}, allow_nan=False)))
@@ -142,12 +143,12 @@ class Profile:
         lines = [
             "Bounds on membership attacks that see all releases and know every record except "
             f"{who}.",
-            f"Advantage, true less false positive rate: at most {up(self.advantage)} (0 is "
+            f"Advantage, true less false positive rate: at most {rounded_up(self.advantage)} (0 is "
             "guessing, 1 is certainty).",
             "False positive rate, and true positive rate at most:",
-            *(f"  {rate:<8g} {up(self.true_positives(rate))}" for rate in RATES),
+            *(f"  {rate:<8g} {rounded_up(self.true_positives(rate))}" for rate in RATES),
             "epsilon, and delta at most:",
-            *(f"  {e:<8.4g} {up(self.delta(e))}" for e in dict.fromkeys(
+            *(f"  {e:<8.4g} {rounded_up(self.delta(e))}" for e in dict.fromkeys(
                 np.linspace(self.epsilons[0], self.epsilons[-1], 9).tolist())),
             f"Closest Gaussian from above at epsilons in [0, {self.epsilons[-1]:.4g}]: mu = "
             f"{self.mu:.5g}; it holds for no other epsilon."]
@@ -243,10 +244,10 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
         max(cost.failures(people) + people * cost.departure(people) for cost in charged))
 
 
-def briefly(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:
+def short_profile(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:
     """Computes a profile at few epsilons, up to that of `delta`, for statements."""
     top = _reaches(mechanism, delta, neighbours, people) or 1.0
-    at = [*np.linspace(0.0, top, 5), *_best_for(STATED, mechanism, neighbours, people)]
+    at = [*np.linspace(0.0, top, 5), *_best_for(STATED_RATES, mechanism, neighbours, people)]
     return profile(mechanism, neighbours=neighbours, people=people, epsilons=at)
 
 

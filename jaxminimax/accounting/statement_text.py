@@ -16,10 +16,16 @@ import types
 import typing
 from typing import Any, Self
 
-from jaxminimax.accounting import answers
-from jaxminimax.accounting.answers import up
+from jaxminimax.accounting.printing import (
+    NO_GUARANTEE,
+    limit_in_words,
+    membership,
+    percent,
+    players,
+    quote_one,
+    rounded_up,
+)
 
-NO_GUARANTEE = "no guarantee"
 LARGE_DELTA = "Delta is too large"
 USER, OPERATOR = "User: ", "Operator: "  # the owner of an assumption is its first word
 OWNERS = ("Assumptions and their owners (user: writes the problem, chooses the settings, knows "
@@ -89,10 +95,11 @@ class Stated(abc.ABC):
         """Returns the guarantee as one paragraph: who is protected, against whom, how much, how."""
         if math.isinf(self.epsilon):
             return f"{self.no_guarantee()} {self.scope()}"
-        return (f"{self.subject} ({up(self.epsilon)}, {up(self.delta, 6)})-differential privacy "
-                f"for {self.unit} (neighbouring data sets: {self.relation()}). The guarantee holds "
-                "against anyone who sees all releases and knows every other record. "
-                f"{answers.membership(0.01, self.true_positives(0.01))} {self.scope()}")
+        return (f"{self.subject} ({rounded_up(self.epsilon)}, {rounded_up(self.delta, 6)})-"
+                f"differential privacy for {self.unit} (neighbouring data sets: {self.relation()}"
+                "). The guarantee holds against anyone who sees all releases and knows every other "
+                "record. "
+                f"{membership(0.01, self.true_positives(0.01))} {self.scope()}")
 
     def relation(self) -> str:
         """States how neighbouring data sets differ."""
@@ -105,11 +112,12 @@ class Stated(abc.ABC):
 
     def table(self) -> dict[str, str]:
         """Returns the numbers and settings that the guarantee consists of, by name."""
-        delta = f"{up(self.delta, 6)}"
+        delta = f"{rounded_up(self.delta, 6)}"
         if records := getattr(self, "records", 0):
             delta += f", which is {self.delta * records:.2g} times 1/n, for n = {records} records"
         return {"unit of privacy": self.unit, "neighbouring data sets": self.relation(),
-                "epsilon": up(self.epsilon) if math.isfinite(self.epsilon) else NO_GUARANTEE,
+                "epsilon": (rounded_up(self.epsilon) if math.isfinite(self.epsilon)
+                            else NO_GUARANTEE),
                 "delta": delta, "trust model": _TRUST, **self.rows()}
 
     def meaning(self) -> tuple[str, ...]:
@@ -117,21 +125,21 @@ class Stated(abc.ABC):
         if math.isinf(self.epsilon):
             return ()
         factor = math.exp(min(self.epsilon, 700.0))
-        right = answers.rounded_up(50 * (1 + self.advantage()))
+        right = percent(50 * (1 + self.advantage()))
         return (
             "The probability of any conclusion from the releases is at most e^epsilon = "
-            f"{up(factor)} times what it is on neighbouring data, plus delta = "
-            f"{up(self.delta, 6)}.",
+            f"{rounded_up(factor)} times what it is on neighbouring data, plus delta = "
+            f"{rounded_up(self.delta, 6)}.",
             "An attacker who knows every other record, and guesses between two equally likely "
             f"neighbouring data sets, is right in at most {right} % of cases. Guessing is right in "
             "50 %.",
-            answers.membership(0.001, self.true_positives(0.001)),
-            *(() if getattr(self, "answers", None) else (_ALONE,)),
+            membership(0.001, self.true_positives(0.001)),
+            *(() if getattr(self, "attack_bounds", None) else (_ALONE,)),
             "The guarantee does not hide what the data show about people in general.")
 
     def advantage(self) -> float:
         """Returns the most by which true positives exceed false ones in any membership attack."""
-        if stated := getattr(self, "answers", None):
+        if stated := getattr(self, "attack_bounds", None):
             return float(stated["advantage"])
         # (e^epsilon - 1 + 2 delta) / (e^epsilon + 1), what (epsilon, delta) alone prove
         more = 2 * self.delta / (1 + math.exp(min(self.epsilon, 700.0)))
@@ -139,7 +147,7 @@ class Stated(abc.ABC):
 
     def true_positives(self, rate: float) -> float:
         """Returns the largest true positive rate of an attack at a false positive rate."""
-        stated = (getattr(self, "answers", None) or {}).get("true_positives", {})
+        stated = (getattr(self, "attack_bounds", None) or {}).get("true_positives", {})
         if f"{rate:g}" in stated:
             return float(stated[f"{rate:g}"])
         # P(S) <= e^epsilon Q(S) + delta, of the event and of its complement with P and Q exchanged
@@ -199,7 +207,7 @@ class Statement(Stated):
         whatever rule: what was released is a part of what would have been.
       epsilon_if_stopped_by_looking: of a run that ended earlier, by a rule that looked at what was
         released: the epsilon of the next milestone; all milestones, fixed before the run as in
-        `accounting.answers`, share one delta. None if the run did not end earlier.
+        `accounting.epsilon_delta`, share one delta. None if the run did not end earlier.
       milestone: the number of releases that `epsilon_if_stopped_by_looking` covers, with those of
         `alongside`; None if the run did not end earlier.
       epsilon_spent_if_fixed: of what was spent, provided that this number of releases was fixed
@@ -223,8 +231,8 @@ class Statement(Stated):
       enforced: what the code guarantees.
       assumed: what user and operator must see to; each sentence begins with its owner, or it is
         the user's.
-      answers: what `profile` gives besides epsilon, if asked for: the largest advantage of attacks,
-        true positives at given rates of false ones, and the mu of the closest Gaussian.
+      attack_bounds: what `profile` gives besides epsilon, if asked for: the largest advantage of
+        attacks, true positives at given rates of false ones, and the mu of the closest Gaussian.
       records: n, the number of records.
       proven_up_to: None unless `epsilon` is infinite although there is noise. Then no epsilon above
         this one can be proven at `delta`, and the run may have a finite one; 0 if none can be
@@ -262,7 +270,7 @@ class Statement(Stated):
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
     people: int
-    answers: dict[str, Any] | None
+    attack_bounds: dict[str, Any] | None
     proven_up_to: float | None
     records: int
     parts: tuple[str, ...] = ()
@@ -272,7 +280,7 @@ class Statement(Stated):
         if self.proven_up_to is None:
             return f"NO privacy guarantee for {self.unit}: epsilon is infinite."
         return (f"Epsilon for {self.unit} is "
-                f"{answers.limit_in_words(self.proven_up_to, self.delta)} (neighbouring data "
+                f"{limit_in_words(self.proven_up_to, self.delta)} (neighbouring data "
                 f"sets: {self.relation()}).")
 
     def scope(self) -> str:
@@ -284,10 +292,10 @@ class Statement(Stated):
                 f"The guarantee covers all {self.allowed} releases that the run was allowed, so "
                 f"it holds whatever ended the run after {self.spent} of them. An end chosen by "
                 "looking at the releases also has epsilon = "
-                f"{up(self.epsilon_if_stopped_by_looking)}, for {self.milestone} "
+                f"{rounded_up(self.epsilon_if_stopped_by_looking)}, for {self.milestone} "
                 "releases, a milestone that was fixed before the run. "
-                f"{answers.quote_one(self.delta)} An end that was fixed before the run has "
-                f"epsilon = {up(self.epsilon_spent_if_fixed)}.")
+                f"{quote_one(self.delta)} An end that was fixed before the run has "
+                f"epsilon = {rounded_up(self.epsilon_spent_if_fixed)}.")
         return f"{covered} Method: {self.accountant}."
 
     def rows(self) -> dict[str, str]:
@@ -309,18 +317,93 @@ class Statement(Stated):
 
     def annex(self) -> tuple[str, ...]:
         """States how the noise is made and what that costs, and bounds on membership attacks."""
-        if (law := self.answers) is None:
+        if (law := self.attack_bounds) is None:
             return self.realisation
-        rates = ", ".join(f"{up(hit)} at {rate}" for rate, hit in law["true_positives"].items())
+        rates = ", ".join(f"{rounded_up(hit)} at {rate}"
+                          for rate, hit in law["true_positives"].items())
         return (*self.realisation, "Membership inference: advantage at most "
-                f"{up(law['advantage'])}; true positive rate at most {rates} false positive rate.")
+                f"{rounded_up(law['advantage'])}; true positive rate at most {rates} false "
+                "positive rate.")
 
 
-def players(values: dict[str, float]) -> str:
-    """Names the numbers of all players, if there are several."""
-    if list(values) == ["w"]:
-        return f"{values['w']:.5g}"
-    return ", ".join(f"{name} {value:.5g}".strip() for name, value in values.items())
+@dataclasses.dataclass(frozen=True)
+class TuningStatement(Stated):
+    """The privacy statement of a search; `str` for words, `to_json` for a flat record.
+
+    Attributes:
+      epsilon: of the search: of the winner, its candidate and its score together.
+      delta: of the search.
+      neighbours: "replace_one" or "add_or_remove_one".
+      unit: what one record is.
+      candidates: how many there are.
+      expected_runs: mean of the number of runs.
+      most_runs: the largest number of runs.
+      eta: of the law of the number of runs.
+      gamma: of the law of the number of runs.
+      chance_of_one_run: probability that there is no second run.
+      chance_of_trying: probability that one given candidate, such as the best, is tried at all.
+      epsilon_of_one_run: at the same delta, were it published by itself, without a choice.
+      padded: whether as many runs as there could be are always made.
+      sampling: what one run releases, in words; candidates that differ one after the other.
+      score: what is released of a run's score, in words.
+      noise_multiplier: of every candidate, by part and player, and of its score.
+      law: of the number of runs, in words.
+      accountant: bound, library and version.
+      enforced: what the code guarantees.
+      assumed: what the user and the operator must see to; each sentence begins with its owner.
+      records: n, the number of records.
+
+    Examples:
+        >>> fields = jmm.accounting.TuningStatement.__dataclass_fields__
+        >>> "epsilon_of_one_run" in fields, "expected_runs" in fields
+        (True, True)
+    """
+
+    subject = "This search satisfies"
+
+    epsilon: float
+    delta: float
+    neighbours: str
+    unit: str
+    candidates: int
+    expected_runs: float
+    most_runs: int
+    eta: float
+    gamma: float
+    chance_of_one_run: float
+    chance_of_trying: float
+    epsilon_of_one_run: float
+    padded: bool
+    sampling: tuple[str, ...]
+    score: str
+    noise_multiplier: tuple[tuple[dict[str, float], ...], ...]
+    law: str
+    accountant: str
+    enforced: tuple[str, ...]
+    assumed: tuple[str, ...]
+    records: int
+
+    def scope(self) -> str:
+        """Returns the choice that epsilon covers, and the method."""
+        return ("The guarantee covers the best of several runs by their released scores, with "
+                f"its settings and its score; each run draws one of {self.candidates} candidate "
+                f"settings. Method: {self.accountant}.")
+
+    def rows(self) -> dict[str, str]:
+        """Names what one run releases, its noise and its score, and the tuning."""
+        noise = " or ".join(dict.fromkeys(
+            f"{', '.join(map(players, training))}; score {players(score)}"
+            for *training, score in self.noise_multiplier))
+        return {
+            "released": "the state, the settings and the score of the best run",
+            "sampling": " ".join(self.sampling), "score": self.score, "noise multiplier": noise,
+            "tuning": f"counted: the choice among {self.candidates} candidates; a given candidate, "
+                      f"such as the best, is tried with probability {self.chance_of_trying:.3g}",
+            "one run alone": f"epsilon = {rounded_up(self.epsilon_of_one_run)}"}
+
+    def annex(self) -> tuple[str, ...]:
+        """Returns the law of the number of runs."""
+        return (self.law,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,8 +455,9 @@ class LedgerStatement(Stated):
         if self.epsilon_if_stopped_by_looking >= self.epsilon:
             return ("So much is reserved that no smaller epsilon is proven if nothing more is: "
                     f"quote this one. {self.filter}")
-        return (f"If nothing more is reserved, epsilon = {up(self.epsilon_if_stopped_by_looking)}, "
-                f"{self.odometer}. Quote one of the two, chosen beforehand. {self.filter}")
+        return ("If nothing more is reserved, epsilon = "
+                f"{rounded_up(self.epsilon_if_stopped_by_looking)}, {self.odometer}. "
+                f"Quote one of the two, chosen beforehand. {self.filter}")
 
     def rows(self) -> dict[str, str]:
         """Names the budget that is used, and the runs."""

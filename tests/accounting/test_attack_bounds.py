@@ -18,7 +18,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve, renyi
 from jaxminimax.accounting import gaussian as closed_form
-from jaxminimax.accounting.answers import up
+from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 MAIN = (64 / 39992, 1.34254, 9373)  # rate, noise, releases
@@ -312,7 +312,7 @@ def test_what_is_written_is_read_back(tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
     words = str(made)
     assert "except any 2." in words
-    assert f"{up(made.advantage)}" in words
+    assert f"{rounded_up(made.advantage)}" in words
     assert "holds for no other epsilon" in words
 
 
@@ -324,17 +324,17 @@ def test_statements_say_whose_claim_the_unit_is_and_answer_on_request():
         return jmm.statement(jmm.sgda, hyper, delta=1e-6, **how)
 
     assert said().unit == "one record"
-    assert said().answers is None
+    assert said().attack_bounds is None
     one = said(unit="one visit")
     assert any("'one visit'. The code does not check" in x for x in one.assumed)
-    five = said(unit="one patient", people=5, answers=True)
+    five = said(unit="one patient", people=5, attack_bounds=True)
     assert "any 5 records are replaced by others" in str(five)
     assert any("more than 5 records" in x and "does not check" in x for x in five.assumed)
     assert five.epsilon > 5 * one.epsilon
-    assert list(five.answers["true_positives"]) == ["0.001", "0.01", "0.1"]
-    assert five.answers["closest_gaussian"]["mu"] == pytest.approx(5 * 2 * math.sqrt(10) / 30,
+    assert list(five.attack_bounds["true_positives"]) == ["0.001", "0.01", "0.1"]
+    assert five.attack_bounds["closest_gaussian"]["mu"] == pytest.approx(5 * 2 * math.sqrt(10) / 30,
                                                                    rel=2e-3)
-    assert f"advantage at most {up(five.answers['advantage'])}" in str(five)
+    assert f"advantage at most {rounded_up(five.attack_bounds['advantage'])}" in str(five)
     assert json.loads(json.dumps(five.to_json(), allow_nan=False))["people"] == 5
     apart = said(people=2, alongside=(jmm.Parallel(parts=(
         poisson(0.01, 2.0, 5, 500), poisson(0.02, 2.0, 2, 500))),))

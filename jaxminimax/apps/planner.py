@@ -1,0 +1,174 @@
+"""`python -m jaxminimax plan`: settings by a theorem from public numbers."""
+
+import argparse
+import dataclasses
+import inspect
+from typing import Any
+
+import numpy as np
+
+from jaxminimax import accounting, mechanism
+from jaxminimax.accounting.printing import rounded_up
+from jaxminimax.algorithms import ALGORITHMS
+from jaxminimax.base import types
+from jaxminimax.drivers import plan, plans
+
+_PLANNED = {name: x for name, x in sorted(ALGORITHMS.items()) if hasattr(x, "plan")}
+_WHAT = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
+
+
+def _count_or_word(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+# public numbers of plans: how each is read, and what it is; what no word stands for, as a solver,
+# is for Python only
+NUMBERS: dict[str, tuple[Any, str]] = {
+    "population": (int, "n, the number of records"),
+    "dim": (int, "d, the number of coordinates of both players together"),
+    "iterations": (int, "T, the number of rounds"),
+    "batch": (int, "the batch size of one pass"),
+    "phases": (int, "T, the number of phases"),
+    "inner": (int, "K, the iterates of a round"),
+    "rounds": (_count_or_word, '"bound_optimal"; "largest" T with 2^T lambda B <= L, as in the '
+                               "paper; or a number"),
+    "passes": (str, '"one", "many" or "full"'),
+    "mode": (str, '"tight", of the theorem\'s smallest bound; "manual", kappa times that; or '
+                  '"paper"'),
+    "game": (str, '"monotone", "bilinear" or "strongly_monotone"'),
+    "bound": (float, "M, the largest norm of a record's operator, players together: the joint "
+                     "clip"),
+    "smooth": (float, "the Lipschitz constant of a record's operator"),
+    "smooth_difference": (float, "the Lipschitz constant of the difference of two records' "
+                                 "operators"),
+    "diameter": (float, "B, the diameter of W x V"),
+    "radius": (float, "R, the largest distance of a point of the set from the start"),
+    "modulus": (float, "mu_0, the modulus of strong monotonicity of every record's operator"),
+    "public_bound": (float, "P, the largest norm of the public terms' operator"),
+    "public_smooth": (float, "the Lipschitz constant of the public terms' operator"),
+    "loss_bound": (float, "B, the public range of losses"),
+    "kappa": (float, 'the factor of "manual"'),
+    "slack": (float, "the slack of certificates"),
+    "eta": (float, "the step size"),
+    "tree": (bool, "sums have the paper's tree of noise, even if correlated noise would be less"),
+    "proved": (bool, "whether to keep to settings that the theorem covers"),
+    "composite": (bool, "whether constant steps handle the quadratic in the projection")}
+_CONSTANTS = ("bound", "lipschitz", "diameter", "smooth")  # of a group problem
+
+
+def add(commands: Any) -> None:
+    """Adds `plan` to the commands of a parser.
+
+    Its options are the public numbers that the algorithms' `plan` functions take. For group
+    algorithms they include the constants of the `problem`, because a plan reads nothing else of it.
+    """
+    lines = (f"  {name}: {', '.join(flag_of(x) for x in plan_options(name))}" for name in _PLANNED)
+    command = commands.add_parser(
+        "plan", help=_WHAT, description=_WHAT, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["options of each algorithm:", *lines, "example:",
+                          "  python -m jaxminimax plan gda --epsilon 1 --delta 1e-6 "
+                          "--population 1000 --bound 1 --smooth 1 --modulus 0.5"]))
+    flag = command.add_argument
+    flag("algorithm", metavar="ALGORITHM", nargs="?",
+         help="one of " + ", ".join(_PLANNED) + "; without one all that fit the numbers, side by "
+              "side, by what they promise")
+    flag("--epsilon", type=float, required=True, help="the target, positive")
+    flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n")
+    flag("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
+         help="what neighbouring data sets differ by (default: replace_one)")
+    for name, (kind, text) in NUMBERS.items():
+        if kind is bool:
+            flag(flag_of(name), action="store_true", default=None, help=text)
+        else:
+            flag(flag_of(name), type=kind, help=text)
+    flag("--lipschitz", type=float,
+         help="of group algorithms, on the norm of a record's gradient; --bound is on its loss")
+    flag("--group-sizes", dest="sizes", type=int, nargs="+", metavar="N",
+         help="of group algorithms, records of every group")
+    flag("--json", action="store_true", help="print JSON only")
+
+
+def plan_options(name: str) -> list[str]:
+    """Returns the options of an algorithm, by the names that they have in Python."""
+    taken = [x for x in inspect.signature(ALGORITHMS[name].plan).parameters
+             if x in NUMBERS or x in ("problem", "sizes")]
+    return [x for name in taken for x in (_CONSTANTS if name == "problem" else (name,))]
+
+
+def flag_of(name: str) -> str:
+    """Returns the option of a public number."""
+    return "--group-sizes" if name == "sizes" else f"--{name.replace('_', '-')}"
+
+
+def _numbers(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the keywords of `plan` that the options mean.
+
+    Raises:
+      ValueError: for an option that the algorithm has no use for, or a constant that is missing.
+    """
+    arguments = {name: getattr(args, name) for name in (*NUMBERS, "lipschitz", "sizes")
+                 if getattr(args, name) is not None}
+    # without an algorithm, of groups if there are any
+    allowed = (plan_options(args.algorithm) if args.algorithm else
+               [name for name in arguments if name != "lipschitz" or "sizes" in arguments])
+    for name in arguments.keys() - set(allowed):
+        raise ValueError(f"{flag_of(name)} is no number of {args.algorithm}, which takes "
+                         f"{', '.join(map(flag_of, allowed))}: leave it out." if args.algorithm else
+                         f"{flag_of(name)} is for groups: give --group-sizes too.")
+    if "lipschitz" not in allowed and not ("sizes" in allowed and args.algorithm is None):
+        return arguments
+    constants = {name: arguments.pop(name) for name in _CONSTANTS if name in arguments}
+    for name in _CONSTANTS[:3]:
+        if name not in constants:
+            raise ValueError(f"{args.algorithm or 'a plan for groups'} needs {flag_of(name)}.")
+
+    def unused(*_: Any) -> Any:
+        raise TypeError("a plan reads constants only")
+
+    problem = types.GroupProblem(unused, unused, unused, convex=True, **constants)
+    return arguments | {"problem": problem, "sizes": tuple(arguments.pop("sizes", ()))}
+
+
+def _plain(value: Any) -> Any:
+    """Returns a setting for JSON; a schedule, or an algorithm, by its name."""
+    if isinstance(value, types.Saddle):
+        return {player: _plain(part) for player, part in value._asdict().items()
+                if part is not None}
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name))
+                for field in dataclasses.fields(value)} or type(value).__name__
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if hasattr(value, "__name__") or callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    return float(np.asarray(value))
+
+
+def settings(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Returns the plan of an algorithm, or all plans that fit the numbers.
+
+    Raises:
+      ValueError: for a name that is none of an algorithm with a plan; as `plan` does.
+    """
+    if args.algorithm is not None and args.algorithm not in _PLANNED:
+        raise ValueError(f"ALGORITHM must be one of {', '.join(_PLANNED)}, got "
+                         f"{args.algorithm!r}.")
+    target = {"epsilon": args.epsilon, "delta": args.delta, "neighbours": args.neighbours}
+    if args.algorithm is None:
+        side_by_side = plans(**target, **_numbers(args))
+        return {"plans": [row.to_json() for row in side_by_side]}, str(side_by_side)
+    algorithm = ALGORITHMS[args.algorithm]
+    planned = plan(algorithm, **target, **_numbers(args))
+    described = algorithm.mechanism(planned.hyper)
+    line = {"algorithm": args.algorithm, **target,
+            "epsilon": accounting.epsilon(described, args.delta, neighbours=args.neighbours),
+            "sampling": " ".join(leaf.summary() for leaf in mechanism.leaves(described)),
+            "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
+            "gap": planned.gap, "on": planned.on, "why": list(planned.why),
+            "hyper": _plain(planned.hyper)}
+    lines = [f"{name:28} {rounded_up(value, 6) if isinstance(value, float) else value}"
+             for name, value in line.items() if name not in ("why", "hyper") and value is not None]
+    lines += [f"{'hyper ' + name:28} {value}" for name, value in line["hyper"].items()]
+    return line, "\n".join([*lines, *planned.why])
