@@ -211,16 +211,16 @@ def _again(sampling: Any, size: int, hyper: Any, algorithm: Any,
     """Returns what `Report.rounds` says of samples that are drawn again."""
     if not isinstance(sampling, Poisson):
         return {}
-    told = {"drawn again": sampling.drawn_less(size)}
+    chance = {"drawn again": sampling.drawn_less(size)}
     seldom = sampling.seldom_again(size)
     if sampling.again == seldom.again:
-        return told
+        return chance
     more = None
     if delta and getattr(getattr(hyper, "query", None), "sampling", None) == sampling:
         usual = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, sampling=seldom))
         own, other = (answers.epsilon(algorithm.mechanism(x), delta) for x in (hyper, usual))
         more = 1 - other / own if 0 < own < math.inf else None
-    return told | {"slots if seldom again": int(seldom.rows_read(size)),
+    return chance | {"slots if seldom again": int(seldom.rows_read(size)),
                    "epsilon saved if seldom again": more}
 
 
