@@ -523,4 +523,4 @@ def test_too_much_charged_as_nothing_is_found(monkeypatch, bug):
 
     assert charged_delta(how, n, z, eps, "replace_one") >= exact - 2e-6
     monkeypatch.setattr(Poisson, "charge", changed)
-    assert charged_delta(how, n, z, eps, "replace_one") < exact - 1e-4  # 50 times what the grid is off by
+    assert charged_delta(how, n, z, eps, "replace_one") < exact - 1e-4

@@ -71,7 +71,7 @@ def sizes_shown() -> Finding:
 def left_out() -> Finding:
     """Distance of a sum in slices from that of all rows, over the clip norm."""
     rng = np.random.default_rng(0)
-    x, mask = rng.normal(size=(23, 4)), rng.random(23) < 0.4
+    x, mask = rng.normal(size=(23, 4)), jnp.asarray(rng.random(23) < 0.4)
     operator = jmm.saddle_operator(lambda w, v, row: jnp.sum(w * row))
     z = Saddle(jnp.zeros(4), jnp.zeros(()))
     sums = [jmm.clipped_sum(operator, Saddle(1.0, None), **how)(z, x, mask).w
