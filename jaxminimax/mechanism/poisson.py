@@ -176,7 +176,8 @@ class Poisson(Sampling):
     def charge(self, times: int, z: float, population: int) -> Charge:
         """Charges a Poisson-subsampled Gaussian mechanism of the realised rate.
 
-        Where sums are divided by n r, a release whose slots the other records fill costs nothing.
+        Where sums are divided by n r, a release whose slots the other records fill costs nothing
+        (`size_law`).
         """
         room, most = self._room(population)
         law = charged_law(float(self.rate), int(population), most)
