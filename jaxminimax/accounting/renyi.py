@@ -142,9 +142,9 @@ def _rarely(not_read: float, rho: Any, order: Any) -> Any:
     """Returns D_a of a release that is the same on both data sets so often, else of D_a = rho."""
     if not not_read:
         return rho
-    # E_Q (P / Q)^a = p + (1 - p) e^((a - 1) rho), of positive terms
-    return np.logaddexp(math.log(not_read), math.log1p(-not_read) + (order - 1) * rho) / (
-        order - 1) * (1 + 1e-12) + 1e-15 / (order - 1)
+    # E_Q (P / Q)^a = p + (1 - p) e^((a - 1) rho) = e^((a - 1) rho) (1 - p (1 - e^-((a - 1) rho)))
+    x = (order - 1) * rho
+    return (x + np.log1p(not_read * np.expm1(-x))) / (order - 1) * (1 + 1e-12)
 
 
 @functools.lru_cache(maxsize=256)

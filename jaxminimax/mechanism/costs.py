@@ -112,8 +112,8 @@ class PrivacyLoss(NamedTuple):
         replacement, that one draw is the record. As realised: a little above q, m/n or 1/n.
       population: n of a fixed-size sample, and of a Poisson one with `filled`.
       batch: m of a fixed-size sample, the most records of a Poisson one with `filled`.
-      filled: at most the probability that the other records fill a Poisson sample's slots, so that
-        it cannot hold the record: a release is then the same on both data sets (`size_law`).
+      filled: a lower bound on the probability that the other records fill a Poisson sample's slots:
+        it cannot hold the record, and the release is the same on both data sets (`size_law`).
     """
 
     kind: str
@@ -124,7 +124,7 @@ class PrivacyLoss(NamedTuple):
     filled: float = 0.0
 
     def not_read(self, people: int) -> float:
-        """At most the probability that a sample cannot hold any of k = `people` records."""
+        """A lower bound on the probability that a sample can hold none of k = `people` records."""
         others = max(self.population - people + 1, 1)
         # prod_i (n - J - i) / (n - i) >= (1 - c / (n - k + 1))^(k - 1), i < k, J <= c
         return self.filled * max(1 - self.batch / others, 0.0) ** (people - 1) * (1 - 2.0**-40)

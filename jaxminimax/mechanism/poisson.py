@@ -105,8 +105,12 @@ class Poisson(Sampling):
 
     def batch_size(self, population: int) -> float:
         """The expected size n r, where `again` is above 1/1000; or about that, q n."""
+        return self._chance(population) * population
+
+    def _chance(self, population: int) -> float:
+        """The probability r that a record is drawn, or q."""
         drawn = 1 - self.not_drawn(population) if self._divides_by_mean(population) else 1.0
-        return self.rate * drawn * population
+        return self.rate * drawn
 
     def _divides_by_mean(self, population: int) -> bool:
         """Says if sums are divided by n r: where p_0 is more than little, and not just bounded."""
@@ -172,7 +176,8 @@ class Poisson(Sampling):
     def charge(self, times: int, z: float, population: int) -> Charge:
         """Charges a Poisson-subsampled Gaussian mechanism of the realised rate.
 
-        Where sums are divided by n r, a release whose slots the other records fill costs nothing.
+        Where sums are divided by n r, a release whose slots the other records fill costs nothing
+        (`size_law`).
         """
         room, most = self._room(population)
         law = charged_law(float(self.rate), int(population), most)
@@ -249,7 +254,7 @@ class Poisson(Sampling):
         """A record with probability q, or r; the others contribute nothing."""
         if self.rate == 1:
             return WorstCase(np.ones(1), np.ones(1))
-        drawn = self.batch_size(population) / population
+        drawn = self._chance(population)
         return WorstCase(np.array([0.0, 1.0]), np.array([1 - drawn, drawn]), read=drawn)
 
 
