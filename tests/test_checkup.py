@@ -15,8 +15,9 @@ import pytest
 from flax import nnx
 
 import jaxminimax as jmm
-from benchmarks.examples import demo_adversarial, demo_gan
+from benchmarks.examples import demo_gan
 from jaxminimax import Saddle, checkup
+from jaxminimax.base.types import Labels
 from jaxminimax.mechanism import Repeat
 from jaxminimax.problems import per_person
 from tests import golden
@@ -307,7 +308,7 @@ def test_no_value_of_the_data_decides_whether_a_run_is_refused(call):
 
 def test_labels_of_persons_are_those_of_the_rows_that_are_there():
     people = jmm.problems.by_person((X, np.where(Y > 0, 1, -1)), np.arange(N), 4)
-    shifts = per_person(demo_adversarial.adversarial(radius=Saddle(1.0, 0.1)))
+    shifts = per_person(PROBLEM._replace(labels=Labels((-1, 1))))
     assert shifts.labels.values == (-1, 1)
     assert checkup.labels_outside(shifts.labels, people) == (0, N)
     assert checkup.labels_outside(

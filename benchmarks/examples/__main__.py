@@ -1,10 +1,9 @@
-"""`python -m benchmarks.examples {gan,mdp,dro,adversarial}`: private saddle problems to look at.
+"""`python -m benchmarks.examples {gan,mdp,dro,digits}`: private saddle problems to look at.
 
-  gan          synthetic data from a Wasserstein GAN, beside the data
-  mdp          a policy learnt from private transitions, beside the best one
-  dro          regression for the worst tenth of the records, beside the average model
-  adversarial  a classifier trained against moved features, beside a plain one
-  digits       images of ten classes from one release, and a classifier trained on them
+  gan     synthetic data from a Wasserstein GAN, beside the data
+  mdp     a policy learnt from private transitions, beside the best one
+  dro     regression for the worst tenth of the records, beside the average model
+  digits  images of ten classes from one release, and a classifier trained on them
 
 Each trains at several epsilon with noise calibrated to the whole run, prints what the privacy
 statement says, and measures what came out; measures read the data and are not private.
@@ -13,10 +12,9 @@ statement says, and measures what came out; measures read the data and are not p
 from typing import Any
 
 from benchmarks.common import report
-from benchmarks.examples import adversarial, digits, dro, gan, mdp, runs
+from benchmarks.examples import digits, dro, gan, mdp, runs
 
-EXAMPLES: dict[str, Any] = {"gan": gan, "mdp": mdp, "dro": dro,
-                            "adversarial": adversarial, "digits": digits}
+EXAMPLES: dict[str, Any] = {"gan": gan, "mdp": mdp, "dro": dro, "digits": digits}
 
 
 def parser() -> report.Parser:

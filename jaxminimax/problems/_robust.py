@@ -228,7 +228,8 @@ def gradient_attack(loss: Loss | GroupProblem, *, radius: float, norm: str = "li
       steps: the number of steps.
 
     Raises:
-      ValueError: for numbers out of range, or another norm.
+      ValueError: for numbers out of range, or another norm; when called, for features that are no
+        floating-point numbers.
 
     Examples:
         >>> attack = jmm.problems.gradient_attack(jmm.problems.squared_loss, radius=0.1)
@@ -244,6 +245,9 @@ def gradient_attack(loss: Loss | GroupProblem, *, radius: float, norm: str = "li
 
     def attack(w: PyTree, record: PyTree) -> PyTree:
         x, *others = record
+        if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+            raise ValueError("an attack moves features x that are floating-point numbers, got "
+                             f"{jnp.result_type(x)}: convert them, x.astype('float32').")
 
         def climb(_: PyTree, shift: jax.Array) -> jax.Array:
             g = jax.grad(lambda shift: base(w, (x + shift, *others)))(shift)

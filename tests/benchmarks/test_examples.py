@@ -15,7 +15,7 @@ import jaxminimax as jmm
 from benchmarks.data_sets import files as data_files
 from benchmarks.data_sets import images as set_images
 from benchmarks.examples import __main__ as examples
-from benchmarks.examples import demo_adversarial, demo_gan, demo_mdp
+from benchmarks.examples import demo_gan, demo_mdp
 from benchmarks.examples import dro as example_dro
 from jaxminimax import Saddle
 
@@ -73,14 +73,6 @@ def regression():
     x = RNG.normal(size=(3000, 3)) / math.sqrt(3)
     g = (RNG.random(3000) < 0.2).astype(int)
     return g, (x, x[np.arange(3000), g] + 0.1 * RNG.normal(size=3000))
-
-
-@pytest.fixture(scope="module")
-def classes():
-    """One feature that is hard to move and three that are easy to read."""
-    y = np.where(RNG.random(2000) < 0.5, 1.0, -1.0)
-    size = np.array([0.7, 0.1, 0.1, 0.1])
-    return y[:, None] * np.array([1.0, 0.2, 0.2, 0.2]) + size * RNG.normal(size=(2000, 4)), y
 
 
 # --- Wasserstein GAN ---
@@ -319,10 +311,6 @@ def test_a_grid_world_leads_to_its_last_cell():
      "level"),
     (lambda: P.reweighted(P.squared_loss, divergence="kl", level=0.5, radius=1.0, bound=1.0),
      "divergence"),
-    (lambda: demo_adversarial.adversarial(radius=Saddle(2.0, 1.0), shift="common"), "penalty"),
-    (lambda: demo_adversarial.adversarial(radius=Saddle(2.0, 1.0), penalty=1.0,
-                                          dual="best_response"), "dual"),
-    (lambda: demo_adversarial.adversarial(radius=Saddle(2.0, -1.0)), r"radius\.v"),
 ])
 def test_bad_numbers_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
@@ -399,60 +387,6 @@ def test_the_worst_mixture_is_the_worst_source(regression):
     assert alone == pytest.approx(each.mean())
 
 
-# --- moved features ---
-
-
-WEIGHT = np.array([0.7, -0.2, 0.4, 1.1])
-CLASSIFIER = {"weight": WEIGHT, "bias": np.array(0.1)}
-
-
-def test_one_shift_against_labels_is_as_strong_as_one_for_each_record(classes):
-    x, y = map(np.asarray, classes)
-    r, problem = 0.5, demo_adversarial.adversarial(radius=Saddle(10.0, 0.5))
-    risk, robust, plain = jax.jit(lambda w: (
-        jmm.metrics.primal_risk(problem, w, classes), demo_adversarial.robust_accuracy(w, classes,
-                                                                                       r),
-        demo_adversarial.robust_accuracy(w, classes, 0.0)))(CLASSIFIER)
-    unit = WEIGHT / np.linalg.norm(WEIGHT)
-    margins = y * ((x - r * y[:, None] * unit) @ WEIGHT + 0.1)
-    assert risk == pytest.approx(np.mean(np.logaddexp(0, -margins)))
-    for _ in range(20):  # no other shifts do worse
-        u = RNG.normal(size=x.shape)
-        u *= r / np.linalg.norm(u, axis=1, keepdims=True)
-        assert np.mean(np.logaddexp(0, -y * ((x + u) @ WEIGHT + 0.1))) < risk
-    assert robust == pytest.approx(np.mean(margins > 0))
-    assert plain == pytest.approx(np.mean(y * (x @ WEIGHT + 0.1) > 0))
-
-
-@pytest.mark.parametrize("how", [dict(), dict(shift="common", penalty=1.0)])
-def test_the_operator_of_shifts_is_the_gradient_of_the_value(how, classes):
-    problem = demo_adversarial.adversarial(radius=Saddle(2.0, 0.5), **how)
-    z = jax.jit(problem.project)(Saddle(CLASSIFIER, np.array([0.3, 0.0, -2.0, 0.1])))
-    assert np.linalg.norm(z.v) == pytest.approx(0.5)
-    assert_operator_is_the_gradient(problem, z, classes)
-
-
-def test_the_best_response_of_shifts_follows_the_classifier():
-    problem = demo_adversarial.adversarial(radius=Saddle(10.0, 0.5), dual="best_response")
-    z = jax.jit(problem.project)(Saddle(CLASSIFIER, np.zeros(4)))
-    assert_close(z.v, 0.5 * WEIGHT / np.linalg.norm(WEIGHT))
-    plain = demo_adversarial.adversarial(radius=Saddle(10.0,
-                                                       0.0))  # nothing moves: logistic regression
-    assert not np.any(jax.jit(plain.project)(Saddle(CLASSIFIER, np.ones(4))).v)
-
-
-@pytest.mark.nightly
-def test_private_training_against_shifts_lowers_the_robust_risk(classes):
-    problem = demo_adversarial.adversarial(radius=Saddle(10.0, 0.5))
-    start = demo_adversarial.linear_start(4)
-    state, _ = private(problem, start, classes, clip=Saddle(1.5, 10.0), step=Saddle(1.0, 0.2),
-                       epsilon=3.0)
-    w = state.average.w
-    risk = jax.jit(lambda w: jmm.metrics.primal_risk(problem, w, classes))
-    assert risk(w) < 0.75 * risk(start.w)
-    assert demo_adversarial.robust_accuracy(w, classes, 0.5) > 0.7
-
-
 @pytest.mark.nightly
 def test_a_private_model_for_the_worst_share_is_better_for_it(regression):
     _, pairs = regression
@@ -492,7 +426,7 @@ def test_an_example_trains_prints_and_draws(tmp_path, capsys):
     ("mdp --dataset mnist", "--dataset mnist: mdp has grid"),
     ("dro --seeds 0", "--seeds: got '0'; give an integer, at least 1"),
     ("gan --data-dir nowhere", "--data-dir: got 'nowhere', no such folder"),
-    ("adversarial --plot x.txt", "--plot: got 'x.txt'"),
+    ("digits --plot x.txt", "--plot: got 'x.txt'"),
     ("mdp --json none/x.json", "--json: cannot write 'none/x.json'"),
 ])
 def test_bad_input_reads_no_data(argv, message, capsys, monkeypatch):

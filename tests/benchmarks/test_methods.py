@@ -9,20 +9,15 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.examples.methods import alternating, bilevel, contests, double_spider, zeroth_order
+from benchmarks.examples.methods import bilevel, contests, double_spider, zeroth_order
 from jaxminimax import Query, Saddle
 
 N, KEY, DELTA = 40, jax.random.key(0), 1e-3
 DATA = jax.random.normal(jax.random.key(1), (N, 3))
 QUERY = Query(clip=Saddle(1.0, 1.0), population=N, noise_multiplier=Saddle(1.0, 1.0))
 ONE = dataclasses.replace(QUERY, clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None))
-OTHER = dataclasses.replace(QUERY, clip=Saddle(None, 1.0), noise_multiplier=Saddle(None, 3.0))
 WINDOWS = contests._windows(ONE, 1.0, 2)
 BOTH = {"x": jnp.zeros(3), "y": jnp.zeros(3)}
-
-
-def of_saddle(w, v, record):
-    return w @ (v - record) + w @ w - v @ v
 
 
 def of_pair(w, v, record):
@@ -35,9 +30,6 @@ def of_one(w, v, record):
 
 
 METHODS = {
-    "alternating": (alternating, alternating.Hyper(
-        query=ONE, ascent=OTHER, step=Saddle(0.1, 0.1), inner=3, iterations=4), of_saddle,
-        Saddle(jnp.zeros(3), jnp.ones(3))),
     "double spider": (double_spider, double_spider.Hyper(
         query=WINDOWS, threshold=WINDOWS, step=0.1, step_threshold=0.1, length=0.1, iterations=4),
         of_pair, Saddle({"x": jnp.zeros(3), "eta": jnp.zeros(())}, ())),
@@ -65,21 +57,3 @@ def test_a_method_is_calibrated_charged_and_checked(name):
         KEY, done.state, DATA)
     # of both players' releases one is NaN, so the point is
     assert any(np.isnan(x).any() for x in jax.tree.leaves(beyond.z))
-
-
-@pytest.mark.slow
-def test_one_round_of_alternating_steps_without_noise():
-    silent = [dataclasses.replace(q, clip=Saddle(*(c and 1e3 for c in q.clip)),
-                                  noise_multiplier=Saddle(*(c and 0.0 for c in q.clip)))
-              for q in (ONE, OTHER)]
-    hyper = alternating.Hyper(query=silent[0], ascent=silent[1], step=Saddle(0.1, 0.2), inner=2,
-                              iterations=1)
-    w, v = np.full(3, 0.5), np.ones(3)
-    mean = np.asarray(DATA, np.float64).mean(0)
-    problem = jmm.Problem(jmm.saddle_operator(of_saddle))
-    z = jmm.run(KEY, Saddle(jnp.array(w), jnp.array(v)), DATA, hyper, alternating, problem).state.z
-    for _ in range(2):
-        v = v + 0.2 * (w - 2 * v)
-    w = w - 0.1 * (v - mean + 2 * w)
-    np.testing.assert_allclose(z.v, v, rtol=1e-6)
-    np.testing.assert_allclose(z.w, w, rtol=1e-6)

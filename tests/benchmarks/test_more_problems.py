@@ -21,7 +21,7 @@ def test_ways_of_a_small_table_are_measured(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (400, 2))
     monkeypatch.setattr(more_problems, "_table", lambda *_: (
-        x, x[:, 0] + 3, np.arange(400) % 2, (0, 5)))
+        x, np.maximum(5 * x[:, 0], 0), np.arange(400) % 2, (0, 5)))
     monkeypatch.setattr(more_problems, "_binary", lambda *_: (
         (x.astype(np.float32), (x[:, 0] > 0).astype(np.float32)),
         (x, (x[:, 0] > 0).astype(float)), 0.5))

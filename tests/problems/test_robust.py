@@ -208,6 +208,8 @@ def test_a_private_run_of_an_attacked_loss_is_checked_charged_and_lowers_the_wor
     (lambda: problems.gradient_attack(margin_loss, radius=0.0), ValueError, "radius"),
     (lambda: problems.gradient_attack(margin_loss, radius=1.0, norm="l1"), ValueError, "norm"),
     (lambda: problems.gradient_attack(margin_loss, radius=1.0, steps=0), ValueError, "steps"),
+    (lambda: problems.gradient_attack(margin_loss, radius=1.0)(
+        jnp.ones(3), (jnp.ones(3, jnp.int32), 1.0)), ValueError, "got int32: convert"),
     (lambda: problems.adversarial(margin_loss, lambda record: record), TypeError, "attack is"),
     (lambda: problems.adversarial(lambda w: w, lambda w, record: record), TypeError, "loss is"),
     (lambda: problems.adversarial(problems.worst_group(

@@ -12,7 +12,7 @@ import sklearn.metrics
 import jaxminimax as jmm
 from benchmarks.data_sets import data as data_sets
 from benchmarks.data_sets import images
-from benchmarks.examples.methods import alternating, bilevel, double_spider, spider, zeroth_order
+from benchmarks.examples.methods import bilevel, double_spider, spider, zeroth_order
 from benchmarks.examples.methods.windows import Difference, Windows
 from jaxminimax import Query, Saddle
 
@@ -89,10 +89,8 @@ def auc(quick: bool, folder: Any) -> Contest:
     sampling = jmm.Poisson(rate=0.1)
     query = Query(clip=Saddle(9.0, 3.0), population=count, sampling=sampling, parameters=dim + 3,
                   noise_multiplier=jmm.mechanism.budget_split(w=0.8))
-    one = dataclasses.replace(query, clip=Saddle(9.0, None), noise_multiplier=Saddle(1.0, None))
     # each of the k releases for v costs little: together they take a fifth
-    other = dataclasses.replace(query, clip=Saddle(None, 3.0),
-                                noise_multiplier=Saddle(None, (4.0 * inner) ** 0.5))
+    in_turn = dataclasses.replace(query, noise_multiplier=Saddle(1.0, (4.0 * inner) ** 0.5))
     steps = _steps(0.1, 0.3, 1.0, ratio=0.3)
     rows = known.x_train, known.y_train
     score = jax.jit(lambda theta, x: x @ theta)
@@ -105,9 +103,9 @@ def auc(quick: bool, folder: Any) -> Contest:
         "AUC of a linear scorer, ijcnn1",
         P.auc(P.linear_scorer, prior=known.prior, radius=Saddle(20.0, 20.0)),
         P.auc_start(jnp.zeros(dim)), _cut(rows, 0, count),
-        {f"alternating, k = {inner}": (alternating, [alternating.Hyper(
-            query=one, ascent=other, step=step, inner=inner, iterations=rounds // (inner + 1))
-            for step in _steps(0.3, 1.0, 3.0, ratio=0.1)]),
+        {f"sgda, turns=Saddle(1, {inner})": (jmm.sgda, [jmm.sgda.Hyper(
+            query=in_turn, step=step, turns=Saddle(1, inner), averaging=jmm.averaging.TAIL,
+            iterations=rounds // (inner + 1)) for step in _steps(0.3, 1.0, 3.0, ratio=0.1)]),
          **_plain(query, rounds, steps, 4.0)},
         measures, _cut(rows, -2000 if quick else count, None),
         _cut((known.x_test, known.y_test), 0, None), known.unit)
@@ -238,4 +236,4 @@ def pictures(quick: bool, folder: Any) -> Contest:
 
 
 CONTESTS: dict[str, Callable[[bool, Any], Contest]] = {
-    "alternating": auc, "double_spider": imbalanced, "bilevel": sources, "zeroth_order": pictures}
+    "turns": auc, "double_spider": imbalanced, "bilevel": sources, "zeroth_order": pictures}

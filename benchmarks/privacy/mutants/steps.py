@@ -14,6 +14,7 @@ from benchmarks.privacy.mutants import plants
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax.algorithms import sgda
+from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums
 
 AIMS: dict[str, tuple[Any, str]] = {"charge of turns": (jmm.Sequence, "charges"),
@@ -46,7 +47,7 @@ def charged() -> Finding:
 def half_the_noise(release: Any) -> Any:
     """A release of one player's step has half the noise, and one of both players all of it."""
     def changed(*args: Any) -> Any:
-        quiet = plants.quieter(0.5)(noisy_sums.floored_normal)
+        quiet = plants.quieter(0.5)(floored_normal)
         with mock.patch.object(noisy_sums, "floored_normal", quiet):
             return release(*args)
 
@@ -58,13 +59,14 @@ def noise_of_turns() -> Finding:
 
     Records and so operators are zero: a round moves a player by its steps' noise alone.
     """
-    query = jmm.Query(clip=Saddle(1.0, 3.0), noise_multiplier=Saddle(10.0, 5.0), population=N)
-    hyper = sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1, turns=Saddle(2, 3))
+    clip, noise, turns = Saddle(1.0, 3.0), Saddle(10.0, 5.0), Saddle(2, 3)
+    query = jmm.Query(clip=clip, noise_multiplier=noise, population=N)
+    hyper = sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1, turns=turns)
     problem = jmm.Problem(jmm.saddle_operator(lambda w, v, record: record[0] * (w @ v)))
     start = Saddle(jnp.zeros(DIM), jnp.zeros(DIM))
     moved = jmm.run(jax.random.key(0), start, jnp.zeros((N, 1)), hyper, sgda, problem).state.z
     ratios = [c * z / N * k**0.5 / float(np.std(x)) for x, k, c, z in zip(
-        moved, hyper.turns, query.clip, query.noise_multiplier, strict=True)]
+        moved, turns, clip, noise, strict=True)]
     return Finding(max(ratios), 1 + 5 / (2 * DIM) ** 0.5)  # five standard errors
 
 

@@ -429,8 +429,9 @@ class PrivateFairClassifier(PrivateScorer):
     def _member_scores(self, X: Any) -> np.ndarray:
         """Returns the log-odds of every row by every member, `[n, m]`."""
         check_is_fitted(self)
-        members = dataclasses.replace(self.scorer_, weights=self.scorer_.members.T)
-        return members.decision_function(self._table(X, None)[0])
+        assert self.scorer_.members is not None
+        mixture = dataclasses.replace(self.scorer_, weights=self.scorer_.members.T)
+        return mixture.decision_function(self._table(X, None)[0])
 
     def _groups(self, groups: Any, table: Any, target: np.ndarray) -> preparation.PrivateGroups:
         number, self.groups_, of_schema = _numbered(self, groups, table, len(target),
