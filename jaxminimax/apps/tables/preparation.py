@@ -21,7 +21,7 @@ from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import checks, identity
 from jaxminimax.base.types import PyTree
-from jaxminimax.mechanism import Description, Repeat, leaves
+from jaxminimax.mechanism import Description, Parallel, Repeat, leaves
 
 if TYPE_CHECKING:
     from jaxminimax.apps.tables.fair import FairDefaults
@@ -122,8 +122,9 @@ class Prepared:
         return self.claimed_unit or unit_of(self.rows_per_owner, self.people)
 
     def mechanism(self) -> Description:
-        """Describes all releases together, of training and certificate."""
-        return certified.together(self.settings.mechanism(), self.apart)
+        """Describes all releases together, of training and certificate, on disjoint rows."""
+        training = self.settings.mechanism()
+        return training if self.apart is None else Parallel(parts=(training, self.apart.losses))
 
     def parts(self) -> tuple[str, ...]:
         """Returns what each part of `mechanism` releases."""
@@ -252,18 +253,6 @@ def unit_of(rows_per_owner: int | None, people: int = 1) -> str:
     return "one row" if people == 1 else "one person"
 
 
-def unit_in_ledger(ledger: Ledger, claimed: str | None, rows_per_owner: int | None,
-                   people: int = 1) -> str:
-    """Returns the unit by which a ledger compares a run with its own.
-
-    Where the user claims none, it is the ledger's own wording if that says the same in general:
-    "one person" of owners, "one record" of rows, "any k records" of `people`.
-    """
-    general = identity.unit_of(people, rows_per_owner)
-    return ledger.unit if claimed is None and ledger.unit == general else (
-        claimed or unit_of(rows_per_owner, people))
-
-
 def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, unit: str | None,
            rows_per_owner: int | None, people: int, delta: float,
            name: str | None = None, parts: tuple[str, ...] = ()) -> books.Entry | None:
@@ -273,7 +262,8 @@ def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, un
       job: of the run, whose key may be used once in a ledger.
       ledger: of the data.
       described: all that is released.
-      unit: as the user claims, see `unit_in_ledger`.
+      unit: as the user claims; None for the ledger's own wording, if that says the same in
+        general: "one person" of owners, "one record" of rows, "any k records" of `people`.
       rows_per_owner: see `unit_of`.
       people: k, how many records of one person may differ; the ledger must have the same number.
       delta: of the run, which a ledger that adds deltas is charged.
@@ -286,7 +276,8 @@ def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, un
     if ledger is None:
         return None
     ledger.check_same("The run", people=people)
+    if unit is None and ledger.unit == identity.unit_of(people, rows_per_owner):
+        unit = ledger.unit
     return job.reserve(
-        ledger, described, name=name, parts=parts,
-        unit=unit_in_ledger(ledger, unit, rows_per_owner, people),
+        ledger, described, name=name, parts=parts, unit=unit or unit_of(rows_per_owner, people),
         delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)
