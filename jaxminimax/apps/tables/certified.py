@@ -17,7 +17,7 @@ from jaxminimax.accounting import calibrate_noise
 from jaxminimax.apps.tables import records, scorer
 from jaxminimax.base.types import Saddle
 from jaxminimax.drivers.certificates import Certificate, certify
-from jaxminimax.mechanism import GroupLosses
+from jaxminimax.mechanism import Description, GroupLosses, Parallel
 from jaxminimax.problems import HeldOut, ball, hold_out, worst_group
 
 _SHARE = worst_group(lambda w, wrong: wrong, ball(1.0), lipschitz=1.0, bound=1.0)
@@ -43,6 +43,11 @@ class Apart(NamedTuple):
         """Everything that is read of the rows apart, as arrays of 32 bits."""
         charged = None if held.charged is None else held.charged.view(np.uint32)
         return self.held.labels.astype(np.int32), held.x, held.labels, charged
+
+
+def together(training: Description, of: Apart | None) -> Description:
+    """Describes training and certificate, if there is one, on disjoint rows."""
+    return training if of is None else Parallel(parts=(training, of.losses))
 
 
 def apart(groups: records.Groups | None, share: float | None, *, epsilon: float, delta: float,

@@ -21,7 +21,7 @@ from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import checks, identity
 from jaxminimax.base.types import PyTree
-from jaxminimax.mechanism import Description, Parallel, Repeat, leaves
+from jaxminimax.mechanism import Description, Repeat, leaves
 
 if TYPE_CHECKING:
     from jaxminimax.apps.tables.fair import FairDefaults
@@ -122,9 +122,8 @@ class Prepared:
         return self.claimed_unit or unit_of(self.rows_per_owner, self.people)
 
     def mechanism(self) -> Description:
-        """Describes all releases together, of training and certificate, on disjoint rows."""
-        training = self.settings.mechanism()
-        return training if self.apart is None else Parallel(parts=(training, self.apart.losses))
+        """Describes all releases together, of training and certificate."""
+        return certified.together(self.settings.mechanism(), self.apart)
 
     def parts(self) -> tuple[str, ...]:
         """Returns what each part of `mechanism` releases."""
