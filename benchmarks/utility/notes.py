@@ -79,11 +79,10 @@ def spoilt(frame: pd.DataFrame, schema: Schema) -> dict[str, tuple[str | None, p
     return cases
 
 
-def measure(frame: pd.DataFrame, schema: Schema, column: str | None, records: int, epsilon: float,
-            delta: float, seeds: range) -> dict[str, Any]:
+def measure(x: np.ndarray, y: np.ndarray, chosen: Any, schema: Schema, column: str | None,
+            seeds: range) -> dict[str, Any]:
     """Counts the seeds with a note on `column`, and those with a note on another one."""
-    x, y = schema.features(frame), schema.labels(frame)
-    chosen = defaults(records, schema, epsilon=epsilon, delta=delta)
+    records = chosen.population
     noted = others = 0
     for seed in seeds:
         rows = np.random.default_rng([seed, 1]).choice(len(y), records, replace=False)
@@ -156,15 +155,17 @@ def main(argv: list[str] | None = None) -> int:
             frame, schema = table.frame, table.schema
         records = min(args.records, round(0.9 * len(frame)))
         cases = done.get(name, {"cases": {}})["cases"]
+        chosen = [defaults(records, schema, epsilon=epsilon, delta=args.delta)
+                  for epsilon in args.epsilon]
         done[name] = {"records": records, "width": schema.width, "cases": cases}
         for k, (case, (column, spoilt_frame)) in enumerate(spoilt(frame, schema).items()):
             if case in cases:
                 continue
             start = _FIRST + k * 10_000
             seeds = range(start, start + (args.right if column is None else args.seeds))
-            cases[case] = counts = {f"{epsilon:g}": measure(
-                spoilt_frame, schema, column, records, epsilon, args.delta, seeds)
-                for epsilon in args.epsilon}
+            x, y = schema.features(spoilt_frame), schema.labels(spoilt_frame)
+            cases[case] = counts = {f"{epsilon:g}": measure(x, y, one, schema, column, seeds)
+                                    for epsilon, one in zip(args.epsilon, chosen, strict=True)}
             report.say(f"{name}, {case}: {counts}")
             report.save(args, {"tables": done}, arguments)
     report.show(args, tables({"tables": done, "arguments": arguments}))

@@ -157,10 +157,9 @@ class Description(abc.ABC):
           ValueError: for another number of names than there are leaves.
         """
         texts = [leaf.words().summary for leaf in self.flattened()]
-        if parts and len(parts) != len(texts):
+        if len(parts) not in (0, len(texts)):
             raise ValueError(f"parts must name each of {len(texts)} leaves, got {parts!r}.")
-        if parts:
-            texts = [f"{name}: {text}" for name, text in zip(parts, texts, strict=True)]
+        texts = [f"{name}: {text}" for name, text in zip(parts, texts, strict=False)] or texts
         runs = ((text, len(list(equal))) for text, equal in itertools.groupby(texts))
         return " ".join(text if times == 1 else f"{times} times: {text}" for text, times in runs)
 

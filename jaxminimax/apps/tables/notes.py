@@ -232,18 +232,6 @@ def _more(names: Collection[str]) -> str:
 # --- from what was released ---
 
 
-class _Check(NamedTuple):
-    """One comparison of a noisy number with its threshold.
-
-    Attributes:
-      low: whether the number is below the threshold, and the bound is worth a note.
-      bound: what the number without noise is at most, unless an event of `FALSE` happened.
-    """
-
-    low: bool
-    bound: float
-
-
 def after(schema: Schema, moments: "Moments", deviation: float, *, features: bool,
           of_rows: tuple[np.ndarray, np.ndarray] | None = None,
           label_deviation: float | None = None) -> tuple[Note, ...]:
@@ -264,16 +252,17 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
     deviation /= moments.labelled  # means are those of rows with a label
 
     def check(weakest: float, actual: float, noise: float, right: float, wrong: float = 0.0,
-              power: float = POWER) -> _Check:
+              power: float = POWER) -> float | None:
+        """Bounds a number without noise, unless an event of `FALSE` happened; None: no note."""
         threshold = max(right - sure * noise, wrong + power * noise)
         bound = threshold + sure * noise
-        return _Check(actual < threshold and bound <= weakest, bound)
+        return bound if actual < threshold and bound <= weakest else None
 
     def misread(name: str, kind: Number, mean: list[float], second: float, deviation: float,
                 again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
         end = check(WEAKEST["end"], 1 - abs(mean[0]), deviation, END, CLIPPED)
-        if end.low and (mean[0] > 0 or kind.low != 0):
-            return [_at_an_end(name, kind, mean[0] > 0, end.bound)]
+        if end is not None and (mean[0] > 0 or kind.low != 0):
+            return [_at_an_end(name, kind, mean[0] > 0, end)]
         variance = second - mean[0] ** 2
         noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
         bound = max(variance, 0.0) + sure * noise
@@ -286,7 +275,7 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
             kept * HIDDEN, kept * (USEFUL_FROM_0 if from_0 else USEFUL), POWER)
         spread = check(weakest, (1 - weight) * variance + weight * again[0],
                        noise * math.sqrt(1 - weight), right, power=power)
-        return [_narrow(name, kind, bound, middle)] if spread.low and (
+        return [_narrow(name, kind, bound, middle)] if spread is not None and (
             bound <= WEAKEST["spread"]) else []
 
     mistakes = [] if lacking < UNLABELLED else [Note(
@@ -299,10 +288,10 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         share = float(moments.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
         rare = min(share, 1 - share)
         label = check(WEAKEST["rare"], rare if rare > 0.02 + 1e-9 else 0.0, of_label, RARE)
-        if label.low:
+        if label is not None:
             verb = "have" if share < 0.5 else "lack"
             mistakes.append(Note(
-                schema.label, f"by the released share at most {label.bound:.0%} of the records, or "
+                schema.label, f"by the released share at most {label:.0%} of the records, or "
                 f"none, {verb} the positive value {schema.positive!r}", "check how it is written"))
     first = 0
     for name, kind in schema.columns.items() if features else ():
@@ -311,9 +300,9 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
             matching = check(WEAKEST["matching"], float(moments.mean[place].sum()),
                              deviation * math.sqrt(kind.width),
                              MATCHING if kind.width > 1 else RARE)
-            if matching.low:
+            if matching is not None:
                 mistakes.append(Note(
-                    name, f"by the released shares at most {matching.bound:.0%} of the cells, or "
+                    name, f"by the released shares at most {matching:.0%} of the cells, or "
                     "none, have a declared value", "check spelling, case and codes, such as 0 and "
                     f"1, against {', '.join(kind.values[:_SHOWN])}{_more(kind.values)}"))
         elif isinstance(kind, Number):

@@ -252,18 +252,6 @@ def unit_of(rows_per_owner: int | None, people: int = 1) -> str:
     return "one row" if people == 1 else "one person"
 
 
-def unit_in_ledger(ledger: Ledger, claimed: str | None, rows_per_owner: int | None,
-                   people: int = 1) -> str:
-    """Returns the unit by which a ledger compares a run with its own.
-
-    Where the user claims none, it is the ledger's own wording if that says the same in general:
-    "one person" of owners, "one record" of rows, "any k records" of `people`.
-    """
-    general = identity.unit_of(people, rows_per_owner)
-    return ledger.unit if claimed is None and ledger.unit == general else (
-        claimed or unit_of(rows_per_owner, people))
-
-
 def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, unit: str | None,
            rows_per_owner: int | None, people: int, delta: float,
            name: str | None = None, parts: tuple[str, ...] = ()) -> Entry | None:
@@ -273,7 +261,8 @@ def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, un
       job: of the run, whose key may be used once in a ledger.
       ledger: of the data.
       described: all that is released.
-      unit: as the user claims, see `unit_in_ledger`.
+      unit: as the user claims; None for the ledger's own wording, if that says the same in
+        general: "one person" of owners, "one record" of rows, "any k records" of `people`.
       rows_per_owner: see `unit_of`.
       people: k, how many records of one person may differ; the ledger must have the same number.
       delta: of the run, which a ledger that adds deltas is charged.
@@ -286,7 +275,8 @@ def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, un
     if ledger is None:
         return None
     ledger.check_same("The run", people=people)
+    if unit is None and ledger.unit == identity.unit_of(people, rows_per_owner):
+        unit = ledger.unit
     return job.reserve(
-        ledger, described, name=name, parts=parts,
-        unit=unit_in_ledger(ledger, unit, rows_per_owner, people),
+        ledger, described, name=name, parts=parts, unit=unit or unit_of(rows_per_owner, people),
         delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)

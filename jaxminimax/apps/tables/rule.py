@@ -186,8 +186,7 @@ class Defaults:
         """
         if not self.standardise:
             return moments, None
-        length = records.typical_length(moments, self.floor) if self.cut_by_length else 1.0
-        cut = self.cut * length
+        cut = self.cut * (records.typical_length(moments, self.floor) if self.cut_by_length else 1)
         return records.stretched(moments, cut), cut**2 * self.floor
 
     @property
