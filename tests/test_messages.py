@@ -349,12 +349,11 @@ PRINTED = {
         "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(accepted))"
         " | ', '.join(unknown) | 'labels' if groups else 'n' | 'with' if primal else 'without'"
         " | _BEHIND | _NO_TICKET | budgets | count | data.grouped | data.population | described"
-        " | described!r | difference | error | first_run | grouped | jax.random.key_impl(key)"
-        " | leading | lengths | mechanism.query.population * mechanism.parts | n | name | name!r"
-        " | number | of!r | os.fspath(path)!r | parts | path | query.population"
-        " | run.entry.name!r | run.settings.iterations - first | second_run"
-        " | self._manager.directory | self.limits.times | settings | size | stated | step"
-        " | training_rows"),
+        " | described!r | difference | error | grouped | jax.random.key_impl(key) | leading"
+        " | lengths | mechanism.query.population * mechanism.parts | n | name | name!r"
+        " | not_held | number | of!r | os.fspath(path)!r | parts | path | places[0] | places[1]"
+        " | query.population | run.entry.name!r | run.settings.iterations - first"
+        " | self._manager.directory | self.limits.times | settings | size | stated | step"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
