@@ -338,7 +338,7 @@ PRINTED = {
         " | argument | call_form | contents | dtype | error | expected | expected_name"
         " | first_name | fix | folder | generator | jax.tree.map(np.shape, actual)"
         " | jax.tree.map(np.shape, expected) | jnp.result_type(x) | leaf_name | list_name | low"
-        " | module | name | os.fspath(target) | path | place | signature | span | stats.st_uid"
+        " | name | os.fspath(target) | passed_name | path | place | signature | span"
         " | status.st_uid | text | words"),
     "checkup": (
         'described | lengths | n'),

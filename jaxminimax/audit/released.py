@@ -285,15 +285,15 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
     return shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)
 
 
-def shared_noise(noise: np.ndarray, signals: np.ndarray, confidence: float) -> float:
+def shared_noise(noise: np.ndarray, reads: np.ndarray, confidence: float) -> float:
     """Returns a lower bound on the largest |correlation| of noise; 0 if it may be chance.
 
     It correlates noise, `[runs, k]`, and its size with those of other numbers, and with whether a
     sample holds the record, `[runs, releases]`, by Fisher's transformation, for all pairs together.
     """
-    noise, signals = (x[:, x.std(0) > 0] for x in (noise, signals))
+    noise, reads = (x[:, x.std(0) > 0] for x in (noise, reads))
     runs, k = noise.shape
-    columns = np.concatenate([noise, np.abs(noise), signals], 1)
+    columns = np.concatenate([noise, np.abs(noise), reads], 1)
     # pairs of which one at least is noise, but for a number and its own size
     pairs = np.triu(np.ones((2 * k, columns.shape[1]), bool), 1)
     pairs[np.arange(k), np.arange(k) + k] = False
