@@ -150,7 +150,8 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
             missing = "problem" if problem is None else "z"
             raise ValueError(f"{missing} is None, but a pair of one's own needs both: give "
                              "problem=..., z=... and pair=(data, neighbour).")
-        return _own(key, algorithm, hyper, delta, runs, neighbours, pair, confidence, problem, z)
+        return _audit_pair(key, algorithm, hyper, delta, runs, neighbours, pair, confidence,
+                           problem, z)
     checks.one_of("pair", pair, PAIRS)
     if problem is not None or z is not None:
         raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
@@ -206,9 +207,9 @@ def _public(mechanism: Any) -> bool:
     return not any(sampling is not None and sampling.secret for sampling in samplings)
 
 
-def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
-         neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
-         z: Saddle) -> Audit:
+def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
+                neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
+                z: Saddle) -> Audit:
     """Audits a user's pair, round by round: the points, and the released values."""
     data = pairs.check_pair(pair, problem)
     mechanism = algorithm.mechanism(hyper)

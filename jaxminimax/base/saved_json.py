@@ -68,10 +68,10 @@ def parsed(text: str | bytes) -> Any:
       ValueError: for what is no JSON, and for integers that Python does not read.
       RecursionError: for what is nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_once)
+    return json.loads(text, object_pairs_hook=_mark_duplicates)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _mark_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for name, value in pairs:
         record[name] = _TWICE if name in record else value

@@ -258,7 +258,7 @@ def _saved(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Alg
     saved, ended = folder.steps(), []
     if saved:
         like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), _compiled.eval_shape(
-            keys, z, data, hypers, runs.Functions.of(algorithm), *static, jnp.int32(0)))
+            keys, z, data, hypers, runs.Functions.from_algorithm(algorithm), *static, jnp.int32(0)))
     booking.bind_place(len(saved), problem, None)
     with runs.bar(keys.size, min(len(saved) * width, keys.size), progress, "run") as bar:
         for number in range(shares):
