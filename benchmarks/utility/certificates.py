@@ -16,7 +16,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.common import report
-from jaxminimax.drivers.certificates import of_losses, of_number
+from jaxminimax.drivers.certificates import bound_gap, bound_risk
 from jaxminimax.mechanism import held_out
 
 DELTA, BETA, RUNS = 1e-6, 0.05, 200
@@ -93,7 +93,7 @@ def gaps(rng: np.random.Generator, n: int, epsilon: float, share: float,
     radius = np.hypot(1 + np.linalg.norm(w, axis=1), 1 + np.linalg.norm(v, axis=1))
     unit = float(query.noise_multiplier) * held_out.length(query, 1.0)
     y = _gap(w, v, held) + unit * radius * rng.normal(size=runs)
-    widths = [of_number(*one, BETA) for one in zip(y, [query] * runs, radius, strict=True)]
+    widths = [bound_gap(*one, BETA) for one in zip(y, [query] * runs, radius, strict=True)]
     true = _gap(w, v, games.mean())
     bounds = np.array([x.bound for x in widths])
     best = jmm.plans(epsilon=epsilon, delta=DELTA, population=n, dim=2 * DIM, bound=1.0,
@@ -115,7 +115,7 @@ def groups(rng: np.random.Generator, count: int, h: int, epsilon: float,
     draw = rng.normal if losses.gaussian else rng.laplace
     y = rng.binomial(h, true, (runs, count)) / h + draw(
         size=(runs, count)) * float(losses.noise_multiplier) / h
-    widths = [of_losses(one, losses, BETA) for one in y]
+    widths = [bound_risk(one, losses, BETA) for one in y]
     bounds = np.array([x.bound for x in widths])
     return {"of": f"{count} groups", "n": h, "epsilon": epsilon, "share": None, "runs": runs,
             "below": int((bounds < 0.4).sum()), "true": 0.4, "bound": float(bounds.mean()),

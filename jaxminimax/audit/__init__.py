@@ -173,7 +173,7 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, padding), (0, 0))), data)
     strategies = (strategy, microbatch)
     first, second = released.releases(key, algorithm, hyper, data, runs,
-                                 pairs.computed(pairs.PROBLEM, *strategies))
+                                      pairs.computed(pairs.PROBLEM, *strategies))
     scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(first, second, runs // 2)]
     for score, values in zip(scores, (first, second), strict=True):
         if pair == "worst":
@@ -252,9 +252,9 @@ def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delt
 
 def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Computes statistics of points `[runs, rounds, k]` on each data set."""
-    moves = [np.diff(x, axis=1, prepend=0.0) for x in paths]
+    first, second = moves = [np.diff(x, axis=1, prepend=0.0) for x in paths]
     return [{"linear": x, "failures": np.isnan(move).any(2).sum(1).astype(float)}
-            for x, move in zip(linear(*moves, len(moves[0]) // 2), moves, strict=True)]
+            for x, move in zip(linear(first, second, len(first) // 2), moves, strict=True)]
 
 
 def _joined(scores: list[dict[str, np.ndarray]],

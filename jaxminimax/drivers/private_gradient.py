@@ -370,15 +370,15 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
           **options: as of `jaxminimax.statement`, such as `unit` and `neighbours`.
         """
         run, spent = self._run, self._spent(state)
-        one_point, enforced = (
+        one_point: tuple[str, ...] = (
             "User: Every state was used at one point. A state that is used at two points has "
-            "independent noise at both, and is one release more than this epsilon counts.",), ()
+            "independent noise at both, and is one release more than this epsilon counts.",)
+        enforced: tuple[str, ...] = ()
         # the register was asked of every one of them
         if run.watched and len(run.register.points) == spent:
-            journal = " with its journal" * run.register.has_journal
             one_point, enforced = (), (
                 "Each number of a release was answered at one point only: the register of this "
-                f"process{journal} refused any other.",)
+                f"process{' with its journal' * run.register.has_journal} refused any other.",)
         user = ("User: The training loop hands its tickets on as they are, and computes nothing "
                 "else from records: no gradient, no loss, no statistic of a batch.", *one_point,
                 *options.pop("assumed", ()))
