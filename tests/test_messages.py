@@ -337,22 +337,21 @@ PRINTED = {
         " | _holder(path) | argument | call_form | contents | dtype | error | expected"
         " | expected_name | first_name | fix | folder | generator"
         " | jax.tree.map(np.shape, actual) | jax.tree.map(np.shape, expected)"
-        " | jnp.result_type(x) | leaf_name | list_name | low | module | name"
-        " | os.fspath(target) | path | place | signature | span | stats.st_uid"
-        " | status.st_uid | text | words"),
+        " | jnp.result_type(x) | leaf_name | list_name | low | name | os.fspath(target)"
+        " | passed_name | path | place | signature | span | status.st_uid | text | words"),
     "checkup": (
         'described | lengths | n'),
     "accountant": "', '.join(NAMES) | args.algorithm!r | args.batch_size!r | expected | name",
     "drivers": (
         "' not' * (not grouped) | ', '.join(names) | ', '.join(sorted(accepted))"
-        " | ', '.join(unknown) | 'labels' if groups else 'n' | 'with' if primal else 'without'"
-        " | _BEHIND | _NO_TICKET | budgets | count | data.grouped | data.population | described"
-        " | described!r | difference | error | first_run | grouped | jax.random.key_impl(key)"
-        " | leading | lengths | mechanism.query.population * mechanism.parts | n | name | name!r"
-        " | number | of!r | os.fspath(path)!r | parts | path | query.population"
-        " | run.entry.name!r | run.settings.iterations - first | second_run"
-        " | self._manager.directory | self.limits.times | settings | size | stated | step"
-        " | training_rows"),
+        " | ', '.join(unknown) | 'labels' if groups else 'n'"
+        " | 'with' if primal else 'without' | _BEHIND | _NO_TICKET | budgets | count"
+        " | data.grouped | data.population | described | described!r | difference | error"
+        " | grouped | jax.random.key_impl(key) | leading | lengths"
+        " | mechanism.query.population * mechanism.parts | n | name | name!r | not_held"
+        " | number | of!r | os.fspath(path)!r | parts | path | places[0] | places[1]"
+        " | query.population | run.entry.name!r | run.settings.iterations - first"
+        " | self._manager.directory | self.limits.times | settings | size | stated | step"),
     "estimators": (
         "', '.join(sorted(refused)) | kind | names | rows | self.schema.most"
         ' | self.schema.owner!r'),
@@ -388,8 +387,9 @@ PRINTED = {
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
-        " | int(np.argmin(counts)) | jnp.shape(x) | kind!r | labelled!r | labels.size"
-        " | layout | lengths | low!r | name | prior!r | reach!r | rows | shape | shares!r"),
+        " | int(np.argmin(counts)) | jnp.result_type(x) | jnp.shape(x) | kind!r"
+        " | labelled!r | labels.size | layout | lengths | low!r | name | prior!r | reach!r"
+        " | rows | shape | shares!r"),
     "releases": (
         "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(site.under)"
         " | _text(value.label) | answers | axes | caller | clip!r | data_argument!r"

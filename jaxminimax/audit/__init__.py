@@ -149,7 +149,8 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
             missing = "problem" if problem is None else "z"
             raise ValueError(f"{missing} is None, but a pair of one's own needs both: give "
                              "problem=..., z=... and pair=(data, neighbour).")
-        return _own(key, algorithm, hyper, delta, runs, neighbours, pair, confidence, problem, z)
+        return _audit_pair(key, algorithm, hyper, delta, runs, neighbours, pair, confidence,
+                           problem, z)
     checks.one_of("pair", pair, PAIRS)
     if problem is not None or z is not None:
         raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
@@ -171,7 +172,7 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, padding), (0, 0))), data)
     strategies = (strategy, microbatch)
     first, second = released.releases(key, algorithm, hyper, data, runs,
-                                 pairs.computed(pairs.PROBLEM, *strategies))
+                                      pairs.computed(pairs.PROBLEM, *strategies))
     scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(first, second, runs // 2)]
     for score, values in zip(scores, (first, second), strict=True):
         if pair == "worst":
@@ -205,9 +206,9 @@ def _public(mechanism: Any) -> bool:
     return not any(sampling is not None and sampling.secret for sampling in samplings)
 
 
-def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
-         neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
-         z: Saddle) -> Audit:
+def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
+                neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
+                z: Saddle) -> Audit:
     """Audits a user's pair, round by round: the points, and the released values."""
     data = pairs.check_pair(pair, problem)
     mechanism = algorithm.mechanism(hyper)
@@ -250,10 +251,9 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
 
 def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Computes statistics of points `[runs, rounds, k]` on each data set."""
-    first, second = (np.diff(x, axis=1, prepend=0.0) for x in paths)
-    return [{"linear": x, "failures": np.isnan(moves).any(2).sum(1).astype(float)}
-            for x, moves in zip(linear(first, second, len(first) // 2), (first, second),
-                                strict=True)]
+    first, second = moves = [np.diff(x, axis=1, prepend=0.0) for x in paths]
+    return [{"linear": x, "failures": np.isnan(move).any(2).sum(1).astype(float)}
+            for x, move in zip(linear(first, second, len(first) // 2), moves, strict=True)]
 
 
 def _joined(scores: list[dict[str, np.ndarray]],
@@ -297,30 +297,29 @@ def linear(first: Any, second: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
                                                    strict=True)]
     runs, quarter = len(tables[0][0]), max(2, half // 2)
     scores = np.empty((2, runs))
-    for shown, weighing in ((slice(0, quarter), slice(quarter, max(half, quarter + 2))),
+    for shown, fit in ((slice(0, quarter), slice(quarter, max(half, quarter + 2))),
                       (slice(quarter, half), slice(0, quarter)),
                       (slice(half, runs), slice(0, half))):
-        scores[:, shown] = _weighed(tables, weighing, shown)
+        scores[:, shown] = _weighed(tables, fit, shown)
     return scores[0], scores[1]
 
 
-def _weighed(tables: list[tuple[np.ndarray, np.ndarray]], weighing: slice,
-             shown: slice) -> np.ndarray:
-    """Returns the statistic of the runs `shown` whose weights separate the runs `weighing`."""
+def _weighed(tables: list[tuple[np.ndarray, np.ndarray]], fit: slice, shown: slice) -> np.ndarray:
+    """Returns the statistic of the runs `shown` whose weights separate the runs `fit`."""
     sides: list[list[np.ndarray]] = [[], []]
     projected = sum(a.shape[1] * a.shape[2] for a, _ in tables) > 256  # else one by one
     for pair in tables:
-        gap = pair[0][weighing].mean(0) - pair[1][weighing].mean(0)
+        gap = pair[0][fit].mean(0) - pair[1][fit].mean(0)
         for side, x in zip(sides, pair, strict=True):
             side.append(np.einsum("rtk,tk->rt", x, gap) if projected else x.reshape(len(x), -1))
     first, second = (np.concatenate(side, 1) for side in sides)
-    gap = first[weighing].mean(0) - second[weighing].mean(0)
-    spread = np.atleast_2d(np.cov(first[weighing].T) + np.cov(second[weighing].T))
+    gap = first[fit].mean(0) - second[fit].mean(0)
+    spread = np.atleast_2d(np.cov(first[fit].T) + np.cov(second[fit].T))
     scale = np.sqrt(np.maximum(np.diag(spread), 1e-30))
     spread = spread / np.outer(scale, scale) + 1e-12 * np.eye(len(scale))
     weight = np.linalg.solve(spread, gap / scale)
     weight /= max(math.sqrt(weight @ spread @ weight), 1e-30)
-    middle = (first[weighing].mean(0) + second[weighing].mean(0)) / 2
+    middle = (first[fit].mean(0) + second[fit].mean(0)) / 2
     return np.stack([(x[shown] - middle) @ (weight / scale) for x in (first, second)])
 
 
@@ -368,8 +367,7 @@ def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: f
             best = float(values.max())
             chosen = (likelier, sign, name, float(cuts[np.argmax(values)]))
     likelier, sign, name, cut = chosen
-    event_counts = [int(np.sum(sign * x[name][half:] >= cut)) for x in pair]
+    counts = [int(np.sum(sign * x[name][half:] >= cut)) for x in pair]
     trials = len(one[name]) - half
-    attained = float(_bound(event_counts[likelier], event_counts[1 - likelier], trials, delta,
-                            confidence))
-    return attained, name, (event_counts[0], event_counts[1]), trials
+    attained = float(_bound(counts[likelier], counts[1 - likelier], trials, delta, confidence))
+    return attained, name, (counts[0], counts[1]), trials

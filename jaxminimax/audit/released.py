@@ -219,10 +219,6 @@ def coarse_scores(sides: list[pairs.Rounds], unit: np.ndarray | float,
                    bits) for i, rounds in enumerate(sides)]
 
 
-_NUMBERS = 256  # how many numbers of a run are compared with each other
-_ROUNDS = 16
-
-
 def _independent(described: Any) -> bool:
     """Returns True if each release of a description is a sum with noise of its own."""
     query = getattr(described, "query", None)
@@ -264,10 +260,11 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
     if sum(leaf.releases() for leaf in sums) <= hyper.iterations:
         return 0.0
     problem = _zero(problem)
+    rounds, largest = 16, 256  # that are looked at; numbers of a run that are compared
 
     def numbers(release: Seen) -> list[jax.Array]:
         try:
-            return [jnp.ravel(x)[:_NUMBERS // _ROUNDS // 2].astype(float)
+            return [jnp.ravel(x)[:largest // rounds // 2].astype(float)
                     for x in jax.tree.leaves(release.value)]
         except jax.errors.UnexpectedTracerError:
             return []
@@ -279,24 +276,24 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hype
                            for x in numbers(release)]
 
         return jax.lax.scan(step, algorithm.init(z, hyper),
-                            length=min(hyper.iterations, _ROUNDS))[1]
+                            length=min(hyper.iterations, rounds))[1]
 
     shown = jax.jit(lambda keys: jax.lax.map(one_run, keys))(jax.random.split(key, runs))
     noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in shown], 1)
     noise = noise[np.isfinite(noise).all(1)]  # NaN stands for samples that cannot be drawn
-    columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], _NUMBERS)).astype(int)
+    columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], largest)).astype(int)
     return shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)
 
 
-def shared_noise(noise: np.ndarray, signals: np.ndarray, confidence: float) -> float:
+def shared_noise(noise: np.ndarray, reads: np.ndarray, confidence: float) -> float:
     """Returns a lower bound on the largest |correlation| of noise; 0 if it may be chance.
 
     It correlates noise, `[runs, k]`, and its size with those of other numbers, and with whether a
     sample holds the record, `[runs, releases]`, by Fisher's transformation, for all pairs together.
     """
-    noise, signals = (x[:, x.std(0) > 0] for x in (noise, signals))
+    noise, reads = (x[:, x.std(0) > 0] for x in (noise, reads))
     runs, k = noise.shape
-    columns = np.concatenate([noise, np.abs(noise), signals], 1)
+    columns = np.concatenate([noise, np.abs(noise), reads], 1)
     # pairs of which one at least is noise, but for a number and its own size
     pairs = np.triu(np.ones((2 * k, columns.shape[1]), bool), 1)
     pairs[np.arange(k), np.arange(k) + k] = False

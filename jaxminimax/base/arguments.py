@@ -51,9 +51,9 @@ def settings(hyper: Any, algorithm_: Any) -> None:
     if isinstance(hyper_class, type) and not isinstance(hyper, hyper_class):
         name = str(getattr(algorithm_, "__name__", type(algorithm_).__name__)).split(".")[-1]
         kind = type(hyper)
-        module = (f"{kind.__module__.split('.')[-1]}.Hyper" if kind.__name__ == "Hyper"
+        passed_name = (f"{kind.__module__.split('.')[-1]}.Hyper" if kind.__name__ == "Hyper"
                   else describe(hyper))
-        raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {module}.")
+        raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {passed_name}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(hyper):
         if callable(leaf) and not isinstance(leaf, type) and not hasattr(leaf, "dtype"):
             leaf_name = f"hyper{jax.tree_util.keystr(path)}"

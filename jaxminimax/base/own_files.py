@@ -54,29 +54,29 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
                 check(pathlib.Path(place, name), closed=closed)
 
 
-def check(path: str | os.PathLike[str], stats: os.stat_result | None = None, *,
+def check(path: str | os.PathLike[str], status: os.stat_result | None = None, *,
           closed: bool = False, secret: bool = False) -> None:
     """Refuses a link, and a file or folder that another user owns or may write to.
 
     Args:
       path: the path of a file or folder.
-      stats: its `os.lstat`; None to read it now.
+      status: its `os.lstat`; None to read it now.
       closed: whether it lies in a folder that nobody else may enter.
       secret: whether it is also refused if others may read it.
 
     Raises:
       ValueError: naming the file or folder, and the fix.
     """
-    stats = os.lstat(path) if stats is None else stats
-    if stat.S_ISLNK(stats.st_mode):
+    status = os.lstat(path) if status is None else status
+    if stat.S_ISLNK(status.st_mode):
         raise ValueError(f"{path} is a link, which may lead to what is not yours: give the folder "
                          "itself, without links in it, or one that does not exist yet.")
     if sys.platform == "win32":
         return
-    if stats.st_uid != os.getuid():
-        raise ValueError(f"{path} belongs to another user, number {stats.st_uid}, who could learn "
+    if status.st_uid != os.getuid():
+        raise ValueError(f"{path} belongs to another user, number {status.st_uid}, who could learn "
                          "or choose what is secret: give a folder that does not exist yet.")
-    mode = stat.S_IMODE(stats.st_mode)
+    mode = stat.S_IMODE(status.st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH) and not closed:
         raise ValueError(f"{path} can be written by other users (mode {mode:o}), who could learn "
                          "or choose what is secret: give a folder that does not exist yet; or, if "

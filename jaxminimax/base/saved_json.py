@@ -20,7 +20,6 @@ from typing import Any
 FORMATS = pathlib.Path(__file__).with_name("formats")
 _KINDS: dict[str, Any] = {"object": dict, "array": list, "string": str, "boolean": bool,
                           "null": type(None), "integer": int, "number": int | float}
-_LARGEST = sys.float_info.max
 _TWICE = object()  # in place of the value of a name that an object has twice
 
 
@@ -69,10 +68,10 @@ def parsed(text: str | bytes) -> Any:
       ValueError: for what is no JSON, and for integers that Python does not read.
       RecursionError: for what is nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_once)
+    return json.loads(text, object_pairs_hook=_mark_duplicates)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _mark_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for name, value in pairs:
         record[name] = _TWICE if name in record else value
@@ -118,7 +117,8 @@ def _faults(x: Any, rule: Any, schema: dict[str, Any], field: str) -> Iterator[s
     elif x not in values:
         yield f"{shown_field} must be {' or '.join(map(repr, values))}"
     elif isinstance(x, int | float):
-        low, high = rule.get("minimum", -_LARGEST), rule.get("maximum", _LARGEST)
+        largest = sys.float_info.max
+        low, high = rule.get("minimum", -largest), rule.get("maximum", largest)
         if not low <= x <= high or x == rule.get("exclusiveMinimum", math.nan):
             yield f"{shown_field} must be a number from {low:g} to {high:g}"
     elif isinstance(x, list):

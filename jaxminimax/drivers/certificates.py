@@ -215,10 +215,9 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
         conditions = [
             "The game of every record and of the public terms is convex-concave, or its operator "
             "monotone, on a convex set; no record's operator is longer than "
-            f"{described.bound:g} there."]
-        if losses is not None:
-            conditions.append("Every loss of the population lies in "
-                              f"[{losses[0]:g}, {losses[1]:g}] on the feasible set.")
+            f"{described.bound:g} there.", *(() if losses is None else (
+                f"Every loss of the population lies in [{losses[0]:g}, {losses[1]:g}] on the "
+                "feasible set.",))]
     allowed = everything.releases()
     places = _PLACES.format(held=len(held_out.rows), seed=held_out.seed)
     stated = statement_of_run.statement_for(everything, lambda _: everything, delta, spent=allowed,
@@ -260,20 +259,18 @@ def _together(training: Any, mechanism: Any, held_out: HeldOut, read: Any) -> Pa
     if training is None:
         return Parallel(parts=(mechanism,))
     composed.check(training)
-    training_rows, stated = len(held_out.labels) - len(held_out.rows), training.records()
+    not_held, stated = len(held_out.labels) - len(held_out.rows), training.records()
     rows = np.asarray([] if read is None else read)
     if read is not None and (rows.ndim != 1 or rows.dtype.kind not in "iu"
                              or np.any((rows < 0) | (rows >= len(held_out.labels)))):
         raise ValueError("read must be the numbers of rows, integers from 0 to n - 1, got shape "
                          f"{rows.shape} and dtype {rows.dtype}: "
                          "np.flatnonzero(...) makes them of a mask.")
-    if stated > training_rows or (stated == 0 and read is None) or np.isin(
-            held_out.rows, rows).any():
+    if stated > not_held or (stated == 0 and read is None) or np.isin(held_out.rows, rows).any():
         raise ValueError(f"training may have read rows that are held out: it is for {stated} "
-                         f"records (0: it does not say), and {training_rows} of "
-                         f"{len(held_out.labels)} are not held out. Train on held_out.rest(data), "
-                         "or give read=, the numbers of the rows that it read, where its "
-                         "description has none.")
+                         f"records (0: it does not say), and {not_held} of {len(held_out.labels)} "
+                         "are not held out. Train on held_out.rest(data), or give read=, the "
+                         "numbers of the rows that it read, where its description has none.")
     return Parallel(parts=(training, mechanism))
 
 

@@ -148,9 +148,8 @@ def hash_machine(hash_key: bytes, problem: types.AnyProblem | None = None,
     strategy = [getattr(getattr(problem, "operator", None), name, None)
            for name in ("strategy", "microbatch", "memory", "precision")]
     # packages that round the point that a round begins at; variables that compilers read
-    packages = ("jax", "jaxlib", "numpy", "optax")
     variables = ("LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
-    words = (*map(importlib.metadata.version, packages), device.platform,
+    words = (*map(importlib.metadata.version, ("jax", "jaxlib", "numpy", "optax")), device.platform,
              device.device_kind, jnp.result_type(float).name,
              None if mesh is None else dict(mesh.shape), strategy,
              [checks.flags(), *(os.environ.get(name) or "" for name in variables)],

@@ -269,7 +269,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                     for share, count in supply.piece(rounds):
                         supply.wait(state)
                         state = _piece(placed, state, key, share, hyper, jnp.int32(count),
-                                       runs.Functions.of(algorithm), problem, places)
+                                       runs.Functions.from_algorithm(algorithm), problem, places)
                     completed += rounds
                     booking.begin(completed)
                     folder.save(completed, state)

@@ -179,9 +179,8 @@ def _check_different(keys: jax.Array) -> None:
     for k, row in enumerate(words):
         run_of_key = first.setdefault(row.tobytes(), k)
         if run_of_key != k:
-            first_run, second_run = (tuple(map(int, np.unravel_index(x, keys.shape)))
-                                     for x in (run_of_key, k))
-            raise ValueError(f"keys {first_run} and {second_run} are equal: two runs with the same "
+            places = [tuple(map(int, np.unravel_index(x, keys.shape))) for x in (run_of_key, k)]
+            raise ValueError(f"keys {places[0]} and {places[1]} are equal: two runs with the same "
                              "noise give the data away by their difference. Use "
                              "jax.random.split(key, (budgets, seeds)).")
 
@@ -259,7 +258,7 @@ def _saved(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Alg
     saved, ended = folder.steps(), []
     if saved:
         like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), _compiled.eval_shape(
-            keys, z, data, hypers, runs.Functions.of(algorithm), *static, jnp.int32(0)))
+            keys, z, data, hypers, runs.Functions.from_algorithm(algorithm), *static, jnp.int32(0)))
     booking.bind_place(len(saved), problem, None)
     with runs.bar(keys.size, min(len(saved) * width, keys.size), progress, "run") as bar:
         for number in range(shares):

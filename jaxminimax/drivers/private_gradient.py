@@ -254,11 +254,10 @@ class _Run:
         # no derivative of a release: it would be of the sum without its noise
         stopped, z = jax.lax.stop_gradient((state, _point(params)))
         self._check_program(z, ticket.data)
-        released = update(self.release, ticket.key, _Round(
+        moved = update(self.release, ticket.key, _Round(
             jnp.asarray(stopped.number), stopped.clip, z, jnp.asarray(ticket.number),
             jnp.asarray(ticket.words)), ticket.data, self.settings, self.problem, numbered=False)
-        g, new = jax.lax.stop_gradient(_in_one_lane(
-            (released.z, Spent(released.spent, released.clip))))
+        g, new = jax.lax.stop_gradient(_in_one_lane((moved.z, Spent(moved.spent, moved.clip))))
         return (g if isinstance(params, Saddle) else g.w), new
 
     def _check_once(self, number: Any) -> None:
@@ -318,8 +317,7 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
             of samples or noise that need a journal to go on.
           RuntimeError: for a number that was handed out before, or once it is closed.
         """
-        run, first = self._run, self._next(state)
-        total = run.settings.iterations
+        run, first, total = self._run, self._next(state), self._run.settings.iterations
         with long_runs.Supply(run.key, run.settings.mechanism, run.data, [1] * (total - first),
                               first, total) as supply:
             for number in range(first, total):
@@ -373,22 +371,21 @@ class PrivateGradient(optax.GradientTransformationExtraArgs):  # type: ignore[mi
           **options: as of `jaxminimax.statement`, such as `unit` and `neighbours`.
         """
         run, spent = self._run, self._spent(state)
-        # the register was asked of every one of them
-        all_admitted = run.watched and len(run.register.points) == spent
-        one_point = (
+        one_point: tuple[str, ...] = (
             "User: Every state was used at one point. A state that is used at two points has "
             "independent noise at both, and is one release more than this epsilon counts.",)
+        enforced: tuple[str, ...] = ()
+        # the register was asked of every one of them
+        if run.watched and len(run.register.points) == spent:
+            one_point, enforced = (), (
+                "Each number of a release was answered at one point only: the register of this "
+                f"process{' with its journal' * run.register.has_journal} refused any other.",)
         user = ("User: The training loop hands its tickets on as they are, and computes nothing "
-                "else from records: no gradient, no loss, no statistic of a batch.",
-                *(() if all_admitted else one_point), *options.pop("assumed", ()))
+                "else from records: no gradient, no loss, no statistic of a batch.", *one_point,
+                *options.pop("assumed", ()))
         stated = statement(run.release, run.settings, SimpleNamespace(spent=spent), delta=delta,
                            assumed=user, rows_each=identity.rows_each(run.data), **options)
-        if not all_admitted:
-            return stated
-        journal = " with its journal" * run.register.has_journal
-        return dataclasses.replace(stated, enforced=(
-            *stated.enforced, "Each number of a release was answered at one point only: the "
-            f"register of this process{journal} refused any other."))
+        return dataclasses.replace(stated, enforced=(*stated.enforced, *enforced))
 
     def _spent(self, state: Any) -> int:
         """Counts the releases that were made, or may have been."""

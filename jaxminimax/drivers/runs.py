@@ -145,7 +145,7 @@ class Functions(NamedTuple):
     update: Callable[..., Any]
 
     @classmethod
-    def of(cls, algorithm: Algorithm[Any, Any]) -> "Functions":
+    def from_algorithm(cls, algorithm: Algorithm[Any, Any]) -> "Functions":
         """Returns the functions of a module, a class or an object."""
         return cls(algorithm.mechanism, algorithm.init, algorithm.update)
 
@@ -252,7 +252,7 @@ def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
     Raises:
       ValueError: for a program that closes over one of the data's arrays.
     """
-    functions = Functions.of(algorithm)
+    functions = Functions.from_algorithm(algorithm)
     traced = program.trace(key, z, data, hyper, functions, *further)
     # it may have been traced for other data of the same shapes: what it closes over is compared
     try:

@@ -161,8 +161,8 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     low, high = score_range
     winner, best, number = search(
         key, arrays(z), as_rows(data), arrays(rows), stacked(paid), scored, cumulative(runs),
-        algorithm=Functions.of(algorithm), problem=problem, point=point, at_once=at_once,
-        scored=score_problem(score, float(low), float(high)), hide_time=hide_time)
+        algorithm=Functions.from_algorithm(algorithm), problem=problem, point=point,
+        scored=score_problem(score, float(low), float(high)), at_once=at_once, hide_time=hide_time)
     number = int(number)
     return Tuned(winner, best + (low + high) / 2, number, paid[number], promised)
 

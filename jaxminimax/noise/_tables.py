@@ -107,9 +107,8 @@ def words_of(key: jax.Array, fine: jax.Array, size: int, place: jax.Array,
     pair = np.arange(-1, parts)[:, None]
     count = jnp.where(pair < 0, jnp.where(upper, place - half, place)[None], place[None])
     count = count.astype(jnp.uint32) + np.where(pair < 0, 0, 2**31).astype(np.uint32)
-    second_counter = jnp.broadcast_to(np.maximum(pair, 0).astype(np.uint32), count.shape)
-    cipher = random_bits.rolled_threefry if rolled else random_bits.threefry
-    x, y = cipher(fine, count, second_counter)
+    second = jnp.broadcast_to(np.maximum(pair, 0).astype(np.uint32), count.shape)
+    x, y = (random_bits.rolled_threefry if rolled else random_bits.threefry)(fine, count, second)
     if str(jax.random.key_impl(key)) == "threefry2x32":
         word = jnp.where(upper, y[0], x[0])
     else:

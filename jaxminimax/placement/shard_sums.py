@@ -131,8 +131,8 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     """
     queries = query if isinstance(query, tuple) else (query,)
     mesh, shards = data.mesh, sharding.count_shards(data.mesh, data.shards)
-    size, shards_here = sharding.shard_rows(data.population, mesh, data.shards), (
-        shards // mesh.shape[AXIS])
+    size = sharding.shard_rows(data.population, mesh, data.shards)
+    shards_here = shards // mesh.shape[AXIS]
     # every query in the same shapes, so that the program does not depend on which was drawn
     rows_in_all, slots = shards * size, max(pass_rows(q, size, shards) for q in queries)
     max_rows = max(_most_rows(q, size) for q in queries)
@@ -147,7 +147,6 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         # sorted, the rows of shard s are one range: those in [s size, (s + 1) size). Rows that do
         # not count come last, as the largest int32, beyond every shard
         rows = jnp.sort(rows if valid is None else jnp.where(valid, rows, np.int32(2**31 - 1)))
-    secret = queries[0].sampling.secret
 
     def sum_sample(z: Saddle, mine: PyTree, shard: jax.Array | int, first: jax.Array,
                    rows: jax.Array, begin: jax.Array, end: jax.Array, rounding: Rounding,
@@ -163,7 +162,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
             # all later ones a slot on; in a drawn order the others' slots have the same law with
             # it and without. A sample that is public hides nothing, and keeps its order.
             order = jnp.arange(slots, dtype=jnp.int32)
-            if secret:
+            if queries[0].sampling.secret:
                 order = distinct.places(fold_in(key, turn), slots)
             place = begin + turn * slots + order
             # row numbers of the population, then of this shard; empty slots read some row of the

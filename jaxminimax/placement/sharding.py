@@ -212,14 +212,14 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
         host = np.asarray(x)
         lead, trailing = host.shape[:axis], host.shape[axis + 1:]
 
-        def part(index: Any) -> np.ndarray:
+        def piece(index: Any) -> np.ndarray:
             first, stop, _ = index[axis].indices(all_rows)
             begin, end = np.searchsorted(mine, [first, stop])
             padding = np.zeros((*lead, stop - first - (end - begin), *trailing), host.dtype)
             records = host[:, begin:end] if grouped else host[begin:end]
             return np.concatenate([records, padding], axis)
 
-        return jax.make_array_from_callback((*lead, all_rows, *trailing), spread, part)
+        return jax.make_array_from_callback((*lead, all_rows, *trailing), spread, piece)
 
     with np.errstate(all="ignore"):  # as in `arrays`
         rows = jax.tree.map(leaf, data)
