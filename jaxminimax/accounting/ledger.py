@@ -333,8 +333,12 @@ def _in_words(mechanism: Description, parts: tuple[str, ...]) -> str:
     """States every release, with what it is of where `parts` names that."""
     if not parts:
         return mechanism.summary()
+    described = leaves(mechanism)
+    if len(parts) != len(described):
+        raise ValueError(f"parts must name what each of {len(described)} descriptions releases, "
+                         f"got {parts!r}.")
     return " ".join(f"{part}: {leaf.words().summary}"
-                    for part, leaf in zip(parts, leaves(mechanism), strict=True))
+                    for part, leaf in zip(parts, described, strict=True))
 
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -682,9 +686,9 @@ class Ledger:
         if spent is not None:
             checks.count("spent", spent, low=0)
             if self._rule.gives_back and spent < releases(entry.mechanism):
-                made = entry.mechanism.truncated(spent)
-                charge = dict.fromkeys(self._rule.limits, 0.0) if made is None else (
-                    self._rule.charge(made, self.delta, self.neighbours, self.people))
+                shortened = entry.mechanism.truncated(spent)
+                charge = dict.fromkeys(self._rule.limits, 0.0) if shortened is None else (
+                    self._rule.charge(shortened, self.delta, self.neighbours, self.people))
         with self._changed() as content:
             stored = run_entry(content, entry.name)
             if stored["closed"] is not None:

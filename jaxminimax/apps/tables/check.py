@@ -220,7 +220,8 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     ledger = None if args.ledger is None else Ledger(args.ledger)
     with unfinished.Unfinished(None) as job:
         entry = preparation.charge(job, ledger, described, unit=None, people=args.people,
-                                   rows_per_owner=rows_per_owner, delta=args.delta, name=args.name)
+                                   rows_per_owner=rows_per_owner, delta=args.delta, name=args.name,
+                                   parts=("counts of records",))
         counts = release_counts(job.key, described, rows)
         if entry is not None:
             entry.close()

@@ -21,7 +21,7 @@ from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import checks, identity
 from jaxminimax.base.types import PyTree
-from jaxminimax.mechanism import Description, Repeat
+from jaxminimax.mechanism import Description, Repeat, leaves
 
 if TYPE_CHECKING:
     from jaxminimax.apps.tables.fair import FairDefaults
@@ -124,6 +124,12 @@ class Prepared:
     def mechanism(self) -> Description:
         """Describes all releases together, of training and certificate."""
         return certified.together(self.settings.mechanism(), self.apart)
+
+    def part_names(self) -> tuple[str, ...]:
+        """Names what each description in `mechanism` releases, in their order."""
+        training = [name for name, part in self.settings.named() for _ in leaves(part)]
+        held_out = len(leaves(self.mechanism())) - len(training)
+        return (*training, *(held_out * ("certificate on records held out",)))
 
     def charged_rows(self) -> records.Records | None:
         """Arranges the cells of columns whose ranges are to be released; None without them."""
@@ -256,7 +262,7 @@ def unit_in_ledger(ledger: Ledger, claimed: str | None, rows_per_owner: int | No
 
 def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, unit: str | None,
            rows_per_owner: int | None, people: int, delta: float,
-           name: str | None = None) -> Entry | None:
+           name: str | None = None, parts: tuple[str, ...] = ()) -> Entry | None:
     """Charges a ledger for everything that a run will release; None without a ledger.
 
     Args:
@@ -268,6 +274,7 @@ def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, un
       people: k, how many records of one person may differ; the ledger must have the same number.
       delta: of the run, which a ledger that adds deltas is charged.
       name: of the run in the ledger; None for "run 1" and so on.
+      parts: what each description in it releases, for the ledger's statement.
 
     Raises:
       ValueError: if the ledger refuses it.
@@ -276,5 +283,6 @@ def charge(job: Unfinished, ledger: Ledger | None, described: Description, *, un
         return None
     ledger.check_same("The run", people=people)
     return job.reserve(
-        ledger, described, name=name, unit=unit_in_ledger(ledger, unit, rows_per_owner, people),
+        ledger, described, name=name, parts=parts,
+        unit=unit_in_ledger(ledger, unit, rows_per_owner, people),
         delta=delta if ledger.filter == "basic" and delta < ledger.delta else None)

@@ -65,7 +65,7 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
         entry = processes.in_first(lambda: preparation.charge(
             job, ledger, prepared.mechanism(), unit=prepared.claimed_unit,
             rows_per_owner=prepared.rows_per_owner, people=prepared.people,
-            delta=prepared.settings.scaling.delta, name=name))
+            delta=prepared.settings.scaling.delta, name=name, parts=prepared.part_names()))
         keys = release_keys.training_keys(job.key, prepared.ranges is not None)
         schema = _with_ranges(prepared, charged, keys, job)
         rows, scaled_out = prepared.arranged_rows()
