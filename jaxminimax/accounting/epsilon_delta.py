@@ -79,7 +79,7 @@ def check_target(epsilon: float, delta: float, people: int) -> tuple[float, floa
     return float(epsilon), float(delta), int(people)
 
 
-def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
+def warn_about_delta(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
     """Warns about a delta of 1/n or more; functions that a user calls do so once in each call.
 
     Publishing one whole record, drawn at random, is (0, 1/n)-differentially private, so such a
@@ -155,9 +155,9 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
         (0.94, 5.55)
     """
     check_delta(delta)
-    done = released(mechanism, spent, neighbours, people)
-    warn_of(delta, mechanism)
-    return curve.dearest(done, float(delta), neighbours, int(people)).epsilon
+    released_part = released(mechanism, spent, neighbours, people)
+    warn_about_delta(delta, mechanism)
+    return curve.dearest(released_part, float(delta), neighbours, int(people)).epsilon
 
 
 def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
@@ -183,8 +183,9 @@ def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
     """
     checks.number("epsilon", epsilon, low=0.0, high=1e6, closed=True)
     concrete(epsilon)
-    done = released(mechanism, spent, neighbours, people)
-    return float(np.max(curve.curves(done, np.array([float(epsilon)]), neighbours, int(people))))
+    released_part = released(mechanism, spent, neighbours, people)
+    bounds = curve.curves(released_part, np.array([float(epsilon)]), neighbours, int(people))
+    return float(np.max(bounds))
 
 
 def released(mechanism: Description, spent: int | None, neighbours: str,
@@ -263,10 +264,10 @@ def refuse(epsilon: float, delta: float, limit: Limits) -> None:
 
 def _ceiling(cost: Charge, delta: float, people: int = 1) -> float:
     r, o, tau = curve.apart(cost, people)
-    left = delta - o * math.exp(min(r, 500.0))
-    if left <= 2 * tau:
+    available = delta - o * math.exp(min(r, 500.0))
+    if available <= 2 * tau:
         return 0.0
-    return math.log(left / tau - 1) if tau else math.inf
+    return math.log(available / tau - 1) if tau else math.inf
 
 
 def _floor(cost: Charge, people: int = 1) -> float:

@@ -149,11 +149,11 @@ def new_content(settings: dict[str, Any], kind: str, order: float | None,
     else:
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
-            "unit": settings["unit"] or identity.unit_of(people), "opened": now(),
+            "unit": settings["unit"] or identity.unit_of(people), "opened": utc_time(),
             "filter": {"kind": kind, "limits": rule.limits, "details": rule.details}, "entries": []}
 
 
-def now() -> str:
+def utc_time() -> str:
     """Returns the time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
@@ -209,7 +209,7 @@ def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
     if name in names:
         raise ValueError(f"{name!r} is in the ledger already: use another name for this run.")
     spent = total_charge(content, rule)
-    content["entries"].append({"name": name, "opened": now(), "closed": None, **entry})
+    content["entries"].append({"name": name, "opened": utc_time(), "closed": None, **entry})
     for amount, needed in total_charge(content, rule).items():
         limit = rule.limits[amount]
         if not (needed <= limit and math.isfinite(needed)):
@@ -337,8 +337,8 @@ def _in_words(mechanism: Description, parts: tuple[str, ...]) -> str:
     if len(parts) != len(described):
         raise ValueError(f"parts must name what each of {len(described)} descriptions releases, "
                          f"got {parts!r}.")
-    return " ".join(f"{part}: {leaf.words().summary}"
-                    for part, leaf in zip(parts, described, strict=True))
+    return " ".join(f"{name}: {leaf.words().summary}"
+                    for name, leaf in zip(parts, described, strict=True))
 
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -445,7 +445,7 @@ class Ledger:
         mechanism = described if hyper is None else described.mechanism(hyper)
         composed.check(mechanism)
         cost = repr(charges(mechanism, self.neighbours))
-        epsilon_delta.warn_of(self.delta, mechanism)
+        epsilon_delta.warn_about_delta(self.delta, mechanism)
         if run is not None:
             with self._changed() as content:
                 if (begun := known_run(content, run, cost)) is not None:
@@ -495,7 +495,7 @@ class Ledger:
             "releases": getattr(statement, "allowed", None),
             "spent": getattr(statement, "spent", None),
             "enforced": list(statement.enforced), "assumed": list(statement.assumed),
-            "closed": now(), "run": None}
+            "closed": utc_time(), "run": None}
         with self._changed() as content:
             add_entry(content, self._rule, name, entry)
 
@@ -571,13 +571,13 @@ class Ledger:
         entries, spent = content["entries"], total_charge(content, self._rule)
         theorem, odometer = self._rule.summary()
         stated = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
-        same = ("epsilon", "delta", "neighbours", "people", "unit")
+        settings = ("epsilon", "delta", "neighbours", "people", "unit")
         enforced = [*_ENFORCED, *(x for entry in entries for x in entry["enforced"])]
         assumed = [*statement_of_run.claims(self.unit, self.people), *_ASSUMED,
                    statement_of_run.ENDS, *(x for entry in entries for x in entry["assumed"]
                                             if x not in statement_of_run.ASSUMED)]
         return LedgerStatement(
-            **{name: content[name] for name in same}, filter=theorem, odometer=odometer,
+            **{name: content[name] for name in settings}, filter=theorem, odometer=odometer,
             epsilon_if_stopped_by_looking=self._rule.odometer(spent), spent=spent,
             limits=dict(self._rule.limits),
             runs=tuple({name: entry.get(name) for name in stated} for entry in entries),
@@ -698,7 +698,7 @@ class Ledger:
                     return
                 raise ValueError(f"{entry.name!r} was closed after {earlier} releases, and the "
                                  "ledger took the others back: they cannot be made.")
-            stored |= {"closed": now(), "spent": spent}
+            stored |= {"closed": utc_time(), "spent": spent}
             if charge is not None:
                 stored["charge"] = {name: min(x, stored["charge"][name])
                                     for name, x in charge.items()}

@@ -170,7 +170,7 @@ class _Mixtures:
 
     def __call__(self, eps: np.ndarray) -> np.ndarray:
         """Returns the profile at every eps."""
-        out = [self._some(part) for part in np.array_split(eps, len(eps) // 65536 + 1)]
+        out = [self._some(piece) for piece in np.array_split(eps, len(eps) // 65536 + 1)]
         return np.concatenate(out)
 
     def _some(self, eps: np.ndarray) -> np.ndarray:
@@ -194,12 +194,12 @@ class _Mixtures:
             away = 2 * residual / slope
             near = away * hits <= 1
             # the root is at t - z^2 dy or beyond; where dy > 1 / max(r, s), all of P counts
-            least = np.where(near, t - z**2 * away, -np.inf)
-            most = np.where(near, 0.4 * z * away, np.inf)  # densities are below 0.4 / z
+            nearest = np.where(near, t - z**2 * away, -np.inf)
+            densest = np.where(near, 0.4 * z * away, np.inf)  # densities are below 0.4 / z
             beyond = scipy.special.log_ndtr(-t / z)
             value, size = self._unhit(eps, beyond)
             # P's mass between t and the root: at most all beyond `least`, and density times width
-            between = np.exp(self.none[0]) * np.minimum(scipy.special.ndtr(-least / z), most)
+            between = np.exp(self.none[0]) * np.minimum(scipy.special.ndtr(-nearest / z), densest)
             for sign, logs in ((1, self.w), (-1, self.v)):
                 for j in range(1, len(logs)):
                     if logs[j] == -math.inf:
@@ -212,7 +212,7 @@ class _Mixtures:
                     size = size + term * (1 + arg * arg + eps - logs[j])
                     if sign == 1:
                         between = between + math.exp(logs[j]) * np.minimum(
-                            scipy.special.ndtr((j - least) / z), most)
+                            scipy.special.ndtr((j - nearest) / z), densest)
         # at least H: rounding of the terms, and how far t may be from the root, are added
         value = np.maximum(value, 0.0) + ROUNDING * size + np.expm1(residual) * between
         # beyond the reach a normal law has next to nothing; where nearby losses do not show that,
@@ -226,8 +226,8 @@ class _Mixtures:
         p, q = self.none
         if not (math.isfinite(p) and math.isfinite(q)):
             # w_0 = 0 or v_0 = 0: nothing cancels
-            one, two = np.exp(p + beyond), np.exp(q + eps + beyond)
-            return one - two, (one + two) * (1 + eps - beyond)
+            first, second = np.exp(p + beyond), np.exp(q + eps + beyond)
+            return first - second, (first + second) * (1 + eps - beyond)
         # w_0 - e^eps v_0 = w_0 (1 - e^gap), by expm1 where both are close
         gap = eps + (q - p)
         value = np.where(gap > 30, np.exp(p + beyond) - np.exp(eps + q + beyond),
@@ -275,8 +275,8 @@ class Block(NamedTuple):
 
 def one_selection(t: float, epsilon: np.ndarray) -> np.ndarray:
     """Returns the largest divergence of one release, in closed form; 0 <= epsilon, 0 from t on."""
-    rest = -np.expm1(np.minimum((np.asarray(epsilon, np.float64) - t) / 2, 0.0))
-    return rest**2 / -math.expm1(-t)
+    unspent = -np.expm1(np.minimum((np.asarray(epsilon, np.float64) - t) / 2, 0.0))
+    return unspent**2 / -math.expm1(-t)
 
 
 def _points(t: float) -> int:
@@ -291,8 +291,8 @@ def split(t: float, times: int) -> tuple[int, int, int]:
     """
     longest = max(1, min(_LONGEST, int(math.sqrt(2 * _WORK) / _points(t))))
     blocks = -(-times // longest)
-    each = -(-times // blocks)
-    return each, times // each, times % each
+    length = -(-times // blocks)
+    return length, times // length, times % length
 
 
 @functools.lru_cache(maxsize=64)
@@ -304,7 +304,7 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
     h = t / m
     c = h * np.arange(m + 1)
     p = np.exp(c - t) * -np.expm1(-c) / -math.expm1(-t)  # 0, ..., 1
-    rest = -np.expm1(c - t) / -math.expm1(-t)
+    complement = -np.expm1(c - t) / -math.expm1(-t)
     dp, steep = np.diff(p), min(math.expm1(h), 1e300) / 4
     cells = h * np.arange(m + 1)
     values = one_selection(t, cells) * _ROUNDED
@@ -314,15 +314,15 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
         # V at y = t, ..., h by reflection, then at 0, -h, ..., then nothing
         above = (-np.expm1(-cells) + np.exp(-cells) * values[: m + 1])[:0:-1]
         v = np.concatenate([above, values, np.zeros(2 * m)])
-        here = [v[m - j: m - j + last + 1] for j in range(m + 1)]  # y + c_j
+        unmoved = [v[m - j: m - j + last + 1] for j in range(m + 1)]  # y + c_j
         shifted = [v[2 * m - j: 2 * m - j + last + 1] for j in range(m + 1)]  # y + c_j - t
-        at = [rest[j] * here[j] + p[j] * shifted[j] for j in range(m + 1)]
+        value_at = [complement[j] * unmoved[j] + p[j] * shifted[j] for j in range(m + 1)]
         best = np.zeros(last + 1)
         for j in range(m):
-            dv, dw = here[j + 1] - here[j], shifted[j + 1] - shifted[j]
+            dv, dw = unmoved[j + 1] - unmoved[j], shifted[j + 1] - shifted[j]
             grown = np.maximum(np.maximum(dv, dw), 0.0)
             slack = dp[j] / 4 * np.maximum(dv - dw, 0.0) + steep * grown
-            best = np.maximum(best, np.maximum(at[j], at[j + 1]) + slack)
+            best = np.maximum(best, np.maximum(value_at[j], value_at[j + 1]) + slack)
         values = np.clip(best * _ROUNDED, _SMALLEST, 1.0)
         values[-1] = 0.0
         block_of[k] = Block(k, h, values)
@@ -371,18 +371,18 @@ def _replacement(loss: PrivacyLoss, times: int, neighbours: str, people: int) ->
 
 def _laplace(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
     # H = 1 - e^((eps - t) / 2) up to t = k / z, which is rounded up
-    most = people / loss.z * (1 + 1e-15)
+    reach = people / loss.z * (1 + 1e-15)
     return [(symmetric(lambda eps: np.where(
-        eps < most, -np.expm1(np.minimum(eps - most, 0.0) / 2) * (1 + ROUNDING), 0.0)), times)]
+        eps < reach, -np.expm1(np.minimum(eps - reach, 0.0) / 2) * (1 + ROUNDING), 0.0)), times)]
 
 
 def _selection_blocks(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
     # k people move scores by k moves in all, and a loss stays in an interval of that length
     move = people / loss.z * (1 + 1e-15)
-    each, many, left = split(move, times)
-    counts = {each: many} | ({left: 1} if left else {})
-    return [(symmetric(one.profile), counts[one.times])
-            for one in _blocks(float(move), tuple(counts))]
+    length, blocks, leftover = split(move, times)
+    counts = {length: blocks} | ({leftover: 1} if leftover else {})
+    return [(symmetric(selections.profile), counts[selections.times])
+            for selections in _blocks(float(move), tuple(counts))]
 
 
 # What is composed for `times` releases of a kind, for k records of one person.

@@ -116,15 +116,15 @@ def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | 
     # Gaussian releases: D_a = a mu^2 / 2
     total = 0.5 * ORDERS * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
     for loss, times in cost.losses:
-        one = _one(loss, neighbours, people)
-        if one is None:
+        divergence = _release_divergences(loss, neighbours, people)
+        if divergence is None:
             return None
-        total = total + times * one
+        total = total + times * divergence
     # probabilities within e^(+- ratio / 2) on either side
     return total + (2 * ORDERS - 1) / (ORDERS - 1) * people * cost.ratio / 2
 
 
-def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
+def _release_divergences(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
     if loss.z == 0:
         return np.full(ORDERS.shape, np.inf)
     match loss.kind:
@@ -154,9 +154,10 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
         fine, coarse = (scipy.special.logsumexp(f) + math.log(h)
                         for f, h in ((logs, step), (logs[::2], 2 * step)))
         # D_a = ln(1 + integral) / (a - 1)
-        one, two = (np.logaddexp(0.0, f) / (order - 1) for f in (fine, coarse))
-        if abs(one - two) <= _AGREE * one + 1e-300:
-            out[i] = one * (1 + 1e-9) + 1e-15 * order
+        fine_divergence, coarse_divergence = (np.logaddexp(0.0, f) / (order - 1)
+                                              for f in (fine, coarse))
+        if abs(fine_divergence - coarse_divergence) <= _AGREE * fine_divergence + 1e-300:
+            out[i] = fine_divergence * (1 + 1e-9) + 1e-15 * order
     return out
 
 
@@ -185,8 +186,8 @@ def _log_excess(loss: np.ndarray, order: float) -> np.ndarray:
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         near = np.log(np.maximum(np.expm1(al) - order * np.expm1(loss), 0.0))
         # l large and positive: 1 - a e^((1-a) l) + (a - 1) e^(-a l) of e^(a l) is left
-        rest = np.log1p(np.minimum((order - 1) * np.exp(-al) - order * np.exp(loss - al), 0.0))
-    return np.where(al > 30, al + np.where(al > 30, rest, 0.0), near)
+        remainder = np.log1p(np.minimum((order - 1) * np.exp(-al) - order * np.exp(loss - al), 0.0))
+    return np.where(al > 30, al + np.where(al > 30, remainder, 0.0), near)
 
 
 def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated | None:
@@ -247,14 +248,14 @@ def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
     for loss, times in charge.losses:
         # a power of 10, to cache by
         tail = 10.0 ** math.floor(math.log10(max(allowance / times, 1e-22)))
-        one, fails = of_losses(loss, times, float(order), neighbours, tail, people)
-        rho, failure = rho + one, failure + fails
+        bound, fails = loss_divergence(loss, times, float(order), neighbours, tail, people)
+        rho, failure = rho + bound, failure + fails
     return rho * (1 + 1e-12), failure * (1 + 1e-12)
 
 
 @functools.lru_cache(maxsize=4096)
-def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail: float = 1e-18,
-              people: int = 1) -> tuple[float, float]:
+def loss_divergence(loss: PrivacyLoss, times: int, order: float, neighbours: str,
+                    tail: float = 1e-18, people: int = 1) -> tuple[float, float]:
     """Returns (rho, failure) of `times` releases, with failures of about `tail` each at most."""
     if loss.z == 0:
         return math.inf, 0.0
@@ -270,7 +271,7 @@ def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail
     rho = failure = 0.0
     for directions, count in pairs.KINDS[loss.kind](loss, times, neighbours, people):
         both = [_of_pair(pair, order, tail) for pair in directions]
-        rho += count * max(one for one, _ in both)
+        rho += count * max(bound for bound, _ in both)
         failure += count * max(fails for _, fails in both)
     return rho, failure
 
@@ -336,15 +337,15 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
 
 
 def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]:
-    right, left = (_tabulated(profile, order, tail) for profile in pair)
-    if right is None or left is None:
+    forward, backward = (_tabulated(profile, order, tail) for profile in pair)
+    if forward is None or backward is None:
         return math.inf, 0.0
-    (x, above), (y, below) = right, left
-    failure, rest = float(above[-1]), float(below[-1])
+    (x, above), (y, below) = forward, backward
+    failure, beyond = float(above[-1]), float(below[-1])
     # beyond the last y, the integral of e^(-a x) G(x) is at most G(y) e^(-a y) / a
     total = _log_sum(np.concatenate([
         _chords(x, above - failure, order - 1), _chords(y, below, -order),
-        [math.log(rest / order) - order * y[-1] if rest > 0 else -math.inf]]))
+        [math.log(beyond / order) - order * y[-1] if beyond > 0 else -math.inf]]))
     value = float(np.logaddexp(0.0, total + math.log(order * (order - 1)) + 1e-9))
     return value / (order - 1), failure
 
@@ -371,9 +372,9 @@ def _log_sum(logs: np.ndarray) -> float:
 def _chords(x: np.ndarray, h: np.ndarray, rate: float) -> np.ndarray:
     """Bounds ln of the integrals of e^(rate x) h(x) over cells; h falls and is convex in e^x."""
     width = np.diff(x)
-    one = np.expm1(rate * width) / rate
+    weight = np.expm1(rate * width) / rate
     # with u = e^(x - x_i): h_i + (h_i+1 - h_i) (u - 1) / expm1(width), times u^(rate - 1) du
-    more = np.expm1((rate + 1) * width) / (rate + 1) - one
-    share = more / np.expm1(width) * np.maximum(1 - 1e-6 - 1e-15 / width, 0.0)
+    weighted_rise = np.expm1((rate + 1) * width) / (rate + 1) - weight
+    share = weighted_rise / np.expm1(width) * np.maximum(1 - 1e-6 - 1e-15 / width, 0.0)
     with np.errstate(divide="ignore"):
-        return rate * x[:-1] + np.log(h[:-1] * (one - share) + h[1:] * share)
+        return rate * x[:-1] + np.log(h[:-1] * (weight - share) + h[1:] * share)
