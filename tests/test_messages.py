@@ -319,9 +319,9 @@ PRINTED = {
         'args.command | error | noted'),
     "accounting": (
         "'' if replacement else ' without replacement' | ', '.join(_STATED) | amount"
-        " | batch | before | delta!r | entry.name!r | entry['spent'] | folder | kind"
-        " | loss.kind!r | n | name | name!r | own!r | people | population"
-        " | rule.remedy(amount, left) | self._file.path | self.path | self.size | shares!r"
+        " | batch | delta!r | earlier | entry.name!r | entry['spent'] | fixed!r | folder | kind"
+        " | loss.kind!r | n | name | name!r | parts!r | people | population"
+        " | rule.remedy(amount, remaining) | self._file.path | self.path | self.size | shares!r"
         " | stored[name]!r | t!r | value!r | what | wrong | z!r"),
     "algorithms": (
         "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"

@@ -189,8 +189,10 @@ class Profile:
 
 def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate: float) -> float:
     with np.errstate(over="ignore"):
+        # b <= delta_PQ(e) + e^e a
         upper = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
     # a sum of positive numbers: a difference from 1 would lose small rates
+    # b <= 1 - e^-e (1 - delta_QP(e) - a)
     lower = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
     return min(1.0, float(min(upper.min(), lower.min())) * (1 + 1e-14))
 
@@ -264,6 +266,7 @@ def _best_for(rates: Iterable[float], mechanism: Description, neighbours: str,
     """Returns epsilons at which a Gaussian of the same advantage has its best tests, and more."""
     advantage = float(np.max(curve.curves(mechanism, np.zeros(1), neighbours, people)))
     mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
+    # the loss at the threshold of the best test between Gaussians mu apart
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
 
@@ -284,6 +287,7 @@ def _largest_renyi(charged: tuple[costs.Charge, ...], neighbours: str,
     divergences = [renyi.divergences(cost, neighbours, people) for cost in charged]
     if any(bound is None for bound in (*rhos, *divergences)):
         return None, None
+    # a Renyi divergence is a supremum over places, order by order
     largest = np.max(np.asarray(divergences, np.float64), axis=0)
     finite = np.isfinite(largest)
     return (renyi.Concentrated(max(bound.rho for bound in rhos if bound is not None),

@@ -254,6 +254,7 @@ def _calibrated(mechanism: Description, epsilon: float, delta: float, neighbours
     for choice in choices if len(choices) > 1 else (mechanism,):
         if best is not None:
             # with as much noise as the best so far: if that is private, this one is cheaper
+            # deviations of forms of one release compare; their multipliers do not
             level = with_noise(choice, best.deviation() / with_noise(choice, 1.0).deviation())
             everything = Sequence(parts=(*alongside, level))
             if dearest(everything, delta, neighbours, people).epsilon > epsilon:
@@ -407,6 +408,7 @@ def _bracket(value: Falling, target: float, start: float, factor: float, name: s
                     "delta.")
         return low, high
     while value(high) > target:
+        # a value that falls like 1 / scale would be met by one such step
         low, high, factor = high, high * step(high, factor), factor**1.5
         if low > 1e4 * start and value(low) > 0.999 * value(low / 10):
             raise ValueError(
@@ -429,6 +431,7 @@ def _secant(value: Falling, low: float, high: float, target: float, tolerance: f
     for _ in range(60):
         if high / low <= 1 + tolerance or -0.5 * tolerance < gap_high <= 0:
             break
+        # where the chord of both ends crosses 0, in log-log coordinates
         share = gap_low / (gap_low - gap_high)
         share = min(max(share, 0.02), 0.98)
         # aim a little to the private side, so that the returned end is the one that converges

@@ -39,6 +39,7 @@ class _Guess:
     def __init__(self, releases: Direction, delta: float) -> None:
         self.releases, self.delta = releases, delta
         self.times = sum(times for _, times in releases)
+        # what is cut off each release adds up to a small part of delta
         tail = _TRUNCATED * delta / self.times
         self.parts = [tilt.stretched(pair, tail, times) for pair, times in releases]
         self.tops = [float(np.abs(masses.loss).max()) for masses in self.parts]
@@ -78,6 +79,7 @@ class _Guess:
         """Returns how wide the cells of a transform are, for accuracy and memory."""
         spread = self.near(t)[2]
         cheap = max(20 * spread, max(self.tops)) / _FEW_CELLS  # so many cost nothing
+        # fine enough for 1e-4 of epsilon, or finer where that costs nothing
         h = min(tilt.cell(eps, t, spread, self.times), cheap)
         return max(h, max(self.tops) / _MOST_CELLS)
 
@@ -140,6 +142,7 @@ def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
             if better.value > 0.99 * bound.value:
                 break
             bound = better
+        # the largest over directions: either data set may be P
         worst = max(worst, bound)
     return worst
 
@@ -249,6 +252,7 @@ def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float)
     if low == high:
         return None if short(high) else low
     width = 1e-7 * max(high, composed.h)
+    # the root itself may be on either side of where the bound holds: a bracket from there on
     root = roots.zero(lambda eps: min(gap(eps), 100.0), low, high, xtol=width)
     return roots.bracket(short, root, width, lowest=root, highest=high)[1]
 
@@ -259,12 +263,14 @@ def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float
     for _ in range(_ROUNDS):
         if delta <= atom:
             return math.inf
+        # delta = atom + e^(K - t eps + most(t)), solved for eps
         target = math.log(delta - atom)
 
         def bound(log_t: float, target: float = target) -> float:
             t = math.exp(log_t)
             k, _, _ = tilt.moments(guess.parts, t)
             off = tilt.rounding(guess.parts, t) + 8 * tilt.UNIT * abs(k)
+            # eps = (K + ln most(t) - ln(delta - atom)) / t
             return (k + off - target + tilt.most_paid(t)) / t
 
         middle = math.log(max(guess.tilt_for(delta - atom), 1e-9))

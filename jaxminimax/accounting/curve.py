@@ -91,6 +91,7 @@ def shift(neighbours: str) -> float:
 
 def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
     """Returns how far k records move all Gaussian releases, in deviations of the noise."""
+    # mu = k s (sum of 1 / z^2)^(1/2), s the distance of neighbouring sums
     return people * shift(neighbours) * math.sqrt(cost.gaussian)
 
 
@@ -101,6 +102,7 @@ def _directions(cost: Charge, neighbours: str, people: int) -> list[composition.
     if cost.gaussian:
         mu = gaussian_mu(cost, neighbours, people)
         releases.append((pairs.symmetric(functools.partial(gaussian.delta, mu)), 1))
+    # a pair that is its own mirror image takes part in every direction
     count = max(len(ways) for ways, _ in releases)
     return [[(ways[i % len(ways)], times) for ways, times in releases] for i in range(count)]
 
@@ -310,6 +312,7 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
         return over_places(delta, 1)
     if not together(mechanism, costs, people):
         return lemma()
+    # k records at once: mu and losses k times, failures of the worst place
     direct = over_places(delta, people, anywhere(costs))
     e = direct.epsilon / people
     # delta(e) sum_{j < k} e^(j e) > delta: the lemma does not hold at this epsilon
@@ -338,6 +341,7 @@ def curves(mechanism: Description, epsilons: np.ndarray, neighbours: str,
                   for pair in both_ways(cost, epsilons, neighbours, people)]
     if people == 1:
         return direct
+    # delta_k(k e) <= delta(e) sum_{j < k} e^(j e), e a k-th of the epsilon
     single = np.max([both_ways(cost, epsilons / people, neighbours) for cost in costs],
                     axis=(0, 1, 2))
     grown = np.array([factor(e, people) for e in epsilons / people])

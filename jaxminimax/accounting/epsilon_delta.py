@@ -225,9 +225,11 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
       ValueError: as `charges`.
     """
     costs = curve.charges(mechanism, neighbours)
+    # by the group lemma: k e at delta / factor(e, k), for the largest e that one record allows
     proven = [Limits(people * _largest(costs, delta, people),
                      people * max(_floor(cost) for cost in costs))]
     if curve.together(mechanism, costs, people):
+        # by the sharp proof: the largest failures of any place, as the k records may be anywhere
         places = curve.anywhere(costs)
         proven.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
                              max(_floor(cost, people) for cost in places)))
@@ -264,6 +266,7 @@ def refuse(epsilon: float, delta: float, limit: Limits) -> None:
 
 def _ceiling(cost: Charge, delta: float, people: int = 1) -> float:
     r, o, tau = curve.apart(cost, people)
+    # what o e^r leaves must exceed (1 + e^E) tau, or no noise is enough
     available = delta - o * math.exp(min(r, 500.0))
     if available <= 2 * tau:
         return 0.0
@@ -272,6 +275,7 @@ def _ceiling(cost: Charge, delta: float, people: int = 1) -> float:
 
 def _floor(cost: Charge, people: int = 1) -> float:
     r, o, tau = curve.apart(cost, people)
+    # at E = 0 the departure costs (1 + e^0) tau
     return o * math.exp(min(r, 500.0)) + 2 * tau
 
 
@@ -281,6 +285,8 @@ def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
         share = delta / curve.factor(e, people)
         return all(e < _ceiling(cost, share) for cost in costs)
 
+    # the lemma divides delta by a factor that grows with e, so its limit is below that of one
+    # record
     high = min(_ceiling(cost, delta) for cost in costs)
     if people == 1 or not proven(0.0):
         return high if people == 1 else 0.0
@@ -294,11 +300,13 @@ def shares(count: int, delta: float) -> list[float]:
     """Returns the share of delta of each milestone: half for the last, the rest equally."""
     if count == 1:
         return [delta]
+    # rounded down, so that all shares together are at most delta
     return [0.5 * delta / (count - 1) * (1 - 1e-15)] * (count - 1) + [0.5 * delta]
 
 
 def milestones(allowed: int, delta: float) -> tuple[tuple[int, float], ...]:
     """Returns numbers of releases, rising to `allowed`, and the share of `delta` of each."""
+    # ceil(T 2^k / 3^k), by whole numbers
     ends = sorted({-(-allowed * 2**k // 3**k) for k in range(STEPS)})
     return tuple(zip(ends, shares(len(ends), delta), strict=True))
 

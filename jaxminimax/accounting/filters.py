@@ -40,6 +40,7 @@ def total(charged: list[Amounts], names: tuple[str, ...]) -> Amounts:
         if not all(map(math.isfinite, amounts)):
             sums[name] = math.inf
             continue
+        # sums of floats would be rounded to nearest, and a limit could be passed
         exact = sum(map(fractions.Fraction, amounts), fractions.Fraction(0))
         value = float(exact)
         sums[name] = math.nextafter(value, math.inf) if fractions.Fraction(value) < exact else value
@@ -192,11 +193,15 @@ class Renyi(Filter):
           ValueError: if the order leaves nothing to spend.
         """
         ratio, aside = _RATIO * epsilon, _ASIDE * delta
+        # delta = e^r (D + f) + (1 + e^epsilon) t: D has what is not kept aside, over e^r
         main = (delta - aside) * math.exp(-ratio)
+        # epsilon = rho + conversion(a, D) + r, solved for rho
         rho = (epsilon - ratio - _conversion(order, main)) * (1 - 1e-12)
         if not rho > 0:
             raise ValueError(f"order = {order:g} leaves nothing of epsilon = {epsilon:g} at delta "
                              f"= {delta:g}: state a larger order, or leave it out.")
+        # failures have half of what is aside, times e^-r; departures the other half, over 1 +
+        # e^epsilon
         highest = _odometers(order, rho, main)[0][1] + ratio  # a little above epsilon
         return cls({"divergence": rho, "failure": 0.5 * aside * math.exp(-ratio),
                     "law": 0.5 * aside * math.exp(-np.logaddexp(0.0, highest)), "ratio": ratio},
@@ -240,6 +245,7 @@ class Renyi(Filter):
         """Returns the epsilon of the first milestone at or above the divergence spent."""
         if not any(spent.values()):
             return 0.0
+        # the smallest epsilon of all milestones that are not below what is charged
         reached = _odometers(self.details["order"], self.limits["divergence"],
                              self.details["delta"])
         value = min(epsilon for limit, epsilon in reached if limit >= spent["divergence"])
@@ -269,6 +275,7 @@ def best_order(epsilon: float, delta: float, neighbours: str,
       ValueError: if no order leaves anything of so small a delta and epsilon.
     """
     best, least = 0.0, math.inf
+    # a - 1 from 0.01 to 10^6; a Gaussian run is charged a mu^2 / 2, in proportion to a
     for order in np.geomspace(1e-2, 1e6, 161) + 1.0:
         try:
             opened = Renyi.open(epsilon, delta, float(order))
@@ -290,11 +297,13 @@ def best_order(epsilon: float, delta: float, neighbours: str,
 
 def _conversion(order: float, delta: float) -> float:
     """Returns the excess of epsilon over rho."""
+    # [ln(1 / (a D)) + (a - 1) ln(1 - 1 / a)] / (a - 1)
     return ((-math.log(delta * order) + (order - 1) * math.log1p(-1 / order)) / (order - 1))
 
 
 def _odometers(order: float, rho: float, delta: float) -> list[tuple[float, float]]:
     """Returns the milestones: divergences, falling, and the epsilon of each without the ratio."""
+    # rho_j = rho / 1.5^j, the last share of delta for rho itself
     limits = [rho / 1.5**j for j in range(epsilon_delta.STEPS)]
     delta_shares = reversed(epsilon_delta.shares(epsilon_delta.STEPS, delta))
     return [(limit, limit + _conversion(order, share))

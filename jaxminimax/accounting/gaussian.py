@@ -181,9 +181,11 @@ def multiplicities(population: int, batch: int, replacement: bool, people: int =
         law = size_law.binomial(batch if replacement else 1, people * hit, both)
     start = max(1 - law.first, 0)  # P[0] is apart
     w = np.array(law.upper[start:])
+    # multiplicities 1, 2, ... and, if the law begins later, from there
     j = np.arange(len(w), dtype=float) + max(law.first, 1)
     # at least the probability of all beyond each, and of those not listed
     beyond = (np.append(np.cumsum(w[:0:-1])[::-1], 0.0) + law.rest) * (1 + len(w) * 2.0**-50)
+    # the first multiplicity beyond which the mass is next to nothing
     last = int(np.argmax(beyond <= tail)) + 1
     return j[:last], w[:last], law.none, float(beyond[last - 1])
 
@@ -210,6 +212,7 @@ class Profile:
                              f"{'' if replacement else ' without replacement'} exists.")
         if not (z > 0 and math.isfinite(z)):
             raise ValueError(f"z must lie in (0, inf), got {z!r}.")
+        # all k are hit, as often as they can be: the worst multiplicity for sure
         if people > population or (not replacement and people > 1 and batch > population - people):
             hit = min(people, population) if not replacement else batch
             law = np.array([float(hit)]), np.ones(1), 0.0, 0.0  # all of them hit
@@ -217,6 +220,7 @@ class Profile:
             law = multiplicities(population, batch, replacement, people, rate)
         j, self.w, self.none, self.left_out = law
         self.mu = j / z
+        # places of the table as parts of the largest epsilon, close to 0 as well
         self.at = np.concatenate([[0.0], np.geomspace(1e-12, 1.0, _TABLE)])
         self.table: dict[float, np.ndarray] = {}
 
@@ -257,6 +261,7 @@ class Profile:
     def _newton(self, x: np.ndarray, eps: np.ndarray, mass: np.ndarray, steps: int) -> np.ndarray:
         for _ in range(steps):
             total, slope = self._spent_mass(x, eps)
+            # x - F(x) / F'(x): F is convex, so steps from above stay above the root
             step = (total - mass) / np.maximum(slope, 1e-300)
             x = np.where(slope > 0, x - step, x)
             if np.all(np.abs(step) * self.mu[0] <= 1e-13):

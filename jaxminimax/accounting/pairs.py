@@ -176,6 +176,7 @@ class _Mixtures:
     def _some(self, eps: np.ndarray) -> np.ndarray:
         far = eps > self.loss[-1]  # beyond the reach
         asked, eps = eps, np.minimum(eps, self.loss[-1])
+        # the loss grows with y, so the table is inverted by reading it backwards
         y = np.interp(eps, self.loss, self.at)
         step = self.at[1] - self.at[0]
         for _ in range(8):
@@ -185,6 +186,7 @@ class _Mixtures:
                 break
         loss, slope = self._loss(y)
         t, z = y * self.z**2, self.z
+        # in y the logarithm of the slope changes by at most as much as there may be hits
         hits = max(self.r, self.s)
         none = sum(-x for x in self.none if x > -math.inf)
         # what a hit's exponent is made from, as often as there are hits, given x
@@ -264,8 +266,10 @@ class Block(NamedTuple):
         """
         epsilon = np.asarray(epsilon, np.float64)
         last = len(self.values) - 1
+        # the cell [i h, (i + 1) h] that epsilon is in
         i = np.clip(np.floor(epsilon / self.cell).astype(np.int64), 0, last - 1)
         inside = np.minimum(epsilon, self.largest) - i * self.cell
+        # (e^epsilon - e^(i h)) / (e^((i + 1) h) - e^(i h))
         weight = np.clip(np.expm1(inside) / math.expm1(self.cell), 0.0, 1.0)
         between = (1 - weight) * self.values[i] + weight * self.values[i + 1]
         # the rounding of the weight, besides that of the values
@@ -289,6 +293,7 @@ def split(t: float, times: int) -> tuple[int, int, int]:
 
     The blocks are as equal as their number allows, and short enough for the work that is allowed.
     """
+    # step k of a block takes k M cells times M points, so a block of k takes k^2 M^2 / 2
     longest = max(1, min(_LONGEST, int(math.sqrt(2 * _WORK) / _points(t))))
     blocks = -(-times // longest)
     length = -(-times // blocks)
@@ -303,6 +308,7 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
     t *= _ROUNDED  # or multiples of h could fall short of k t
     h = t / m
     c = h * np.arange(m + 1)
+    # p_c = (e^c - 1) / (e^t - 1), without overflow
     p = np.exp(c - t) * -np.expm1(-c) / -math.expm1(-t)  # 0, ..., 1
     complement = -np.expm1(c - t) / -math.expm1(-t)
     dp, steep = np.diff(p), min(math.expm1(h), 1e300) / 4
@@ -322,6 +328,7 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
             dv, dw = unmoved[j + 1] - unmoved[j], shifted[j + 1] - shifted[j]
             grown = np.maximum(np.maximum(dv, dw), 0.0)
             slack = dp[j] / 4 * np.maximum(dv - dw, 0.0) + steep * grown
+            # value(c) between c_j and c_{j+1}, see above
             best = np.maximum(best, np.maximum(value_at[j], value_at[j + 1]) + slack)
         values = np.clip(best * _ROUNDED, _SMALLEST, 1.0)
         values[-1] = 0.0
@@ -378,6 +385,7 @@ def _laplace(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Cha
 
 def _selection_blocks(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
     # k people move scores by k moves in all, and a loss stays in an interval of that length
+    # the k moves add up to at most k / z, rounded up
     move = people / loss.z * (1 + 1e-15)
     length, blocks, leftover = split(move, times)
     counts = {length: blocks} | ({leftover: 1} if leftover else {})

@@ -121,6 +121,7 @@ def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | 
             return None
         total = total + times * divergence
     # probabilities within e^(+- ratio / 2) on either side
+    # D_a grows by at most (r / 2) (a + (a - 1)) / (a - 1)
     return total + (2 * ORDERS - 1) / (ORDERS - 1) * people * cost.ratio / 2
 
 
@@ -143,9 +144,11 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
     out = np.full(ORDERS.shape, np.inf)
     step = min(z, z * z) / 8
     for i, order in enumerate(ORDERS):
+        # the centres of P^a Q^(1 - a) lie between 0 and (2 a - 1) k
         far = (2 * order - 1) * max(up, down)
         if (far + 40 * z) / step > _MOST_POINTS:
             break
+        # and 20 deviations beyond, where less is left than rounding
         x = np.arange(-20 * z, far + 20 * z + 2 * step, step)
         p, q = _over_centre(x, rate, z, up), _over_centre(-x, rate, z, down)
         # ln of Q (e^(a l) - 1 - a (e^l - 1)), l = ln(P / Q) = p - q
@@ -203,12 +206,14 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
       None without exact pairs, or where not even order 2 was computed.
     """
     if not cost.losses:
+        # c = mu^2 / 2, D_a = c a
         r, c = people * cost.ratio, 0.5 * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
         return Concentrated(c + math.sqrt(2 * r * c) + r, math.inf) if math.isfinite(c) else None
     divergence_at = divergences(cost, neighbours, people)
     if divergence_at is None:
         return None
     ratio, a = divergence_at / ORDERS, ORDERS
+    # by how much a chord of (a - 1) D_a may exceed it, over a: 1 + (da)^2 / (4 a (a - 1))
     between = 1 + np.diff(a) ** 2 / (4 * a[:-1] * (a[:-1] - 1))
     # below the first order D_a / a <= D_{a_1}, as a > 1 and D_a grows with a
     upto = np.maximum.accumulate(
@@ -243,6 +248,7 @@ def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
     Raises:
       ValueError: for a loss that there is no divergence for.
     """
+    # a mu^2 / 2
     rho = 0.5 * order * (people * curve.shift(neighbours)) ** 2 * charge.gaussian
     failure = 0.0
     for loss, times in charge.losses:
@@ -287,6 +293,7 @@ def pure(epsilon: float, order: float) -> float:
 
 
 def _laplace_at(z: float, order: float) -> float:
+    # a / (2 a - 1) e^((a - 1) / z) + (a - 1) / (2 a - 1) e^(-a / z)
     near = math.log(order / (2 * order - 1)) + (order - 1) / z
     far = math.log((order - 1) / (2 * order - 1)) - order / z
     # the sum is 1 + O(1 / z^2), of terms that are rounded
@@ -306,10 +313,13 @@ def _selection_at(t: float, order: float) -> float:
 
 
 def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
+    # A = 1 / z^2 + (a - 1) / (3.5 z^4)
     curved = 1 / z**2 + (order - 1) / (3.5 * z**4)
+    # d, in which the integrand is analytic and grows by at most e^(d^2 A / 2)
     height = min(0.5 * math.pi * z * z, 9 / math.sqrt(curved))
     # 2 pi d / h = 40 + d^2 A / 2, so that the rule is off by a part 2 e^-40
     step = 2 * math.pi * height / (40 + 0.5 * height**2 * curved)
+    # the integrand has nothing beyond 14 deviations outside of [-2 a, 2 a]
     points = math.ceil((2 * order + 14 * z) / step)
     if not points <= _MOST_NODES:
         return math.inf
@@ -327,6 +337,7 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
     scale = math.log(step / (z * math.sqrt(2 * math.pi)))
     logs = []
     for p, q in pairs:
+        # ln of P^a Q^(1 - a)
         f = order * p + (1 - order) * q
         top = float(f.max())
         counts = f > top - 60
@@ -346,6 +357,7 @@ def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]
     total = _log_sum(np.concatenate([
         _chords(x, above - failure, order - 1), _chords(y, below, -order),
         [math.log(beyond / order) - order * y[-1] if beyond > 0 else -math.inf]]))
+    # ln(1 + a (a - 1) integral) / (a - 1)
     value = float(np.logaddexp(0.0, total + math.log(order * (order - 1)) + 1e-9))
     return value / (order - 1), failure
 
@@ -360,6 +372,7 @@ def _tabulated(profile: pairs.Profile, order: float,
             return None
     # cells from 1e-6 of the range on, near 0, to what the order wants at the other end
     places = np.linspace(0.0, 10.0, math.ceil(min(4000 + 1000 * top * order, 20_000)) + 1)
+    # sinh is linear near 0 and geometric far from it
     x = top * np.sinh(places) / math.sinh(10.0)
     return x, np.minimum.accumulate(profile(x)) * (1 + 1e-12)
 

@@ -123,6 +123,7 @@ def _half(profile: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, float]:
     theirs. Beyond loss 30, where a_i may overflow, negative masses are clipped instead.
     """
     widths = np.diff(losses)
+    # s_i = (F_{i-1} - F_i) / (a_i - a_{i-1}), times a_{i-1}
     fall = -np.diff(profile) / np.expm1(np.minimum(widths, 600.0))  # a_{i-1} s_i
     next_fall = np.append(fall[1:], 0.0)
     # a_i (s_i - s_{i+1}), where a_i s_i = fall_i + fall_i expm1(width_i)
@@ -134,6 +135,7 @@ def _half(profile: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, float]:
         # weights a_i - a_{i-1}: the regression keeps the total fall of F
         weights = a * np.expm1(widths[:len(s)]) if near < len(losses) else a[:-1] * np.expm1(widths)
         s = scipy.optimize.isotonic_regression(s, weights=weights, increasing=False).x
+    # P = a_i (s_i - s_{i+1}) of the convex function
     p[: len(s) - 1] = np.exp(losses[1: len(s)]) * (s[:-1] - s[1:])
     if len(s) == len(p):
         p[-1] = math.exp(losses[-1]) * s[-1]
@@ -164,6 +166,7 @@ def moments(parts: Sequence[Masses], t: float) -> tuple[float, float, float]:
         total = float(g.sum())
         # K' and K'' are mean and variance of the loss under q
         release_mean = float(np.sum(g * release.loss)) / total
+        # ln of a sum of exponentials, the largest taken out; times T, as K adds up
         k += release.times * (top + math.log(total))
         mean += release.times * release_mean
         variance += release.times * float(np.sum(g * (release.loss - release_mean) ** 2)) / total
@@ -203,6 +206,7 @@ def tilt_to(parts: Sequence[Masses], mean: float) -> float:
         low, high = (t, high) if tilted_mean < mean else (low, t)
         if high - low <= 1e-6 * high or abs(tilted_mean - mean) <= 1e-9 * abs(mean):
             break
+        # Newton's step, as K'' is the slope of K'; else the middle of the bracket
         t = t - (tilted_mean - mean) / slope if slope > 0 else t
         if not low < t < high:
             t = (low + high) / 2
@@ -213,6 +217,7 @@ def normal_delta(k: float, spread: float, t: float, gap: float) -> float:
     """Guesses ln delta as if the tilted sum were normal, of mean eps + gap; k is K - t eps."""
     def side(s: float) -> float:  # ln E[e^(-s Y); Y > 0]
         x = s * spread - gap / spread
+        # e^(s^2 v / 2 - s gap) Phi(gap / spread - s spread)
         return 0.5 * (s * spread) ** 2 - s * gap + float(scipy.special.log_ndtr(-x))
 
     # E[e^(-t Y) (1 - e^-Y); Y > 0] = e^one - e^two
@@ -231,6 +236,7 @@ def chernoff(parts: Sequence[Masses], eps: float, t: float | None = None) -> flo
     """Returns Chernoff's bound on delta plus the atom at infinity; it holds for any t."""
     t = tilt_to(parts, eps) if t is None else t
     k, _, _ = moments(parts, t)
+    # relative errors of K, of t eps and of their difference
     off = rounding(parts, t) + 8 * UNIT * (abs(k) + t * abs(eps))
     return min(1.0, atoms(parts) + math.exp(min(0.0, k - t * eps + most_paid(t) + off)))
 
@@ -252,6 +258,7 @@ class Composed:
         self.t, self.h = t, h
         self.k, mean, variance = moments(parts, t)
         self.spread = max(math.sqrt(variance), h)
+        # a window in which the tilted sum lies, but for 1e-7 of delta above it
         end = _end(guess, t, max(mean, eps), self.spread, log_delta + math.log(1e-7))
         low = _start(guess, t, min(mean, eps), self.spread)
         self.low = math.floor(low / h)
@@ -286,6 +293,7 @@ class Composed:
             cells = np.rint(release.loss / self.h).astype(np.int64)
             centre = int(np.rint(np.sum(g * cells)))  # or phases turn, and cost T u pi of accuracy
             first += release.times * centre
+            # cells below the centre wrap around, as the transform is cyclic
             q = np.bincount((cells - centre) % n, g, n)
             f = scipy.fft.rfft(q)
             # ||e||_2 <= 7 u log2(N) N^(1/2) ||q||_2
@@ -298,6 +306,7 @@ class Composed:
                 slope = release.times * np.exp((release.times - 1) * np.log(
                     np.minimum(np.abs(f), 1.0) + e))
                 turned = 8 * UNIT * release.times * (1 + np.where(f == 0, 0.0, np.abs(log)))
+            # the transform of a convolution is the product of the transforms' powers
             product = product * power
             power = np.abs(power)
             sizes.append((power, turned * power, e * slope))
@@ -332,6 +341,7 @@ class Composed:
         with np.errstate(under="ignore"):
             # e^(-t y) (1 - e^-y) at y = s - eps, which is rounded up in 1 - e^-y
             weight = np.exp(-self.t * (y - nearest)) * -np.expm1(-(y + off))
+        # e^(K - t eps), with the part of e^(-t y) that was taken out
         scale = self.k - self.t * (eps + nearest) + self.slack
         # the transform's error: sup norm times sum of weights, or 2-norm times 2-norm
         value = (float(np.sum(weight * self.mass[first:]))
@@ -355,6 +365,7 @@ def _norm(x: np.ndarray) -> float:
 
 
 def _tail_tilt(guess: Sequence[Masses], end: float) -> float:
+    # the s at which K(s) - s end is least, about: its derivative K'(s) - end is 0
     return min(tilt_to(guess, end), 1e9)
 
 

@@ -111,12 +111,14 @@ def delta_of_one(costs: tuple[Charge, ...], epsilon: float, neighbours: str) -> 
 def epsilon_of_best(costs: tuple[Charge, ...], delta: float, runs: Repetitions,
                     neighbours: str) -> float:
     """Computes the epsilon of the best of a random number of runs from charges."""
+    # delta = E[K] d(e), so one run has delta / E[K]
     single = max(charge_epsilon(cost, delta / runs.mean, neighbours) for cost in costs)
     return (single + price_of_choice(costs, runs, neighbours)) * (1 + 1e-15)
 
 
 def price_of_choice(costs: tuple[Charge, ...], runs: Repetitions, neighbours: str) -> float:
     """Returns (eta + 1) e1 plus how far the realised law of K is from the described one."""
+    # d(e1) <= gamma / (1 - gamma) (e^e1 - 1)
     e1 = condition(lambda e: delta_of_one(costs, e, neighbours), odds(runs))
     return (runs.eta + 1) * e1 + runs.ratio
 
@@ -142,6 +144,7 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
             if e > 1e4:
                 return math.inf
             continue
+        # the Gaussian with d's value at e has a condition in closed form but for a root
         new = gaussian_condition(gaussian_with(e, value), factor)
         settled, e = abs(new - e) <= step * e, new
         if settled:
@@ -293,6 +296,7 @@ def least_scale(run: Describe, target: Target) -> float:
                                 target.neighbours)
         if not total < 1e3:
             return 1e3
+        # mu falls like 1 / scale, which epsilon does not: searches converge on it
         mu = [gaussian_of_total(max(x, 1e-6), target.delta, target.runs)
               for x in (total, target.epsilon)]
         return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
@@ -304,6 +308,7 @@ def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
     """Returns the points that a profile must meet, at the e1 of these charges."""
     runs = target.runs
     price = price_of_choice(costs, runs, target.neighbours)
+    # price = (eta + 1) e1 + ratio
     e1 = (price - runs.ratio) / (runs.eta + 1)
     # a little less: e1 is found anew for all candidates together, to 1e-5 of itself
     return ((e1, odds(runs) * math.expm1(e1) * (1 - 1e-4)),
