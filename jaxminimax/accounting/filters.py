@@ -180,7 +180,10 @@ class Renyi(Filter):
 
     The odometer is that of milestones, as in `epsilon_delta`: limits rho_j = rho / 1.5^j, each with
     a share D_j of D, half of it for rho itself. "Everything that was charged is at most rho_j" is
-    decided by the process that makes no release beyond rho_j. Failures are paid once for all.
+    decided by the process that makes no release beyond rho_j. Failures are paid once for all. The
+    last milestone's epsilon is above that of the filter, which has D where the milestone has D / 2.
+    Printing the filter's in its place is not proven with one delta: smaller milestones have the
+    other half of D already, so the sum over stops would be 3 D / 2.
     """
 
     kind, main, gives_back = "renyi", "divergence", True

@@ -562,7 +562,12 @@ class Ledger:
 
     @property
     def odometer(self) -> float:
-        """The epsilon of all runs so far, if no more are reserved; see `statement`."""
+        """The epsilon of all runs so far, if no more are reserved; see `statement`.
+
+        With filter="renyi" it may be above `self.epsilon` when nearly all is reserved. Then quote
+        `self.epsilon`, decided before the runs: it holds with all of delta, and the milestones hold
+        with delta together, so the smaller of the two afterwards is proven with both deltas only.
+        """
         return self._rule.odometer(total_charge(self._read(), self._rule))
 
     def statement(self) -> LedgerStatement:

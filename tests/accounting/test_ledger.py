@@ -30,6 +30,7 @@ from jaxminimax.accounting.curve import charges, named_epsilon
 from jaxminimax.accounting.filters import Basic, Renyi, best_order, total
 from jaxminimax.accounting.ledger import LedgerFile, RunMark
 from jaxminimax.accounting.printing import rounded_up
+from jaxminimax.mechanism import leaves
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from tests.helpers.words import one_line
 
@@ -421,6 +422,28 @@ def test_an_exception_leaves_a_reservation_charged(path):
     assert ledger.remaining().share < 1
     with pytest.raises(ValueError, match="may have released"):
         ledger.entry("a", jmm.sgda, settings(20, 50.0)).cancel()
+
+
+def test_the_page_says_what_each_release_is(tmp_path):
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-6)
+    both = jmm.Sequence(parts=(steps(90.0), steps(90.0)))
+    ledger.reserve(both, name="a", parts=("means", "gradients"))
+    (run,) = ledger.statement().runs
+    (summary,) = {leaf.words().summary for leaf in leaves(both)}
+    assert run["words"] == f"means: {summary} gradients: {summary}"
+    assert "means: " in one_line(ledger.statement())
+    with pytest.raises(ValueError, match="parts must name what each of 2"):
+        ledger.reserve(both, name="b", parts=("means",))
+
+
+def test_the_filters_epsilon_is_below_its_last_milestone_with_half_of_delta(tmp_path):
+    """So the odometer may be above the statement, and the page then says which one to quote."""
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-6)
+    ledger.reserve(jmm.sgda, ledger.calibrate(jmm.sgda, settings()), name="a")
+    said = ledger.statement()
+    assert said.epsilon < ledger.odometer == said.epsilon_if_stopped_by_looking
+    assert "no smaller epsilon is proven" in said.scope()
+
 
 
 @pytest.mark.parametrize("kind", ["renyi", "basic"])
