@@ -171,7 +171,7 @@ def epsilons(quick: bool) -> list[dict[str, Any]]:
     opacus, rows = _installed("opacus"), []
     for case in CASES:
         curve.named_epsilon.cache_clear()
-        now, seconds = _timed(lambda case=case: curve.epsilon_of(  # type: ignore[misc]
+        now, seconds = _timed(lambda case=case: curve.charge_epsilon(  # type: ignore[misc]
             case.cost, case.delta, case.neighbours))
         others = {} if quick else {
             "dp-accounting PLD": _timed(lambda case=case: by_pld(case)),  # type: ignore[misc]

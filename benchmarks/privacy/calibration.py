@@ -72,7 +72,7 @@ def sampled(quick: bool) -> Iterator[Case]:
 def forget() -> None:
     """Empties the caches, so that a time is a cold one."""
     calibration._CACHE.clear()
-    for cached in (curve.named_epsilon, curve.delta_of):
+    for cached in (curve.named_epsilon, curve.charge_delta):
         cached.cache_clear()
 
 

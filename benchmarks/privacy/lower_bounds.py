@@ -194,7 +194,7 @@ def composed(mechanism: jmm.mechanism.Description, epsilon: float) -> float:
         mu = 2 * math.sqrt(cost.gaussian)
         return float(special.ndtr(mu / 2 - epsilon / mu)
                      - math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu))
-    return curve.delta_of(cost.described(), epsilon, "replace_one")
+    return curve.charge_delta(cost.described(), epsilon, "replace_one")
 
 
 def table(dim: int, sizes: list[tuple[int, int]], seed: int = 0) -> list[dict[str, Any]]:

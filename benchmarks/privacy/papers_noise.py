@@ -64,7 +64,7 @@ def charges(mechanism: Any) -> tuple[Charge, ...]:
 
 def ideal_epsilon(mechanism: Any, delta: float) -> float:
     """Epsilon of `charges`."""
-    return max(curve.epsilon_of(cost, delta, "replace_one") for cost in charges(mechanism))
+    return max(curve.charge_epsilon(cost, delta, "replace_one") for cost in charges(mechanism))
 
 
 def factor(mechanism: Any, epsilon: float, delta: float) -> float:

@@ -82,15 +82,15 @@ class Profile:
     def delta(self, epsilon: float) -> float:
         """Returns an upper bound on delta at any epsilon; `jmm.delta` computes a sharper one."""
         checks.number("epsilon", epsilon, low=0.0, closed=True)
-        at = np.asarray(self.epsilons)
-        right = int(np.searchsorted(at, epsilon))
-        if right == len(at) or at[right] == epsilon:
-            return self.deltas[min(right, len(at) - 1)]
-        left = right - 1
+        epsilons = np.asarray(self.epsilons)
+        upper = int(np.searchsorted(epsilons, epsilon))
+        if upper == len(epsilons) or epsilons[upper] == epsilon:
+            return self.deltas[min(upper, len(epsilons) - 1)]
+        lower = upper - 1
         # (e^epsilon - e^left) / (e^right - e^left), which may be large each
-        share = (math.exp(epsilon - at[right]) * math.expm1(at[left] - epsilon)
-                 / math.expm1(at[left] - at[right]))
-        return self.deltas[left] + share * (self.deltas[right] - self.deltas[left])
+        share = (math.exp(epsilon - epsilons[upper]) * math.expm1(epsilons[lower] - epsilon)
+                 / math.expm1(epsilons[lower] - epsilons[upper]))
+        return self.deltas[lower] + share * (self.deltas[upper] - self.deltas[lower])
 
     @property
     def advantage(self) -> float:
@@ -100,9 +100,9 @@ class Profile:
     def true_positives(self, rate: float) -> float:
         """Returns the largest true positive rate at a false positive rate."""
         checks.number("rate", rate, low=0.0, high=1.0, closed=True)
-        at = np.asarray(self.epsilons)
-        return max(_power(at, np.asarray(one), np.asarray(two), rate)
-                   for pair in self.curves for one, two in (pair, pair[::-1]))
+        epsilons = np.asarray(self.epsilons)
+        return max(_power(epsilons, np.asarray(forward), np.asarray(backward), rate)
+                   for pair in self.curves for forward, backward in (pair, pair[::-1]))
 
     @property
     def mu(self) -> float:
@@ -133,7 +133,7 @@ class Profile:
         return cls(
             record["neighbours"], record["people"], tuple(record["epsilon"]),
             tuple(record["delta"]),
-            tuple((tuple(one), tuple(two)) for one, two in record["curves"]),
+            tuple((tuple(forward), tuple(backward)) for forward, backward in record["curves"]),
             zcdp and renyi.Concentrated(zcdp["rho"], zcdp["up_to_order"] or math.inf),
             renyi_of and (tuple(renyi_of["order"]), tuple(renyi_of["divergence"])),
             record["apart_from"])
@@ -173,24 +173,26 @@ class Profile:
         except ImportError as error:
             raise ValueError("Plots need matplotlib: python -m pip install matplotlib.") from error
         figure = Figure(figsize=(9, 4), layout="constrained")
-        left, right = figure.subplots(1, 2)
+        tests, deltas = figure.subplots(1, 2)
         rates = np.geomspace(1e-6, 1.0, 121)
-        left.loglog(rates, [self.true_positives(x) for x in rates], label="at most")
-        left.loglog(rates, rates, "--", color="0.6", label="guessing")
-        left.set(xlabel="false positive rate", ylabel="true positive rate",
+        tests.loglog(rates, [self.true_positives(x) for x in rates], label="at most")
+        tests.loglog(rates, rates, "--", color="0.6", label="guessing")
+        tests.set(xlabel="false positive rate", ylabel="true positive rate",
                  title="membership inference")
-        left.legend()
+        tests.legend()
         points = [(e, d) for e, d in zip(self.epsilons, self.deltas, strict=True) if d > 0]
         if points:
-            right.semilogy(*zip(*points, strict=True))
-        right.set(xlabel="epsilon", ylabel="delta, at most", title="(epsilon, delta)")
+            deltas.semilogy(*zip(*points, strict=True))
+        deltas.set(xlabel="epsilon", ylabel="delta, at most", title="(epsilon, delta)")
         figure.savefig(path)
 
 
 def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate: float) -> float:
     with np.errstate(over="ignore"):
+        # b <= delta_PQ(e) + e^e a
         upper = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
     # a sum of positive numbers: a difference from 1 would lose small rates
+    # b <= 1 - e^-e (1 - delta_QP(e) - a)
     lower = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
     return min(1.0, float(min(upper.min(), lower.min())) * (1 + 1e-14))
 
@@ -221,23 +223,23 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
         >>> round(curve.advantage, 3)  # of membership inference, at most
         0.089
     """
-    done, people = released(mechanism, spent, neighbours, people), int(people)
+    released_part, people = released(mechanism, spent, neighbours, people), int(people)
     if epsilons is None:
-        at = _range(done, neighbours, people)
+        at_epsilons = _range(released_part, neighbours, people)
     else:
         asked_for = list(epsilons)
-        for one in asked_for:
-            checks.number("epsilons", one, low=0.0, high=1e6, closed=True)
-            costs.concrete(one)
-        at = np.unique([0.0, *map(float, asked_for)])
+        for epsilon in asked_for:
+            checks.number("epsilons", epsilon, low=0.0, high=1e6, closed=True)
+            costs.concrete(epsilon)
+        at_epsilons = np.unique([0.0, *map(float, asked_for)])
     # a bound at a smaller epsilon holds at a larger one
-    pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)
-                  for pair in curve.curves(done, at, neighbours, people))
-    charged = curve.charges(done, neighbours)
-    exact = curve.together(done, charged, people)
-    zcdp, renyi = _renyi_of(charged, neighbours, people) if exact else (None, None)
+    pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(direction))) for direction in pair)
+                  for pair in curve.curves(released_part, at_epsilons, neighbours, people))
+    charged = curve.charges(released_part, neighbours)
+    exact = curve.together(released_part, charged, people)
+    zcdp, renyi = _largest_renyi(charged, neighbours, people) if exact else (None, None)
     return Profile(
-        neighbours, people, tuple(map(float, at)),
+        neighbours, people, tuple(map(float, at_epsilons)),
         tuple(map(float, np.max(pairs, axis=(0, 1)))), pairs,  # type: ignore[arg-type]
         zcdp, renyi,
         # failures are in no Renyi divergence
@@ -247,15 +249,15 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
 def short_profile(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:
     """Computes a profile at few epsilons, up to that of `delta`, for statements."""
     top = _reaches(mechanism, delta, neighbours, people) or 1.0
-    at = [*np.linspace(0.0, top, 5), *_best_for(STATED_RATES, mechanism, neighbours, people)]
-    return profile(mechanism, neighbours=neighbours, people=people, epsilons=at)
+    epsilons = [*np.linspace(0.0, top, 5), *_best_for(STATED_RATES, mechanism, neighbours, people)]
+    return profile(mechanism, neighbours=neighbours, people=people, epsilons=epsilons)
 
 
 def _range(mechanism: Description, neighbours: str, people: int) -> np.ndarray:
     """Returns epsilons from 0 to where delta is small, and those that the printed rates need."""
     reached = (_reaches(mechanism, least, neighbours, people) for least in _FARTHEST)
-    top = max(next((one for one in reached if one is not None), 1.0), 1e-6)
-    near = [one for one in _best_for(RATES, mechanism, neighbours, people) if one < top]
+    top = max(next((epsilon for epsilon in reached if epsilon is not None), 1.0), 1e-6)
+    near = [epsilon for epsilon in _best_for(RATES, mechanism, neighbours, people) if epsilon < top]
     return np.unique([*np.linspace(0.0, top, _POINTS), *near])
 
 
@@ -264,6 +266,7 @@ def _best_for(rates: Iterable[float], mechanism: Description, neighbours: str,
     """Returns epsilons at which a Gaussian of the same advantage has its best tests, and more."""
     advantage = float(np.max(curve.curves(mechanism, np.zeros(1), neighbours, people)))
     mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
+    # the loss at the threshold of the best test between Gaussians mu apart
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
 
@@ -277,15 +280,16 @@ def _reaches(mechanism: Description, least: float, neighbours: str, people: int)
     return reached if reached < 700 else None
 
 
-def _renyi_of(charged: tuple[costs.Charge, ...], neighbours: str,
+def _largest_renyi(charged: tuple[costs.Charge, ...], neighbours: str,
               people: int) -> tuple[Any, Any]:
     """Combines the alternatives: the largest rho, and the orders that all of them have."""
     rhos = [renyi.concentrated(cost, neighbours, people) for cost in charged]
-    each = [renyi.divergences(cost, neighbours, people) for cost in charged]
-    if any(one is None for one in (*rhos, *each)):
+    divergences = [renyi.divergences(cost, neighbours, people) for cost in charged]
+    if any(bound is None for bound in (*rhos, *divergences)):
         return None, None
-    largest = np.max(np.asarray(each, np.float64), axis=0)
+    # a Renyi divergence is a supremum over places, order by order
+    largest = np.max(np.asarray(divergences, np.float64), axis=0)
     finite = np.isfinite(largest)
-    return (renyi.Concentrated(max(one.rho for one in rhos if one is not None),
-                               min(one.up_to for one in rhos if one is not None)),
+    return (renyi.Concentrated(max(bound.rho for bound in rhos if bound is not None),
+                               min(bound.up_to for bound in rhos if bound is not None)),
             (tuple(map(float, renyi.ORDERS[finite])), tuple(map(float, largest[finite]))))

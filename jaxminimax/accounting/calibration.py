@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting import roots
-from jaxminimax.accounting.curve import charges, dearest, extras, of_run, together
-from jaxminimax.accounting.epsilon_delta import check_target, limits, refuse, warn_of
+from jaxminimax.accounting.curve import charges, dearest, extras, run_description, together
+from jaxminimax.accounting.epsilon_delta import check_target, limits, refuse, warn_about_delta
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Description, Leaf, Sequence, composed, costs, leaves, with_noise
@@ -61,9 +61,9 @@ def _solve(describe: Callable[[float], Description], epsilon: float, delta: floa
     return scale
 
 
-def _leave_room(others: tuple[Description, ...], epsilon: float, delta: float,
+def _leave_room(fixed: tuple[Description, ...], epsilon: float, delta: float,
                 neighbours: str, people: int) -> None:
-    already = dearest(Sequence(parts=others), delta, neighbours, people).epsilon
+    already = dearest(Sequence(parts=fixed), delta, neighbours, people).epsilon
     if already >= epsilon:
         raise ValueError(f"The other releases alone have epsilon = {already:.4g} at delta = "
                          f"{delta:g}, and the target is {epsilon:g}: add more noise to them.")
@@ -77,8 +77,8 @@ def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
 def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
                alongside: tuple[Description, ...]) -> Any:
     """Calibrates each part of a query to the target: a record is in one of the parts."""
-    parts = tuple(_calibrated(part, epsilon, delta, neighbours, alongside)
-                  for part in composed.disjoint_parts(hyper.query))
+    parts = tuple(_calibrated(query, epsilon, delta, neighbours, alongside)
+                  for query in composed.disjoint_parts(hyper.query))
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
     everything = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
     check_met(dearest(everything, delta, neighbours).epsilon, epsilon)
@@ -128,11 +128,11 @@ def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, 
     """
     checks.number("share", share, low=0.0, high=1.0)
     epsilon, delta, people = check_target(epsilon, delta, people)
-    composed.check(of_run(algorithm, hyper))
+    composed.check(run_description(algorithm, hyper))
     composed.check_charged(algorithm, hyper)
     calibrated = _calibrate(algorithm, hyper, epsilon, delta, neighbours, extras(alongside), share,
                             people)
-    warn_of(delta, algorithm.mechanism(calibrated))
+    warn_about_delta(delta, algorithm.mechanism(calibrated))
     return calibrated
 
 
@@ -188,7 +188,7 @@ def calibrate_noise(mechanism: Description, epsilon: float, delta: float, *,
     epsilon, delta, people = check_target(epsilon, delta, people)
     composed.check(mechanism)
     calibrated = _calibrated(mechanism, epsilon, delta, neighbours, extras(alongside), people)
-    warn_of(delta, calibrated)
+    warn_about_delta(delta, calibrated)
     return calibrated
 
 
@@ -230,15 +230,15 @@ def calibrate_shares(mechanisms: tuple[Description, ...], shares: tuple[float, .
         raise ValueError(f"shares must be one for each of {len(mechanisms)} mechanisms, with a sum "
                          f"of at most 1, got {shares!r} with the sum {total:g}.")
     epsilon, delta, people = check_target(epsilon, delta, people)
-    for one in mechanisms:
-        composed.check(one)
+    for mechanism in mechanisms:
+        composed.check(mechanism)
     alongside = extras(alongside)
-    parts = tuple(_calibrated(one, epsilon, delta, neighbours, alongside, people, share)
-                  for one, share in zip(mechanisms, shares, strict=True))
+    parts = tuple(_calibrated(mechanism, epsilon, delta, neighbours, alongside, people, share)
+                  for mechanism, share in zip(mechanisms, shares, strict=True))
     if len(parts) > 1 and total > 1 - 1e-9:
         parts = _calibrated(Sequence(parts=parts), epsilon, delta, neighbours, alongside,
                             people).parts
-    warn_of(delta, Sequence(parts=parts))
+    warn_about_delta(delta, Sequence(parts=parts))
     return parts
 
 
@@ -254,6 +254,7 @@ def _calibrated(mechanism: Description, epsilon: float, delta: float, neighbours
     for choice in choices if len(choices) > 1 else (mechanism,):
         if best is not None:
             # with as much noise as the best so far: if that is private, this one is cheaper
+            # deviations of forms of one release compare; their multipliers do not
             level = with_noise(choice, best.deviation() / with_noise(choice, 1.0).deviation())
             everything = Sequence(parts=(*alongside, level))
             if dearest(everything, delta, neighbours, people).epsilon > epsilon:
@@ -293,7 +294,7 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
         (True, True)
     """
     epsilon, delta, people = check_target(epsilon, delta, people)
-    mechanism, alongside = of_run(algorithm, hyper), extras(alongside)
+    mechanism, alongside = run_description(algorithm, hyper), extras(alongside)
     if composed.parts_of_data(mechanism) > 1 or not any(
             field.name == "iterations" for field in dataclasses.fields(hyper)):
         raise ValueError("Rounds on disjoint parts of the data cost together what one of them "
@@ -314,7 +315,7 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
                          "raise the noise multipliers.")
     about = _largest(lambda n: private(n, True), 2, 2)
     best = _largest(private, about, max(1, about // 1000))
-    warn_of(delta, mechanism)
+    warn_about_delta(delta, mechanism)
     return dataclasses.replace(hyper, iterations=best)
 
 
@@ -349,17 +350,17 @@ def find(value: Falling, target: float, guess: Falling | None = None, *,
         factor = 1.0005
     if tolerance is None:
         tolerance = _EXACT if guess is None else _NEAR
-    other, missed = start, value(start) / target
+    mended, missed = start, value(start) / target
     if guess is not None and _FAR < abs(math.log(max(missed, 1e-300))) < 5.0:
         # a guess that is far off is off by about the same factor nearby; not where it cannot be,
         # as next to releases with a cost that no noise lowers
         aim = guess(start) / missed
         with contextlib.suppress(ValueError):
-            other = _secant(guess, *_bracket(guess, aim, start, 1.01, name), aim, 1e-3)
-    if value(max(start, other)) <= target < value(min(start, other)):
-        low, high = sorted((start, other))
+            mended = _secant(guess, *_bracket(guess, aim, start, 1.01, name), aim, 1e-3)
+    if value(max(start, mended)) <= target < value(min(start, mended)):
+        low, high = sorted((start, mended))
     else:
-        low, high = _bracket(value, target, other, factor, name)
+        low, high = _bracket(value, target, mended, factor, name)
     scale = _secant(value, low, high, target, tolerance)
     check_met(value(scale), target, name)
     return scale
@@ -393,8 +394,8 @@ def _bracket(value: Falling, target: float, start: float, factor: float, name: s
     Raises:
       ValueError: if no scale within reason is on the other side.
     """
-    def step(at: float, factor: float) -> float:
-        return factor * min(max(value(at) / target, target / max(value(at), 1e-300)), 2.0)
+    def step(scale: float, factor: float) -> float:
+        return factor * min(max(value(scale) / target, target / max(value(scale), 1e-300)), 2.0)
 
     low = high = start
     if value(start) <= target:
@@ -407,6 +408,7 @@ def _bracket(value: Falling, target: float, start: float, factor: float, name: s
                     "delta.")
         return low, high
     while value(high) > target:
+        # a value that falls like 1 / scale would be met by one such step
         low, high, factor = high, high * step(high, factor), factor**1.5
         if low > 1e4 * start and value(low) > 0.999 * value(low / 10):
             raise ValueError(
@@ -429,6 +431,7 @@ def _secant(value: Falling, low: float, high: float, target: float, tolerance: f
     for _ in range(60):
         if high / low <= 1 + tolerance or -0.5 * tolerance < gap_high <= 0:
             break
+        # where the chord of both ends crosses 0, in log-log coordinates
         share = gap_low / (gap_low - gap_high)
         share = min(max(share, 0.02), 0.98)
         # aim a little to the private side, so that the returned end is the one that converges

@@ -39,9 +39,10 @@ class _Guess:
     def __init__(self, releases: Direction, delta: float) -> None:
         self.releases, self.delta = releases, delta
         self.times = sum(times for _, times in releases)
+        # what is cut off each release adds up to a small part of delta
         tail = _TRUNCATED * delta / self.times
         self.parts = [tilt.stretched(pair, tail, times) for pair, times in releases]
-        self.tops = [float(np.abs(part.loss).max()) for part in self.parts]
+        self.tops = [float(np.abs(masses.loss).max()) for masses in self.parts]
 
     def near(self, t: float, eps: float | None = None) -> tuple[float, float, float]:
         """Returns ln delta of a normal tilted sum, at eps or its mean; eps; the deviation."""
@@ -77,8 +78,9 @@ class _Guess:
     def width(self, t: float, eps: float) -> float:
         """Returns how wide the cells of a transform are, for accuracy and memory."""
         spread = self.near(t)[2]
-        few = max(20 * spread, max(self.tops)) / _FEW_CELLS  # so many cost nothing
-        h = min(tilt.cell(eps, t, spread, self.times), few)
+        cheap = max(20 * spread, max(self.tops)) / _FEW_CELLS  # so many cost nothing
+        # fine enough for 1e-4 of epsilon, or finer where that costs nothing
+        h = min(tilt.cell(eps, t, spread, self.times), cheap)
         return max(h, max(self.tops) / _MOST_CELLS)
 
     def widths(self, t: float, eps: float) -> tuple[float, ...]:
@@ -108,17 +110,17 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
     if delta <= 0:
         return math.inf
     guesses = [_Guess(releases, delta) for releases in directions]
-    if any(tilt.atoms(one.parts) >= delta for one in guesses):
+    if any(tilt.atoms(guess.parts) >= delta for guess in guesses):
         return math.inf
     value = 0.0
     for _ in range(_ROUNDS):
-        value = max(one.epsilon(delta) for one in guesses)
-        left = paid(value)
-        if left >= 0.99 * delta:
+        value = max(guess.epsilon(delta) for guess in guesses)
+        available = paid(value)
+        if available >= 0.99 * delta:
             return value
-        if left <= 0:
+        if available <= 0:
             return math.inf
-        delta = left
+        delta = available
     return value
 
 
@@ -140,6 +142,7 @@ def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
             if better.value > 0.99 * bound.value:
                 break
             bound = better
+        # the largest over directions: either data set may be P
         worst = max(worst, bound)
     return worst
 
@@ -149,13 +152,13 @@ def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
     best = Answer(tilt.chernoff(guess.parts, eps, t), "chernoff")
     if guess.times > tilt.MOST_TIMES or best.value <= _NOTHING:
         return best
-    before = math.inf
+    previous = math.inf
     for wider in guess.widths(t, eps):
         value = guess.composed(t, eps, log_delta, wider).delta(eps)
         best = min(best, Answer(value, "pld"))
-        if value > _TIGHTER * before:
+        if value > _TIGHTER * previous:
             break
-        before = value
+        previous = value
     return best
 
 
@@ -184,7 +187,9 @@ def epsilon_at(directions: Sequence[Direction], paid: Callable[[float], float]) 
         return Answer(math.inf, "pld")
     guesses = [_Guess(releases, delta) for releases in directions]
     worst = Answer(0.0, "pld")
-    for guess in sorted(guesses, key=lambda one: -one.epsilon(delta) if len(guesses) > 1 else 0.0):
+    if len(guesses) > 1:
+        guesses.sort(key=lambda guess: -guess.epsilon(delta))
+    for guess in guesses:
         if worst.value > 0 and tilt.chernoff(guess.parts, worst.value) <= paid(worst.value):
             continue
         worst = max(worst, _epsilon(guess, delta, paid))
@@ -196,10 +201,10 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
     if guess.times > tilt.MOST_TIMES or tilt.atoms(guess.parts) >= delta:
         return best
     t, eps = guess.tilt_for(delta), guess.epsilon(delta)
-    most = _affordable(paid)
-    if eps > most:  # beyond, most of delta goes elsewhere
-        t, eps = tilt.tilt_to(guess.parts, most), most
-    before, widths = math.inf, guess.widths(t, eps)
+    affordable = _affordable(paid)
+    if eps > affordable:  # beyond, most of delta goes elsewhere
+        t, eps = tilt.tilt_to(guess.parts, affordable), affordable
+    previous, widths = math.inf, guess.widths(t, eps)
     for wider in widths:
         for _ in range(_ROUNDS):
             composed = guess.composed(t, eps, math.log(delta), wider)
@@ -215,9 +220,9 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
                 break
             t, eps = again, value
         if value is not None:
-            if value > _TIGHTER * before:
+            if value > _TIGHTER * previous:
                 break
-            before = value
+            previous = value
     return best
 
 
@@ -233,10 +238,10 @@ def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float)
     """Finds the root of delta(eps) = paid(eps) near `start`, from above; None without one."""
     @functools.cache
     def gap(eps: float) -> float:
-        left = paid(eps)
-        if left <= 0:
+        available = paid(eps)
+        if available <= 0:
             return math.inf
-        return math.log(max(composed.delta(eps), 1e-320)) - math.log(left)
+        return math.log(max(composed.delta(eps), 1e-320)) - math.log(available)
 
     def short(eps: float) -> bool:
         return gap(eps) > 0
@@ -247,6 +252,7 @@ def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float)
     if low == high:
         return None if short(high) else low
     width = 1e-7 * max(high, composed.h)
+    # the root itself may be on either side of where the bound holds: a bracket from there on
     root = roots.zero(lambda eps: min(gap(eps), 100.0), low, high, xtol=width)
     return roots.bracket(short, root, width, lowest=root, highest=high)[1]
 
@@ -257,16 +263,18 @@ def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float
     for _ in range(_ROUNDS):
         if delta <= atom:
             return math.inf
+        # delta = atom + e^(K - t eps + most(t)), solved for eps
         target = math.log(delta - atom)
 
-        def at(log_t: float, target: float = target) -> float:
+        def bound(log_t: float, target: float = target) -> float:
             t = math.exp(log_t)
             k, _, _ = tilt.moments(guess.parts, t)
             off = tilt.rounding(guess.parts, t) + 8 * tilt.UNIT * abs(k)
+            # eps = (K + ln most(t) - ln(delta - atom)) / t
             return (k + off - target + tilt.most_paid(t)) / t
 
         middle = math.log(max(guess.tilt_for(delta - atom), 1e-9))
-        least = scipy.optimize.minimize_scalar(at, bounds=(middle - 2, middle + 2),
+        least = scipy.optimize.minimize_scalar(bound, bounds=(middle - 2, middle + 2),
                                                method="bounded", options={"xatol": 1e-2})
         value = max(0.0, float(least.fun)) * (1 + 1e-12)
         if paid(value) >= delta:

@@ -3,9 +3,9 @@
 `mechanism.description` computes the charges of a description, and `mechanism.costs` says how they
 add up and what they are relative to.
 
-`delta_of` and `epsilon_of` are upper bounds for k records of one person, failures of sampler and
-noise included. Releases without sampling are one Gaussian, with its closed form; all else is
-composed by `composition`. With delta_0 the curve of the described releases and
+`charge_delta` and `charge_epsilon` are upper bounds for k records of one person, failures of
+sampler and noise included. Releases without sampling are one Gaussian, with its closed form; all
+else is composed by `composition`. With delta_0 the curve of the described releases and
 
     r = ratio,  o = failures,  tau = departure,    each k times,
 
@@ -59,7 +59,7 @@ def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
     return composed.charges(mechanism, neighbours)
 
 
-def of_run(algorithm: Any, hyper: Any) -> Description:
+def run_description(algorithm: Any, hyper: Any) -> Description:
     """Describes a full run of an algorithm.
 
     Raises:
@@ -91,18 +91,20 @@ def shift(neighbours: str) -> float:
 
 def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
     """Returns how far k records move all Gaussian releases, in deviations of the noise."""
+    # mu = k s (sum of 1 / z^2)^(1/2), s the distance of neighbouring sums
     return people * shift(neighbours) * math.sqrt(cost.gaussian)
 
 
 def _directions(cost: Charge, neighbours: str, people: int) -> list[composition.Direction]:
     """Returns the releases to compose, for each direction of the pair."""
-    parts = [part for loss, times in cost.losses
-             for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
+    releases = [composed for loss, times in cost.losses
+             for composed in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
     if cost.gaussian:
         mu = gaussian_mu(cost, neighbours, people)
-        parts.append((pairs.symmetric(functools.partial(gaussian.delta, mu)), 1))
-    count = max(len(ways) for ways, _ in parts)
-    return [[(ways[i % len(ways)], times) for ways, times in parts] for i in range(count)]
+        releases.append((pairs.symmetric(functools.partial(gaussian.delta, mu)), 1))
+    # a pair that is its own mirror image takes part in every direction
+    count = max(len(ways) for ways, _ in releases)
+    return [[(ways[i % len(ways)], times) for ways, times in releases] for i in range(count)]
 
 
 def apart(cost: Charge, people: int) -> tuple[float, float, float]:
@@ -126,7 +128,7 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
 
     if not cost.losses:
         mu = gaussian_mu(cost, neighbours, people)
-        return _fixed_point(lambda left: gaussian.epsilon(mu, left), paid) + r, "gaussian"
+        return _fixed_point(lambda available: gaussian.epsilon(mu, available), paid) + r, "gaussian"
     if silent(cost):
         return math.inf, "pld"
     directions = _directions(cost.described(), neighbours, people)
@@ -136,7 +138,7 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
     return answer.value + r, answer.name
 
 
-def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
+def charge_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
     """Returns an upper bound on epsilon at delta, the largest over both directions.
 
     It is infinite without noise, or if failures alone use up delta.
@@ -146,15 +148,15 @@ def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> 
 
 def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], float]) -> float:
     """Finds an epsilon that needs at most `paid(epsilon)`; infinity if there is none."""
-    left = paid(0.0)
+    available = paid(0.0)
     for _ in range(50):
-        if left <= 0:
+        if available <= 0:
             return math.inf
-        value = epsilon(left)
-        if paid(value) >= left:
+        value = epsilon(available)
+        if paid(value) >= available:
             return value
         # paid falls with epsilon; a little less than it, so that the next value may suffice
-        left = paid(value) - 0.05 * (left - paid(value))
+        available = paid(value) - 0.05 * (available - paid(value))
     return math.inf
 
 
@@ -171,7 +173,7 @@ def event(charge: Charge) -> str:
     for loss, times in charge.losses:
         noise = f"GaussianDpEvent(noise_multiplier={float(loss.z)!r})"
         batch = f"(source_dataset_size={loss.population}, sample_size={loss.batch}, event={noise})"
-        one = {
+        sampled = {
             "poisson": f"PoissonSampledDpEvent(sampling_probability={float(loss.rate)!r}, "
                        f"event={noise})",
             "fixed": f"SampledWithoutReplacementDpEvent{batch}",
@@ -180,7 +182,7 @@ def event(charge: Charge) -> str:
             # there is none for it; this one is what it costs at most
             "selection": (f"ZCDpEvent(rho={float(1 / loss.z**2 / 8)!r}, xi=0.0)" if loss.z
                           else "NonPrivateDpEvent()")}[loss.kind]
-        events.append(f"SelfComposedDpEvent(event={one}, count={int(times)})")
+        events.append(f"SelfComposedDpEvent(event={sampled}, count={int(times)})")
     if not events:
         return "NoOpDpEvent()"
     return events[0] if len(events) == 1 else f"ComposedDpEvent(events=[{', '.join(events)}])"
@@ -210,20 +212,20 @@ def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int =
     below = -np.expm1(np.minimum(asked, 0.0))
     with np.errstate(over="ignore"):
         law = (1 + np.exp(epsilons)) * tau if tau else 0.0
-        more = math.exp(min(r, 500.0))
+        ratio_factor = math.exp(min(r, 500.0))
 
     def charged(described: np.ndarray) -> np.ndarray:
         # e^r (H_0(e - r) + o) + (1 + e^e) tau
-        return np.minimum(1.0, more * (described + below + o) + law)
+        return np.minimum(1.0, ratio_factor * (described + below + o) + law)
 
     ways = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
-    return [(charged(one), charged(two)) for one, two in ways]
+    return [(charged(forward), charged(backward)) for forward, backward in ways]
 
 
 def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int) -> list[Ways]:
     if not cost.losses:
-        one = gaussian.delta(gaussian_mu(cost, neighbours, people), epsilons)
-        return [(one, one)]
+        gaussian_delta = gaussian.delta(gaussian_mu(cost, neighbours, people), epsilons)
+        return [(gaussian_delta, gaussian_delta)]
     ways = [_along(releases, epsilons) for releases in _directions(cost, neighbours, people)]
     # r people absent from one data set, k - r from the other: reversed, it is the one of k - r
     return [(ways[i], ways[-1 - i]) for i in range((len(ways) + 1) // 2)]
@@ -239,7 +241,7 @@ def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=4096)
-def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
+def charge_delta(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
     """Returns an upper bound on delta at epsilon, the largest over both directions."""
     return float(np.max(both_ways(cost, np.array([epsilon]), neighbours, people)))
 
@@ -298,23 +300,24 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
     costs = charges(mechanism, neighbours)
     check_people(mechanism, people)
 
-    def one(share: float, k: int, of: tuple[Charge, ...] = costs) -> Dearest:
+    def over_places(share: float, k: int, charged: tuple[Charge, ...] = costs) -> Dearest:
         places = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
-                  for cost in of]
+                  for cost in charged]
         return max(places, key=lambda place: place.epsilon)
 
     def lemma() -> Dearest:
-        return _by_lemma(lambda share: one(share, 1), delta, people)
+        return _by_lemma(lambda share: over_places(share, 1), delta, people)
 
     if people == 1:
-        return one(delta, 1)
+        return over_places(delta, 1)
     if not together(mechanism, costs, people):
         return lemma()
-    direct = one(delta, people, anywhere(costs))
+    # k records at once: mu and losses k times, failures of the worst place
+    direct = over_places(delta, people, anywhere(costs))
     e = direct.epsilon / people
     # delta(e) sum_{j < k} e^(j e) > delta: the lemma does not hold at this epsilon
     if math.isfinite(e) and (rough or factor(e, people) * max(
-            delta_of(cost, e, neighbours) for cost in costs) > delta):
+            charge_delta(cost, e, neighbours) for cost in costs) > delta):
         return direct
     return min(direct, lemma(), key=lambda places: places.epsilon)
 
@@ -323,24 +326,28 @@ def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
     """Returns the charges of all places, each with the largest failures and departures."""
     if len(costs) == 1:
         return costs
-    most = {name: max(getattr(cost, name) for cost in costs)
+    largest = {name: max(getattr(cost, name) for cost in costs)
             for name in ("failure", "law_error", "ratio", "sample_error", "sets")}
-    return tuple(cost._replace(**most) for cost in costs)
+    return tuple(cost._replace(**largest) for cost in costs)
 
 
-def curves(mechanism: Description, at: np.ndarray, neighbours: str, people: int) -> list[Ways]:
+def curves(mechanism: Description, epsilons: np.ndarray, neighbours: str,
+           people: int) -> list[Ways]:
     """Bounds delta for each dominating pair both ways, by the group lemma where that is smaller."""
     costs = charges(mechanism, neighbours)
-    direct = [(np.ones_like(at), np.ones_like(at))]
+    direct = [(np.ones_like(epsilons), np.ones_like(epsilons))]
     if together(mechanism, costs, people):
         direct = [pair for cost in anywhere(costs)
-                  for pair in both_ways(cost, at, neighbours, people)]
+                  for pair in both_ways(cost, epsilons, neighbours, people)]
     if people == 1:
         return direct
-    single = np.max([both_ways(cost, at / people, neighbours) for cost in costs], axis=(0, 1, 2))
-    grown = np.array([factor(e, people) for e in at / people])
+    # delta_k(k e) <= delta(e) sum_{j < k} e^(j e), e a k-th of the epsilon
+    single = np.max([both_ways(cost, epsilons / people, neighbours) for cost in costs],
+                    axis=(0, 1, 2))
+    grown = np.array([factor(e, people) for e in epsilons / people])
     value = np.minimum(1.0, np.where(single > 0, single * grown, 0.0))
-    return [(np.minimum(right, value), np.minimum(left, value)) for right, left in direct]
+    return [(np.minimum(forward, value), np.minimum(backward, value))
+            for forward, backward in direct]
 
 
 def factor(epsilon: float, people: int) -> float:
@@ -348,24 +355,24 @@ def factor(epsilon: float, people: int) -> float:
     if epsilon * (people - 1) > 690.0:
         return math.inf
     # e^((k - 1) eps) (1 - e^(-k eps)) / (1 - e^-eps), in which no term overflows
-    more = (math.exp((people - 1) * epsilon) * math.expm1(-people * epsilon)
+    total = (math.exp((people - 1) * epsilon) * math.expm1(-people * epsilon)
             / math.expm1(-epsilon) if epsilon > 0 else people)
-    return (1 + 1e-12) * more
+    return (1 + 1e-12) * total
 
 
-def _by_lemma(one: Callable[[float], Dearest], delta: float, people: int) -> Dearest:
+def _by_lemma(single_record: Callable[[float], Dearest], delta: float, people: int) -> Dearest:
     """Finds about the smallest k e with delta(e) factor(e) <= delta; infinity if there is none."""
-    def at(e: float) -> Dearest:
+    def at_share(e: float) -> Dearest:
         # delta(e) must be at most delta / sum_{j < k} e^(j e)
         share = delta / factor(e, people)
-        return one(share) if share > 1e-300 else none
+        return single_record(share) if share > 1e-300 else none
 
-    none = one(delta)._replace(epsilon=math.inf)
-    e = at(0.0).epsilon
+    none = single_record(delta)._replace(epsilon=math.inf)
+    e = at_share(0.0).epsilon
     for _ in range(40):
         if not math.isfinite(e):
             return none
-        next_one = at(e)
+        next_one = at_share(e)
         if next_one.epsilon <= e:
             return next_one._replace(epsilon=people * e)
         # a fixed point is approached from below: a little more than the next step

@@ -79,7 +79,7 @@ def check_target(epsilon: float, delta: float, people: int) -> tuple[float, floa
     return float(epsilon), float(delta), int(people)
 
 
-def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
+def warn_about_delta(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
     """Warns about a delta of 1/n or more; functions that a user calls do so once in each call.
 
     Publishing one whole record, drawn at random, is (0, 1/n)-differentially private, so such a
@@ -155,9 +155,9 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
         (0.94, 5.55)
     """
     check_delta(delta)
-    done = released(mechanism, spent, neighbours, people)
-    warn_of(delta, mechanism)
-    return curve.dearest(done, float(delta), neighbours, int(people)).epsilon
+    released_part = released(mechanism, spent, neighbours, people)
+    warn_about_delta(delta, mechanism)
+    return curve.dearest(released_part, float(delta), neighbours, int(people)).epsilon
 
 
 def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
@@ -183,8 +183,9 @@ def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
     """
     checks.number("epsilon", epsilon, low=0.0, high=1e6, closed=True)
     concrete(epsilon)
-    done = released(mechanism, spent, neighbours, people)
-    return float(np.max(curve.curves(done, np.array([float(epsilon)]), neighbours, int(people))))
+    released_part = released(mechanism, spent, neighbours, people)
+    bounds = curve.curves(released_part, np.array([float(epsilon)]), neighbours, int(people))
+    return float(np.max(bounds))
 
 
 def released(mechanism: Description, spent: int | None, neighbours: str,
@@ -224,9 +225,11 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
       ValueError: as `charges`.
     """
     costs = curve.charges(mechanism, neighbours)
+    # by the group lemma: k e at delta / factor(e, k), for the largest e that one record allows
     proven = [Limits(people * _largest(costs, delta, people),
                      people * max(_floor(cost) for cost in costs))]
     if curve.together(mechanism, costs, people):
+        # by the sharp proof: the largest failures of any place, as the k records may be anywhere
         places = curve.anywhere(costs)
         proven.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
                              max(_floor(cost, people) for cost in places)))
@@ -263,14 +266,16 @@ def refuse(epsilon: float, delta: float, limit: Limits) -> None:
 
 def _ceiling(cost: Charge, delta: float, people: int = 1) -> float:
     r, o, tau = curve.apart(cost, people)
-    left = delta - o * math.exp(min(r, 500.0))
-    if left <= 2 * tau:
+    # what o e^r leaves must exceed (1 + e^E) tau, or no noise is enough
+    available = delta - o * math.exp(min(r, 500.0))
+    if available <= 2 * tau:
         return 0.0
-    return math.log(left / tau - 1) if tau else math.inf
+    return math.log(available / tau - 1) if tau else math.inf
 
 
 def _floor(cost: Charge, people: int = 1) -> float:
     r, o, tau = curve.apart(cost, people)
+    # at E = 0 the departure costs (1 + e^0) tau
     return o * math.exp(min(r, 500.0)) + 2 * tau
 
 
@@ -280,6 +285,8 @@ def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
         share = delta / curve.factor(e, people)
         return all(e < _ceiling(cost, share) for cost in costs)
 
+    # the lemma divides delta by a factor that grows with e, so its limit is below that of one
+    # record
     high = min(_ceiling(cost, delta) for cost in costs)
     if people == 1 or not proven(0.0):
         return high if people == 1 else 0.0
@@ -293,11 +300,13 @@ def shares(count: int, delta: float) -> list[float]:
     """Returns the share of delta of each milestone: half for the last, the rest equally."""
     if count == 1:
         return [delta]
+    # rounded down, so that all shares together are at most delta
     return [0.5 * delta / (count - 1) * (1 - 1e-15)] * (count - 1) + [0.5 * delta]
 
 
 def milestones(allowed: int, delta: float) -> tuple[tuple[int, float], ...]:
     """Returns numbers of releases, rising to `allowed`, and the share of `delta` of each."""
+    # ceil(T 2^k / 3^k), by whole numbers
     ends = sorted({-(-allowed * 2**k // 3**k) for k in range(STEPS)})
     return tuple(zip(ends, shares(len(ends), delta), strict=True))
 

@@ -36,11 +36,12 @@ def total(charged: list[Amounts], names: tuple[str, ...]) -> Amounts:
     """Returns the sums of all amounts, added exactly and then rounded up."""
     sums = {}
     for name in names:
-        each = [one.get(name, 0.0) for one in charged]
-        if not all(map(math.isfinite, each)):
+        amounts = [charge.get(name, 0.0) for charge in charged]
+        if not all(map(math.isfinite, amounts)):
             sums[name] = math.inf
             continue
-        exact = sum(map(fractions.Fraction, each), fractions.Fraction(0))
+        # sums of floats would be rounded to nearest, and a limit could be passed
+        exact = sum(map(fractions.Fraction, amounts), fractions.Fraction(0))
         value = float(exact)
         sums[name] = math.nextafter(value, math.inf) if fractions.Fraction(value) < exact else value
     return sums
@@ -76,7 +77,7 @@ class Filter(abc.ABC):
     def foreign(self, epsilon: float, delta: float) -> Amounts:
         """Returns the charge of releases that a statement calls (epsilon, delta)-private."""
 
-    def remedy(self, amount: str, left: float) -> str:
+    def remedy(self, amount: str, remaining: float) -> str:
         """Returns advice for a run that needs more of an amount than is left."""
         if amount == self.main:
             return ("add more noise or make fewer releases; ledger.calibrate(algorithm, hyper, "
@@ -88,7 +89,7 @@ class Filter(abc.ABC):
         """Returns the epsilon of all charges so far; `summary` says what it means."""
 
     @abc.abstractmethod
-    def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
+    def statement_that_fits(self, remaining: Amounts) -> tuple[float, float]:
         """Returns the (epsilon, delta) of a further statement that certainly fits."""
 
     @abc.abstractmethod
@@ -125,20 +126,21 @@ class Basic(Filter):
         """Returns the epsilon and the delta of the statement."""
         return {"epsilon": epsilon, "delta": delta}
 
-    def remedy(self, amount: str, left: float) -> str:
+    def remedy(self, amount: str, remaining: float) -> str:
         """Advises a smaller delta where delta is short."""
         if amount != "delta":
-            return super().remedy(amount, left)
+            return super().remedy(amount, remaining)
         return (f"delta is short, and noise does not change that. State it at a delta of at most "
-                f"{left:.6g}, where its epsilon is larger, or open a ledger with a larger delta")
+                f"{remaining:.6g}, where its epsilon is larger, or open a ledger with a larger "
+                "delta")
 
     def odometer(self, spent: Amounts) -> float:
         """Returns the sum of the runs' epsilons."""
         return spent["epsilon"]
 
-    def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
+    def statement_that_fits(self, remaining: Amounts) -> tuple[float, float]:
         """Returns the epsilon and delta that are left."""
-        return left["epsilon"], left["delta"]
+        return remaining["epsilon"], remaining["delta"]
 
     def summary(self) -> tuple[str, str]:
         """Returns the theorem, and what its sum means."""
@@ -178,7 +180,10 @@ class Renyi(Filter):
 
     The odometer is that of milestones, as in `epsilon_delta`: limits rho_j = rho / 1.5^j, each with
     a share D_j of D, half of it for rho itself. "Everything that was charged is at most rho_j" is
-    decided by the process that makes no release beyond rho_j. Failures are paid once for all.
+    decided by the process that makes no release beyond rho_j. Failures are paid once for all. The
+    last milestone's epsilon is above that of the filter, which has D where the milestone has D / 2.
+    Printing the filter's in its place is not proven with one delta: smaller milestones have the
+    other half of D already, so the sum over stops would be 3 D / 2.
     """
 
     kind, main, gives_back = "renyi", "divergence", True
@@ -191,20 +196,24 @@ class Renyi(Filter):
           ValueError: if the order leaves nothing to spend.
         """
         ratio, aside = _RATIO * epsilon, _ASIDE * delta
+        # delta = e^r (D + f) + (1 + e^epsilon) t: D has what is not kept aside, over e^r
         main = (delta - aside) * math.exp(-ratio)
+        # epsilon = rho + conversion(a, D) + r, solved for rho
         rho = (epsilon - ratio - _conversion(order, main)) * (1 - 1e-12)
         if not rho > 0:
             raise ValueError(f"order = {order:g} leaves nothing of epsilon = {epsilon:g} at delta "
                              f"= {delta:g}: state a larger order, or leave it out.")
-        most = _odometers(order, rho, main)[0][1] + ratio  # a little above epsilon
+        # failures have half of what is aside, times e^-r; departures the other half, over 1 +
+        # e^epsilon
+        highest = _odometers(order, rho, main)[0][1] + ratio  # a little above epsilon
         return cls({"divergence": rho, "failure": 0.5 * aside * math.exp(-ratio),
-                    "law": 0.5 * aside * math.exp(-np.logaddexp(0.0, most)), "ratio": ratio},
+                    "law": 0.5 * aside * math.exp(-np.logaddexp(0.0, highest)), "ratio": ratio},
                    {"order": order, "delta": main})
 
     def charge(self, mechanism: Description, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
         """Returns the divergence at the filter's order and the other amounts, at worst."""
-        most, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
+        largest, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
         if not together(mechanism, costs, people):
             raise ValueError(f"These releases have no Renyi divergence for {people} records of one "
                              "person: open the ledger with filter='basic'.")
@@ -213,8 +222,8 @@ class Renyi(Filter):
                                             1e-3 * self.limits["failure"], people)
             amounts = {"divergence": rho, "failure": failure + cost.failures(people),
                    "law": people * cost.departure(people), "ratio": people * cost.ratio}
-            most = {name: max(most[name], amounts[name]) for name in most}
-        return most
+            largest = {name: max(largest[name], amounts[name]) for name in largest}
+        return largest
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
         """Returns the charge of randomised response with that epsilon and a failure of mass delta.
@@ -225,31 +234,32 @@ class Renyi(Filter):
         return {"divergence": renyi.pure(epsilon, self.details["order"]), "failure": delta,
                 "law": 0.0, "ratio": 0.0}
 
-    def remedy(self, amount: str, left: float) -> str:
+    def remedy(self, amount: str, remaining: float) -> str:
         """Advises a smaller delta where failures are short: deltas of statements count as these."""
         if amount != "failure":
-            return super().remedy(amount, left)
+            return super().remedy(amount, remaining)
         return (f"delta is short, and noise does not change that. A ledger with filter="
                 f"{self.kind!r} keeps {_ASIDE / 2:.0%} of its delta for the deltas of other "
-                f"statements and for samples that fail. State it at a delta of at most {left:.6g}, "
-                "where its epsilon is larger, or open a ledger with filter='basic', which adds up "
-                "deltas, and a delta above their sum")
+                "statements and for samples that fail. State it at a delta of at most "
+                f"{remaining:.6g}, where its epsilon is larger, or open a ledger with "
+                "filter='basic', which adds up deltas, and a delta above their sum")
 
     def odometer(self, spent: Amounts) -> float:
         """Returns the epsilon of the first milestone at or above the divergence spent."""
         if not any(spent.values()):
             return 0.0
+        # the smallest epsilon of all milestones that are not below what is charged
         reached = _odometers(self.details["order"], self.limits["divergence"],
                              self.details["delta"])
         value = min(epsilon for limit, epsilon in reached if limit >= spent["divergence"])
         return max(value, 0.0) + self.limits["ratio"]
 
-    def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
+    def statement_that_fits(self, remaining: Amounts) -> tuple[float, float]:
         """Returns the epsilon of the randomised response that fits, and the delta that is left."""
         def fits(epsilon: float) -> bool:
-            return renyi.pure(epsilon, self.details["order"]) <= left["divergence"]
+            return renyi.pure(epsilon, self.details["order"]) <= remaining["divergence"]
 
-        return roots.bisect(fits, 0.0, left["divergence"] + 50.0)[0], left["failure"]
+        return roots.bisect(fits, 0.0, remaining["divergence"] + 50.0)[0], remaining["failure"]
 
     def summary(self) -> tuple[str, str]:
         """Returns the theorem with its order, and what the milestones mean."""
@@ -268,6 +278,7 @@ def best_order(epsilon: float, delta: float, neighbours: str,
       ValueError: if no order leaves anything of so small a delta and epsilon.
     """
     best, least = 0.0, math.inf
+    # a - 1 from 0.01 to 10^6; a Gaussian run is charged a mu^2 / 2, in proportion to a
     for order in np.geomspace(1e-2, 1e6, 161) + 1.0:
         try:
             opened = Renyi.open(epsilon, delta, float(order))
@@ -289,12 +300,14 @@ def best_order(epsilon: float, delta: float, neighbours: str,
 
 def _conversion(order: float, delta: float) -> float:
     """Returns the excess of epsilon over rho."""
+    # [ln(1 / (a D)) + (a - 1) ln(1 - 1 / a)] / (a - 1)
     return ((-math.log(delta * order) + (order - 1) * math.log1p(-1 / order)) / (order - 1))
 
 
 def _odometers(order: float, rho: float, delta: float) -> list[tuple[float, float]]:
     """Returns the milestones: divergences, falling, and the epsilon of each without the ratio."""
+    # rho_j = rho / 1.5^j, the last share of delta for rho itself
     limits = [rho / 1.5**j for j in range(epsilon_delta.STEPS)]
-    each = reversed(epsilon_delta.shares(epsilon_delta.STEPS, delta))
+    delta_shares = reversed(epsilon_delta.shares(epsilon_delta.STEPS, delta))
     return [(limit, limit + _conversion(order, share))
-            for limit, share in zip(limits, each, strict=True)]
+            for limit, share in zip(limits, delta_shares, strict=True)]

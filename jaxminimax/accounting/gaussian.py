@@ -127,8 +127,8 @@ def epsilon(mu: float, delta: float) -> float:
         return math.inf
     mu = max(mu, _SMALLEST)
 
-    def exceeds(at: float) -> bool:
-        value, error = _divergence(mu, at)
+    def exceeds(candidate: float) -> bool:
+        value, error = _divergence(mu, candidate)
         return bool(value + error > delta)
 
     if not exceeds(0.0):
@@ -144,8 +144,8 @@ def closest_mu(epsilon: float, divergence: float) -> float:
       epsilon: at least 0.
       divergence: in [0, 1]; close to 1 it needs an infinite mu.
     """
-    def short(at: float) -> bool:
-        value, error = _divergence(at, epsilon)
+    def short(mu: float) -> bool:
+        value, error = _divergence(mu, epsilon)
         # the lower end counts, so that mu is rounded up: H grows with mu
         return bool(value - error < divergence)
 
@@ -181,9 +181,11 @@ def multiplicities(population: int, batch: int, replacement: bool, people: int =
         law = size_law.binomial(batch if replacement else 1, people * hit, both)
     start = max(1 - law.first, 0)  # P[0] is apart
     w = np.array(law.upper[start:])
+    # multiplicities 1, 2, ... and, if the law begins later, from there
     j = np.arange(len(w), dtype=float) + max(law.first, 1)
     # at least the probability of all beyond each, and of those not listed
     beyond = (np.append(np.cumsum(w[:0:-1])[::-1], 0.0) + law.rest) * (1 + len(w) * 2.0**-50)
+    # the first multiplicity beyond which the mass is next to nothing
     last = int(np.argmax(beyond <= tail)) + 1
     return j[:last], w[:last], law.none, float(beyond[last - 1])
 
@@ -210,13 +212,15 @@ class Profile:
                              f"{'' if replacement else ' without replacement'} exists.")
         if not (z > 0 and math.isfinite(z)):
             raise ValueError(f"z must lie in (0, inf), got {z!r}.")
+        # all k are hit, as often as they can be: the worst multiplicity for sure
         if people > population or (not replacement and people > 1 and batch > population - people):
-            most = min(people, population) if not replacement else batch
-            law = np.array([float(most)]), np.ones(1), 0.0, 0.0  # all of them hit
+            hit = min(people, population) if not replacement else batch
+            law = np.array([float(hit)]), np.ones(1), 0.0, 0.0  # all of them hit
         else:
             law = multiplicities(population, batch, replacement, people, rate)
         j, self.w, self.none, self.left_out = law
         self.mu = j / z
+        # places of the table as parts of the largest epsilon, close to 0 as well
         self.at = np.concatenate([[0.0], np.geomspace(1e-12, 1.0, _TABLE)])
         self.table: dict[float, np.ndarray] = {}
 
@@ -236,14 +240,14 @@ class Profile:
         # sum_k w_k (g_k - a) = a - w_0 - a (1 - w_0) = (a - 1) w_0
         return -np.expm1(-eps) * self.none
 
-    def _used(self, x: np.ndarray, eps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _spent_mass(self, x: np.ndarray, eps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the mass that they use at level x, over e^eps, and its derivative."""
         total, slope = np.zeros_like(x), np.zeros_like(x)
         for p, m in zip(self.w, self.mu, strict=True):
             # w_k (g_k - a) / a
-            more = p * np.maximum(np.expm1(np.minimum(m * x - m * m / 2 - eps, 700.0)), 0.0)
-            total += more
-            slope += m * (more + p * (more > 0))
+            spent = p * np.maximum(np.expm1(np.minimum(m * x - m * m / 2 - eps, 700.0)), 0.0)
+            total += spent
+            slope += m * (spent + p * (spent > 0))
         return total, slope
 
     def _level(self, eps: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -256,7 +260,8 @@ class Profile:
 
     def _newton(self, x: np.ndarray, eps: np.ndarray, mass: np.ndarray, steps: int) -> np.ndarray:
         for _ in range(steps):
-            total, slope = self._used(x, eps)
+            total, slope = self._spent_mass(x, eps)
+            # x - F(x) / F'(x): F is convex, so steps from above stay above the root
             step = (total - mass) / np.maximum(slope, 1e-300)
             x = np.where(slope > 0, x - step, x)
             if np.all(np.abs(step) * self.mu[0] <= 1e-13):
@@ -276,10 +281,12 @@ class Profile:
         else:
             top = max(float(eps[-1]), 1e-300)
             if top not in self.table:
-                at = self.at * top
-                self.table[top] = self._newton(self._level(at, self._mass(at)), at, self._mass(at),
-                                               60)
+                tabulated = self.at * top
+                mass_there = self._mass(tabulated)
+                self.table[top] = self._newton(self._level(tabulated, mass_there), tabulated,
+                                               mass_there, 60)
             x = self._newton(np.interp(eps, self.at * top, self.table[top]), eps, mass, 4)
         # a lower level has smaller g_k, and so a larger bound
         x = x - 1e-12 * np.maximum(np.abs(x), 1 / self.mu[0])
-        return np.where(self._used(x, eps)[0] <= mass, x, self._level(eps, mass / len(self.w)))
+        spent, _ = self._spent_mass(x, eps)
+        return np.where(spent <= mass, x, self._level(eps, mass / len(self.w)))

@@ -148,11 +148,11 @@ def new_content(settings: dict[str, Any], kind: str, order: float | None,
     else:
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
-            "unit": settings["unit"] or identity.unit_of(people), "opened": now(),
+            "unit": settings["unit"] or identity.unit_of(people), "opened": utc_time(),
             "filter": {"kind": kind, "limits": rule.limits, "details": rule.details}, "entries": []}
 
 
-def now() -> str:
+def utc_time() -> str:
     """Returns the time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
@@ -208,7 +208,7 @@ def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
     if name in names:
         raise ValueError(f"{name!r} is in the ledger already: use another name for this run.")
     spent = total_charge(content, rule)
-    content["entries"].append({"name": name, "opened": now(), "closed": None, **entry})
+    content["entries"].append({"name": name, "opened": utc_time(), "closed": None, **entry})
     for amount, needed in total_charge(content, rule).items():
         limit = rule.limits[amount]
         if not (needed <= limit and math.isfinite(needed)):
@@ -432,7 +432,7 @@ class Ledger:
         mechanism = described if hyper is None else described.mechanism(hyper)
         composed.check(mechanism)
         cost = repr(charges(mechanism, self.neighbours))
-        epsilon_delta.warn_of(self.delta, mechanism)
+        epsilon_delta.warn_about_delta(self.delta, mechanism)
         if run is not None:
             with self._changed() as content:
                 if (begun := known_run(content, run, cost)) is not None:
@@ -482,7 +482,7 @@ class Ledger:
             "releases": getattr(statement, "allowed", None),
             "spent": getattr(statement, "spent", None),
             "enforced": list(statement.enforced), "assumed": list(statement.assumed),
-            "closed": now(), "run": None}
+            "closed": utc_time(), "run": None}
         with self._changed() as content:
             add_entry(content, self._rule, name, entry)
 
@@ -549,7 +549,12 @@ class Ledger:
 
     @property
     def odometer(self) -> float:
-        """The epsilon of all runs so far, if no more are reserved; see `statement`."""
+        """The epsilon of all runs so far, if no more are reserved; see `statement`.
+
+        With filter="renyi" it may be above `self.epsilon` when nearly all is reserved. Then quote
+        `self.epsilon`, decided before the runs: it holds with all of delta, and the milestones hold
+        with delta together, so the smaller of the two afterwards is proven with both deltas only.
+        """
         return self._rule.odometer(total_charge(self._read(), self._rule))
 
     def statement(self) -> LedgerStatement:
@@ -558,13 +563,13 @@ class Ledger:
         entries, spent = content["entries"], total_charge(content, self._rule)
         theorem, odometer = self._rule.summary()
         stated = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
-        same = ("epsilon", "delta", "neighbours", "people", "unit")
+        settings = ("epsilon", "delta", "neighbours", "people", "unit")
         enforced = [*_ENFORCED, *(x for entry in entries for x in entry["enforced"])]
         assumed = [*statement_of_run.claims(self.unit, self.people), *_ASSUMED,
                    statement_of_run.ENDS, *(x for entry in entries for x in entry["assumed"]
                                             if x not in statement_of_run.ASSUMED)]
         return LedgerStatement(
-            **{name: content[name] for name in same}, filter=theorem, odometer=odometer,
+            **{name: content[name] for name in settings}, filter=theorem, odometer=odometer,
             epsilon_if_stopped_by_looking=self._rule.odometer(spent), spent=spent,
             limits=dict(self._rule.limits),
             runs=tuple({name: entry.get(name) for name in stated} for entry in entries),
@@ -673,9 +678,9 @@ class Ledger:
         if spent is not None:
             checks.count("spent", spent, low=0)
             if self._rule.gives_back and spent < releases(entry.mechanism):
-                made = entry.mechanism.truncated(spent)
-                charge = dict.fromkeys(self._rule.limits, 0.0) if made is None else (
-                    self._rule.charge(made, self.delta, self.neighbours, self.people))
+                shortened = entry.mechanism.truncated(spent)
+                charge = dict.fromkeys(self._rule.limits, 0.0) if shortened is None else (
+                    self._rule.charge(shortened, self.delta, self.neighbours, self.people))
         with self._changed() as content:
             stored = run_entry(content, entry.name)
             if stored["closed"] is not None:
@@ -685,7 +690,7 @@ class Ledger:
                     return
                 raise ValueError(f"{entry.name!r} was closed after {earlier} releases, and the "
                                  "ledger took the others back: they cannot be made.")
-            stored |= {"closed": now(), "spent": spent}
+            stored |= {"closed": utc_time(), "spent": spent}
             if charge is not None:
                 stored["charge"] = {name: min(x, stored["charge"][name])
                                     for name, x in charge.items()}

@@ -173,12 +173,13 @@ class _Mixtures:
 
     def __call__(self, eps: np.ndarray) -> np.ndarray:
         """Returns the profile at every eps."""
-        out = [self._some(part) for part in np.array_split(eps, len(eps) // 65536 + 1)]
+        out = [self._some(piece) for piece in np.array_split(eps, len(eps) // 65536 + 1)]
         return np.concatenate(out)
 
     def _some(self, eps: np.ndarray) -> np.ndarray:
         far = eps > self.loss[-1]  # beyond the reach
         asked, eps = eps, np.minimum(eps, self.loss[-1])
+        # the loss grows with y, so the table is inverted by reading it backwards
         y = np.interp(eps, self.loss, self.at)
         step = self.at[1] - self.at[0]
         for _ in range(8):
@@ -188,6 +189,7 @@ class _Mixtures:
                 break
         loss, slope = self._loss(y)
         t, z = y * self.z**2, self.z
+        # in y the logarithm of the slope changes by at most as much as there may be hits
         hits = max(self.r, self.s)
         none = sum(-x for x in self.none if x > -math.inf)
         # what a hit's exponent is made from, as often as there are hits, given x
@@ -197,12 +199,12 @@ class _Mixtures:
             away = 2 * residual / slope
             near = away * hits <= 1
             # the root is at t - z^2 dy or beyond; where dy > 1 / max(r, s), all of P counts
-            least = np.where(near, t - z**2 * away, -np.inf)
-            most = np.where(near, 0.4 * z * away, np.inf)  # densities are below 0.4 / z
+            nearest = np.where(near, t - z**2 * away, -np.inf)
+            densest = np.where(near, 0.4 * z * away, np.inf)  # densities are below 0.4 / z
             beyond = scipy.special.log_ndtr(-t / z)
             value, size = self._unhit(eps, beyond)
             # P's mass between t and the root: at most all beyond `least`, and density times width
-            between = np.exp(self.none[0]) * np.minimum(scipy.special.ndtr(-least / z), most)
+            between = np.exp(self.none[0]) * np.minimum(scipy.special.ndtr(-nearest / z), densest)
             for sign, logs in ((1, self.w), (-1, self.v)):
                 for j in range(1, len(logs)):
                     if logs[j] == -math.inf:
@@ -215,7 +217,7 @@ class _Mixtures:
                     size = size + term * (1 + arg * arg + eps - logs[j])
                     if sign == 1:
                         between = between + math.exp(logs[j]) * np.minimum(
-                            scipy.special.ndtr((j - least) / z), most)
+                            scipy.special.ndtr((j - nearest) / z), densest)
         # at least H: rounding of the terms, and how far t may be from the root, are added
         value = np.maximum(value, 0.0) + ROUNDING * size + np.expm1(residual) * between
         # beyond the reach a normal law has next to nothing; where nearby losses do not show that,
@@ -229,8 +231,8 @@ class _Mixtures:
         p, q = self.none
         if not (math.isfinite(p) and math.isfinite(q)):
             # w_0 = 0 or v_0 = 0: nothing cancels
-            one, two = np.exp(p + beyond), np.exp(q + eps + beyond)
-            return one - two, (one + two) * (1 + eps - beyond)
+            first, second = np.exp(p + beyond), np.exp(q + eps + beyond)
+            return first - second, (first + second) * (1 + eps - beyond)
         # w_0 - e^eps v_0 = w_0 (1 - e^gap), by expm1 where both are close
         gap = eps + (q - p)
         value = np.where(gap > 30, np.exp(p + beyond) - np.exp(eps + q + beyond),
@@ -267,8 +269,10 @@ class Block(NamedTuple):
         """
         epsilon = np.asarray(epsilon, np.float64)
         last = len(self.values) - 1
+        # the cell [i h, (i + 1) h] that epsilon is in
         i = np.clip(np.floor(epsilon / self.cell).astype(np.int64), 0, last - 1)
         inside = np.minimum(epsilon, self.largest) - i * self.cell
+        # (e^epsilon - e^(i h)) / (e^((i + 1) h) - e^(i h))
         weight = np.clip(np.expm1(inside) / math.expm1(self.cell), 0.0, 1.0)
         between = (1 - weight) * self.values[i] + weight * self.values[i + 1]
         # the rounding of the weight, besides that of the values
@@ -278,8 +282,8 @@ class Block(NamedTuple):
 
 def one_selection(t: float, epsilon: np.ndarray) -> np.ndarray:
     """Returns the largest divergence of one release, in closed form; 0 <= epsilon, 0 from t on."""
-    rest = -np.expm1(np.minimum((np.asarray(epsilon, np.float64) - t) / 2, 0.0))
-    return rest**2 / -math.expm1(-t)
+    unspent = -np.expm1(np.minimum((np.asarray(epsilon, np.float64) - t) / 2, 0.0))
+    return unspent**2 / -math.expm1(-t)
 
 
 def _points(t: float) -> int:
@@ -292,10 +296,11 @@ def split(t: float, times: int) -> tuple[int, int, int]:
 
     The blocks are as equal as their number allows, and short enough for the work that is allowed.
     """
+    # step k of a block takes k M cells times M points, so a block of k takes k^2 M^2 / 2
     longest = max(1, min(_LONGEST, int(math.sqrt(2 * _WORK) / _points(t))))
     blocks = -(-times // longest)
-    each = -(-times // blocks)
-    return each, times // each, times % each
+    length = -(-times // blocks)
+    return length, times // length, times % length
 
 
 @functools.lru_cache(maxsize=64)
@@ -306,8 +311,9 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
     t *= _ROUNDED  # or multiples of h could fall short of k t
     h = t / m
     c = h * np.arange(m + 1)
+    # p_c = (e^c - 1) / (e^t - 1), without overflow
     p = np.exp(c - t) * -np.expm1(-c) / -math.expm1(-t)  # 0, ..., 1
-    rest = -np.expm1(c - t) / -math.expm1(-t)
+    complement = -np.expm1(c - t) / -math.expm1(-t)
     dp, steep = np.diff(p), min(math.expm1(h), 1e300) / 4
     cells = h * np.arange(m + 1)
     values = one_selection(t, cells) * _ROUNDED
@@ -317,15 +323,16 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
         # V at y = t, ..., h by reflection, then at 0, -h, ..., then nothing
         above = (-np.expm1(-cells) + np.exp(-cells) * values[: m + 1])[:0:-1]
         v = np.concatenate([above, values, np.zeros(2 * m)])
-        here = [v[m - j: m - j + last + 1] for j in range(m + 1)]  # y + c_j
+        unmoved = [v[m - j: m - j + last + 1] for j in range(m + 1)]  # y + c_j
         shifted = [v[2 * m - j: 2 * m - j + last + 1] for j in range(m + 1)]  # y + c_j - t
-        at = [rest[j] * here[j] + p[j] * shifted[j] for j in range(m + 1)]
+        value_at = [complement[j] * unmoved[j] + p[j] * shifted[j] for j in range(m + 1)]
         best = np.zeros(last + 1)
         for j in range(m):
-            dv, dw = here[j + 1] - here[j], shifted[j + 1] - shifted[j]
+            dv, dw = unmoved[j + 1] - unmoved[j], shifted[j + 1] - shifted[j]
             grown = np.maximum(np.maximum(dv, dw), 0.0)
             slack = dp[j] / 4 * np.maximum(dv - dw, 0.0) + steep * grown
-            best = np.maximum(best, np.maximum(at[j], at[j + 1]) + slack)
+            # value(c) between c_j and c_{j+1}, see above
+            best = np.maximum(best, np.maximum(value_at[j], value_at[j + 1]) + slack)
         values = np.clip(best * _ROUNDED, _SMALLEST, 1.0)
         values[-1] = 0.0
         block_of[k] = Block(k, h, values)
@@ -381,18 +388,19 @@ def _replacement(loss: PrivacyLoss, times: int, neighbours: str, people: int) ->
 
 def _laplace(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
     # H = 1 - e^((eps - t) / 2) up to t = k / z, which is rounded up
-    most = people / loss.z * (1 + 1e-15)
+    reach = people / loss.z * (1 + 1e-15)
     return [(symmetric(lambda eps: np.where(
-        eps < most, -np.expm1(np.minimum(eps - most, 0.0) / 2) * (1 + ROUNDING), 0.0)), times)]
+        eps < reach, -np.expm1(np.minimum(eps - reach, 0.0) / 2) * (1 + ROUNDING), 0.0)), times)]
 
 
 def _selection_blocks(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
     # k people move scores by k moves in all, and a loss stays in an interval of that length
+    # the k moves add up to at most k / z, rounded up
     move = people / loss.z * (1 + 1e-15)
-    each, many, left = split(move, times)
-    counts = {each: many} | ({left: 1} if left else {})
-    return [(symmetric(one.profile), counts[one.times])
-            for one in _blocks(float(move), tuple(counts))]
+    length, blocks, leftover = split(move, times)
+    counts = {length: blocks} | ({leftover: 1} if leftover else {})
+    return [(symmetric(selections.profile), counts[selections.times])
+            for selections in _blocks(float(move), tuple(counts))]
 
 
 # What is composed for `times` releases of a kind, for k records of one person.

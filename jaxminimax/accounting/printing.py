@@ -10,6 +10,7 @@ def rounded_up(value: float, digits: int = 4) -> str:
     """Prints a number with so many digits, rounded up; digits beyond the twelfth do not count."""
     if math.isinf(value):
         return "not proven"
+    # decimal, as a float has no exact decimal digits to round up
     context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
     return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
 

@@ -116,15 +116,16 @@ def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | 
     # Gaussian releases: D_a = a mu^2 / 2
     total = 0.5 * ORDERS * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
     for loss, times in cost.losses:
-        one = _one(loss, neighbours, people)
-        if one is None:
+        divergence = _release_divergences(loss, neighbours, people)
+        if divergence is None:
             return None
-        total = total + times * one
+        total = total + times * divergence
     # probabilities within e^(+- ratio / 2) on either side
+    # D_a grows by at most (r / 2) (a + (a - 1)) / (a - 1)
     return total + (2 * ORDERS - 1) / (ORDERS - 1) * people * cost.ratio / 2
 
 
-def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
+def _release_divergences(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
     if loss.z == 0:
         return np.full(ORDERS.shape, np.inf)
     match loss.kind:
@@ -153,9 +154,11 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
     out = np.full(ORDERS.shape, np.inf)
     step = min(z, z * z) / 8
     for i, order in enumerate(ORDERS):
+        # the centres of P^a Q^(1 - a) lie between 0 and (2 a - 1) k
         far = (2 * order - 1) * max(up, down)
         if (far + 40 * z) / step > _MOST_POINTS:
             break
+        # and 20 deviations beyond, where less is left than rounding
         x = np.arange(-20 * z, far + 20 * z + 2 * step, step)
         p, q = _over_centre(x, rate, z, up), _over_centre(-x, rate, z, down)
         # ln of Q (e^(a l) - 1 - a (e^l - 1)), l = ln(P / Q) = p - q
@@ -164,9 +167,10 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
         fine, coarse = (scipy.special.logsumexp(f) + math.log(h)
                         for f, h in ((logs, step), (logs[::2], 2 * step)))
         # D_a = ln(1 + integral) / (a - 1)
-        one, two = (np.logaddexp(0.0, f) / (order - 1) for f in (fine, coarse))
-        if abs(one - two) <= _AGREE * one + 1e-300:
-            out[i] = one * (1 + 1e-9) + 1e-15 * order
+        fine_divergence, coarse_divergence = (np.logaddexp(0.0, f) / (order - 1)
+                                              for f in (fine, coarse))
+        if abs(fine_divergence - coarse_divergence) <= _AGREE * fine_divergence + 1e-300:
+            out[i] = fine_divergence * (1 + 1e-9) + 1e-15 * order
     return out
 
 
@@ -195,8 +199,8 @@ def _log_excess(loss: np.ndarray, order: float) -> np.ndarray:
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         near = np.log(np.maximum(np.expm1(al) - order * np.expm1(loss), 0.0))
         # l large and positive: 1 - a e^((1-a) l) + (a - 1) e^(-a l) of e^(a l) is left
-        rest = np.log1p(np.minimum((order - 1) * np.exp(-al) - order * np.exp(loss - al), 0.0))
-    return np.where(al > 30, al + np.where(al > 30, rest, 0.0), near)
+        remainder = np.log1p(np.minimum((order - 1) * np.exp(-al) - order * np.exp(loss - al), 0.0))
+    return np.where(al > 30, al + np.where(al > 30, remainder, 0.0), near)
 
 
 def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated | None:
@@ -212,12 +216,14 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
       None without exact pairs, or where not even order 2 was computed.
     """
     if not cost.losses:
+        # c = mu^2 / 2, D_a = c a
         r, c = people * cost.ratio, 0.5 * (people * curve.shift(neighbours)) ** 2 * cost.gaussian
         return Concentrated(c + math.sqrt(2 * r * c) + r, math.inf) if math.isfinite(c) else None
     divergence_at = divergences(cost, neighbours, people)
     if divergence_at is None:
         return None
     ratio, a = divergence_at / ORDERS, ORDERS
+    # by how much a chord of (a - 1) D_a may exceed it, over a: 1 + (da)^2 / (4 a (a - 1))
     between = 1 + np.diff(a) ** 2 / (4 * a[:-1] * (a[:-1] - 1))
     # below the first order D_a / a <= D_{a_1}, as a > 1 and D_a grows with a
     upto = np.maximum.accumulate(
@@ -252,19 +258,20 @@ def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
     Raises:
       ValueError: for a loss that there is no divergence for.
     """
+    # a mu^2 / 2
     rho = 0.5 * order * (people * curve.shift(neighbours)) ** 2 * charge.gaussian
     failure = 0.0
     for loss, times in charge.losses:
         # a power of 10, to cache by
         tail = 10.0 ** math.floor(math.log10(max(allowance / times, 1e-22)))
-        one, fails = of_losses(loss, times, float(order), neighbours, tail, people)
-        rho, failure = rho + one, failure + fails
+        bound, fails = loss_divergence(loss, times, float(order), neighbours, tail, people)
+        rho, failure = rho + bound, failure + fails
     return rho * (1 + 1e-12), failure * (1 + 1e-12)
 
 
 @functools.lru_cache(maxsize=4096)
-def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail: float = 1e-18,
-              people: int = 1) -> tuple[float, float]:
+def loss_divergence(loss: PrivacyLoss, times: int, order: float, neighbours: str,
+                    tail: float = 1e-18, people: int = 1) -> tuple[float, float]:
     """Returns (rho, failure) of `times` releases, with failures of about `tail` each at most."""
     if loss.z == 0:
         return math.inf, 0.0
@@ -281,7 +288,7 @@ def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail
     rho = failure = 0.0
     for directions, count in pairs.KINDS[loss.kind](loss, times, neighbours, people):
         both = [_of_pair(pair, order, tail) for pair in directions]
-        rho += count * max(one for one, _ in both)
+        rho += count * max(bound for bound, _ in both)
         failure += count * max(fails for _, fails in both)
     return rho, failure
 
@@ -297,6 +304,7 @@ def pure(epsilon: float, order: float) -> float:
 
 
 def _laplace_at(z: float, order: float) -> float:
+    # a / (2 a - 1) e^((a - 1) / z) + (a - 1) / (2 a - 1) e^(-a / z)
     near = math.log(order / (2 * order - 1)) + (order - 1) / z
     far = math.log((order - 1) / (2 * order - 1)) - order / z
     # the sum is 1 + O(1 / z^2), of terms that are rounded
@@ -316,10 +324,13 @@ def _selection_at(t: float, order: float) -> float:
 
 
 def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
+    # A = 1 / z^2 + (a - 1) / (3.5 z^4)
     curved = 1 / z**2 + (order - 1) / (3.5 * z**4)
+    # d, in which the integrand is analytic and grows by at most e^(d^2 A / 2)
     height = min(0.5 * math.pi * z * z, 9 / math.sqrt(curved))
     # 2 pi d / h = 40 + d^2 A / 2, so that the rule is off by a part 2 e^-40
     step = 2 * math.pi * height / (40 + 0.5 * height**2 * curved)
+    # the integrand has nothing beyond 14 deviations outside of [-2 a, 2 a]
     points = math.ceil((2 * order + 14 * z) / step)
     if not points <= _MOST_NODES:
         return math.inf
@@ -337,6 +348,7 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
     scale = math.log(step / (z * math.sqrt(2 * math.pi)))
     logs = []
     for p, q in pairs:
+        # ln of P^a Q^(1 - a)
         f = order * p + (1 - order) * q
         top = float(f.max())
         counts = f > top - 60
@@ -347,15 +359,16 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
 
 
 def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]:
-    right, left = (_tabulated(profile, order, tail) for profile in pair)
-    if right is None or left is None:
+    forward, backward = (_tabulated(profile, order, tail) for profile in pair)
+    if forward is None or backward is None:
         return math.inf, 0.0
-    (x, above), (y, below) = right, left
-    failure, rest = float(above[-1]), float(below[-1])
+    (x, above), (y, below) = forward, backward
+    failure, beyond = float(above[-1]), float(below[-1])
     # beyond the last y, the integral of e^(-a x) G(x) is at most G(y) e^(-a y) / a
     total = _log_sum(np.concatenate([
         _chords(x, above - failure, order - 1), _chords(y, below, -order),
-        [math.log(rest / order) - order * y[-1] if rest > 0 else -math.inf]]))
+        [math.log(beyond / order) - order * y[-1] if beyond > 0 else -math.inf]]))
+    # ln(1 + a (a - 1) integral) / (a - 1)
     value = float(np.logaddexp(0.0, total + math.log(order * (order - 1)) + 1e-9))
     return value / (order - 1), failure
 
@@ -370,6 +383,7 @@ def _tabulated(profile: pairs.Profile, order: float,
             return None
     # cells from 1e-6 of the range on, near 0, to what the order wants at the other end
     places = np.linspace(0.0, 10.0, math.ceil(min(4000 + 1000 * top * order, 20_000)) + 1)
+    # sinh is linear near 0 and geometric far from it
     x = top * np.sinh(places) / math.sinh(10.0)
     return x, np.minimum.accumulate(profile(x)) * (1 + 1e-12)
 
@@ -382,9 +396,9 @@ def _log_sum(logs: np.ndarray) -> float:
 def _chords(x: np.ndarray, h: np.ndarray, rate: float) -> np.ndarray:
     """Bounds ln of the integrals of e^(rate x) h(x) over cells; h falls and is convex in e^x."""
     width = np.diff(x)
-    one = np.expm1(rate * width) / rate
+    weight = np.expm1(rate * width) / rate
     # with u = e^(x - x_i): h_i + (h_i+1 - h_i) (u - 1) / expm1(width), times u^(rate - 1) du
-    more = np.expm1((rate + 1) * width) / (rate + 1) - one
-    share = more / np.expm1(width) * np.maximum(1 - 1e-6 - 1e-15 / width, 0.0)
+    weighted_rise = np.expm1((rate + 1) * width) / (rate + 1) - weight
+    share = weighted_rise / np.expm1(width) * np.maximum(1 - 1e-6 - 1e-15 / width, 0.0)
     with np.errstate(divide="ignore"):
-        return rate * x[:-1] + np.log(h[:-1] * (one - share) + h[1:] * share)
+        return rate * x[:-1] + np.log(h[:-1] * (weight - share) + h[1:] * share)

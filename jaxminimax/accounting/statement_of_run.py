@@ -17,7 +17,7 @@ ENFORCED = (
     "A release beyond the allowed number, or on a sample that cannot be drawn, is NaN.")
 
 
-def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
+def common_assumptions(what: str, settings: str, also: str = "") -> tuple[str, ...]:
     """Returns the assumptions on a "run" or a "search"; `also` names more that reads records."""
     return (
         f"User: The number of records, the initial point, the preprocessing, the projection and "
@@ -34,7 +34,7 @@ def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
 
 ALONE = ("User: This statement covers one run. Several runs on the same data add up; a ledger adds "
          "them.")
-ASSUMED = (*assumed_of("run", "all hyper-parameters"), ALONE)
+ASSUMED = (*common_assumptions("run", "all hyper-parameters"), ALONE)
 ENDS = ("User: The run ended by a rule that reads only released numbers, and randomness that is "
         "independent of the data. No epsilon here covers an end decided by private quantities that "
         "were not released, such as a validation loss or a crash that depends on the data.")
@@ -136,14 +136,14 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         The releases of this run satisfy (...)-differential privacy for one visit...
     """
     epsilon_delta.check_delta(delta)
-    main, alongside = curve.of_run(algorithm, hyper), curve.extras(alongside)
+    main, alongside = curve.run_description(algorithm, hyper), curve.extras(alongside)
     allowed = main.releases()
     spent = allowed if state is None else int(concrete(state.spent))
     checks.count("spent", spent, low=0)
 
     def part_at(count: int) -> Description:
-        done = main.truncated(count)
-        return Sequence(parts=(*alongside, *(() if done is None else (done,))))
+        finished = main.truncated(count)
+        return Sequence(parts=(*alongside, *(() if finished is None else (finished,))))
 
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     if not name.startswith("jaxminimax."):
@@ -151,7 +151,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     return statement_for(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
                     people=people, attack_bounds=attack_bounds, rows_each=rows_each,
-                    extra=lambda _: sum(one.releases() for one in alongside))
+                    extra=lambda _: sum(fixed.releases() for fixed in alongside))
 
 
 def statement_for(everything: Description, part_at: Callable[[int], Description], delta: float, *,
@@ -179,9 +179,9 @@ def statement_for(everything: Description, part_at: Callable[[int], Description]
     if rows_each is not None:
         checks.count("rows_each", rows_each)
     unit, delta = unit or identity.unit_of(people, rows_each), float(delta)
-    how: dict[str, Any] = {"neighbours": neighbours, "people": people}
-    worst = curve.dearest(everything, delta, **how)
-    epsilon_delta.warn_of(delta, everything, stacklevel=4)
+    question: dict[str, Any] = {"neighbours": neighbours, "people": people}
+    worst = curve.dearest(everything, delta, **question)
+    epsilon_delta.warn_about_delta(delta, everything, stacklevel=4)
     parts = leaves(everything)
     looking = milestone = None
     early: tuple[str, ...] = ()
@@ -192,15 +192,15 @@ def statement_for(everything: Description, part_at: Callable[[int], Description]
     so_far = everything if spent >= allowed else part_at(spent)
     return Statement(
         epsilon=worst.epsilon, epsilon_if_stopped_by_looking=looking, milestone=milestone,
-        epsilon_spent_if_fixed=curve.dearest(so_far, delta, **how).epsilon,
-        delta=delta, unit=unit, **how, records=everything.records(),
+        epsilon_spent_if_fixed=curve.dearest(so_far, delta, **question).epsilon,
+        delta=delta, unit=unit, **question, records=everything.records(),
         spent=spent + extra(spent), allowed=allowed + extra(allowed),
-        sampling=tuple(part.summary() for part in parts),
-        noise_multiplier=tuple(part.noise_multipliers() for part in parts),
-        clip=tuple(part.clips() for part in parts),
-        effective_noise_multiplier=tuple(part.multiplier() for part in parts),
+        sampling=tuple(leaf.summary() for leaf in parts),
+        noise_multiplier=tuple(leaf.noise_multipliers() for leaf in parts),
+        clip=tuple(leaf.clips() for leaf in parts),
+        effective_noise_multiplier=tuple(leaf.multiplier() for leaf in parts),
         charged_noise_multiplier=tuple(x.effective_noise_multiplier(neighbours) for x in parts),
-        realisation=tuple(part.sampler_summary(neighbours) for part in parts),
+        realisation=tuple(leaf.sampler_summary(neighbours) for leaf in parts),
         accountant=accountant_name(worst.bound, people if worst.lemma else 1),
         event=curve.event(worst.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
@@ -208,9 +208,9 @@ def statement_for(everything: Description, part_at: Callable[[int], Description]
         assumed=(*claims(unit, people, rows_each), *ASSUMED,
                  *large_delta(delta, everything.records()), *early, *assumed_by(everything),
                  *assumed),
-        attack_bounds=(short_profile(everything, delta, **how).attack_bounds(STATED_RATES)
+        attack_bounds=(short_profile(everything, delta, **question).attack_bounds(STATED_RATES)
                  if attack_bounds else None),
-        proven_up_to=(epsilon_delta.proven_up_to(everything, delta, **how)
+        proven_up_to=(epsilon_delta.proven_up_to(everything, delta, **question)
                       if math.isinf(worst.epsilon) else None))
 
 
@@ -225,7 +225,7 @@ _SEARCH_ENFORCED = (
     "The number of runs and the candidate of every run are drawn from the key, before any record "
     "is read. Every run has samples and noise of its own.")
 _SEARCH_ASSUMED = (
-    *assumed_of("search", "the list of candidates", "scores, "),
+    *common_assumptions("search", "the list of candidates", "scores, "),
     "User: This statement covers one search. Other releases of the same data add up. Their "
     "epsilons and deltas are added as numbers, because a search is not a composition of releases.")
 _TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
@@ -257,12 +257,13 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
     delta, runs, neighbours = float(target.delta), target.runs, target.neighbours
     mechanisms = [tuning.one_run(algorithm, hyper, score, apart) for hyper in candidates]
     trainings = [algorithm.mechanism(hyper) for hyper in candidates]
-    epsilon_delta.warn_of(delta, trainings[0], stacklevel=4)
-    costs = tuple(dict.fromkeys(x for one in mechanisms for x in curve.charges(one, neighbours)))
-    parts = [leaf for one in trainings for leaf in leaves(one)]
-    exact = all(one.is_exact() for one in mechanisms)
-    guaranteed = dict.fromkeys(x for one in mechanisms for x in one.enforced())
-    taken = dict.fromkeys(x for one in mechanisms for x in one.assumed())
+    epsilon_delta.warn_about_delta(delta, trainings[0], stacklevel=4)
+    costs = tuple(dict.fromkeys(cost for mechanism in mechanisms
+                                for cost in curve.charges(mechanism, neighbours)))
+    parts = [leaf for mechanism in trainings for leaf in leaves(mechanism)]
+    exact = all(mechanism.is_exact() for mechanism in mechanisms)
+    guaranteed = dict.fromkeys(x for mechanism in mechanisms for x in mechanism.enforced())
+    taken = dict.fromkeys(x for mechanism in mechanisms for x in mechanism.assumed())
     return TuningStatement(
         epsilon=tuning.epsilon_of_best(costs, delta, runs, neighbours),
         delta=delta, neighbours=neighbours, unit=unit, records=trainings[0].records(),
@@ -270,11 +271,11 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         eta=float(runs.eta), gamma=runs.gamma, padded=padded, law=runs.summary(),
         chance_of_one_run=runs.weights[0] / 2**repetitions.BITS,
         chance_of_trying=runs.chance_of_trying(len(mechanisms)),
-        epsilon_of_one_run=max(curve.epsilon_of(cost, delta, neighbours) for cost in costs),
-        sampling=tuple(dict.fromkeys(part.summary() for part in parts)),
+        epsilon_of_one_run=max(curve.charge_epsilon(cost, delta, neighbours) for cost in costs),
+        sampling=tuple(dict.fromkeys(leaf.summary() for leaf in parts)),
         score=_score_in_words(score, score_range, apart),
-        noise_multiplier=tuple(tuple(leaf.noise_multipliers() for leaf in leaves(one))
-                               for one in mechanisms),
+        noise_multiplier=tuple(tuple(leaf.noise_multipliers() for leaf in leaves(mechanism))
+                               for mechanism in mechanisms),
         accountant="privacy profile of one run, and of the best of a random number of runs "
                    f"(jaxminimax {VERSION})",
         enforced=(*((sentences.EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,

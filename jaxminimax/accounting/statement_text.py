@@ -107,8 +107,8 @@ class Stated(abc.ABC):
         if people > 1:
             return (f"any {people} records are replaced by others" if replaced else
                     f"each of any {people} records is present or counts as absent")
-        how = "replaced by another" if replaced else "present or counts as absent"
-        return f"one record is {how}"
+        change = "replaced by another" if replaced else "present or counts as absent"
+        return f"one record is {change}"
 
     def table(self) -> dict[str, str]:
         """Returns the numbers and settings that the guarantee consists of, by name."""
@@ -142,8 +142,8 @@ class Stated(abc.ABC):
         if stated := getattr(self, "attack_bounds", None):
             return float(stated["advantage"])
         # (e^epsilon - 1 + 2 delta) / (e^epsilon + 1), what (epsilon, delta) alone prove
-        more = 2 * self.delta / (1 + math.exp(min(self.epsilon, 700.0)))
-        return min(1.0, math.tanh(self.epsilon / 2) + more)
+        failed = 2 * self.delta / (1 + math.exp(min(self.epsilon, 700.0)))
+        return min(1.0, math.tanh(self.epsilon / 2) + failed)
 
     def true_positives(self, rate: float) -> float:
         """Returns the largest true positive rate of an attack at a false positive rate."""
@@ -183,14 +183,14 @@ def _read(name: str, value: Any, kind: Any) -> Any:
     """Returns a field as before `to_json`; a `ValueError` if the value is not of its type."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        (kind,) = (one for one in inside if one is not type(None))
+        (kind,) = (item for item in inside if item is not type(None))
         return None if value is None else _read(name, value, kind)
     if kind is Any:
         return value
     if origin is tuple and isinstance(value, list):
-        return tuple(_read(name, one, inside[0]) for one in value)
+        return tuple(_read(name, item, inside[0]) for item in value)
     if origin is dict and isinstance(value, dict):
-        return {key: _read(name, one, inside[1]) for key, one in value.items()}
+        return {key: _read(name, item, inside[1]) for key, item in value.items()}
     if kind is float and (value == NO_GUARANTEE or type(value) in (int, float)):
         return float("inf" if value == NO_GUARANTEE else value)
     if kind in (int, str) and type(value) is kind:
@@ -307,9 +307,11 @@ class Statement(Stated):
                 "clip norm": "; ".join(x for x in map(players, self.clip) if x) or "none",
                 "noise multiplier": "; ".join(noise)}
         if self.parts:  # a row for each, with its own numbers
-            rows = {part: f"{how} {f'Clip norm of a record: {players(norm)}. ' * bool(norm)}Noise "
-                    f"multiplier: {over}." for part, how, norm, over in zip(
-                        self.parts, self.sampling, self.clip, noise, strict=True)}
+            clips = (f"Clip norm of a record: {players(norm)}. " if norm else ""
+                     for norm in self.clip)
+            rows = {name: f"{sampled} {clip}Noise multiplier: {multiplier}."
+                    for name, sampled, clip, multiplier in zip(
+                        self.parts, self.sampling, clips, noise, strict=True)}
         return {
             "released": "every state of the run; results computed from the releases are covered",
             **rows, "releases made": f"{self.spent} of {self.allowed} allowed", "tuning": "not "
@@ -462,9 +464,9 @@ class LedgerStatement(Stated):
     def rows(self) -> dict[str, str]:
         """Names the budget that is used, and the runs."""
         shares = {name: 100 * self.spent[name] / limit for name, limit in self.limits.items()}
-        used = ", ".join(f"{share:.3g} % of {name}" for name, share in shares.items()
+        budget_used = ", ".join(f"{share:.3g} % of {name}" for name, share in shares.items()
                          if share > 0.01)
-        rows = {"budget used": used or "less than 0.01 %",
+        rows = {"budget used": budget_used or "less than 0.01 %",
                 "tuning": "counted if all runs of the search are in this ledger"}
         for run in self.runs:
             unit = "unit not recorded" if run["unit"] is None else f"for {run['unit']}"
@@ -475,9 +477,9 @@ class LedgerStatement(Stated):
 
     def annex(self) -> tuple[str, ...]:
         """Returns the amounts that each run is counted with."""
-        used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
+        budget_used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
                          for name, limit in self.limits.items())
-        each = (f"{run['name']!r} uses "
+        by_run = (f"{run['name']!r} uses "
                 + ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items()) + "."
                 for run in self.runs)
-        return (f"Budget used: {used}.", *each)
+        return (f"Budget used: {budget_used}.", *by_run)

@@ -70,50 +70,51 @@ class Masses(NamedTuple):
     times: int
 
 
-def _both(pair: Pair, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    right = pair.right(at)
-    return right, right if pair.left is pair.right else pair.left(at)
+def _both(pair: Pair, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    right = pair.right(losses)
+    return right, right if pair.left is pair.right else pair.left(losses)
 
 
 def _reach(pair: Pair, tail: float) -> float:
     """Finds a loss beyond which both profiles are at most `tail`; beyond 1e7 it is infinite."""
-    at = np.geomspace(1e-12, _LARGEST, 39)
+    losses = np.geomspace(1e-12, _LARGEST, 39)
     for _ in range(3):
-        near = np.flatnonzero(np.maximum(*_both(pair, at)) > tail)
+        near = np.flatnonzero(np.maximum(*_both(pair, losses)) > tail)
         last = int(near[-1]) if len(near) else 0
-        if last + 1 == len(at):
-            return float(at[-1])
-        beyond = float(at[last + 1])
-        at = np.geomspace(at[last], beyond, 24)
+        if last + 1 == len(losses):
+            return float(losses[-1])
+        beyond = float(losses[last + 1])
+        losses = np.geomspace(losses[last], beyond, 24)
     return beyond
 
 
-def masses(pair: Pair, at: np.ndarray, times: int) -> Masses:
+def masses(pair: Pair, losses: np.ndarray, times: int) -> Masses:
     """Connects the dots of a pair's profiles at losses 0 = at[0] < at[1] < ...; relative accuracy.
 
     Losses below 0 are those of the reversed pair, mirrored, e^-l each: never differences of numbers
     near 1. Both halves share F_0. What is left over is at 0.
     """
     # profiles fall: a bound at a smaller eps holds at all larger ones
-    right, left = (np.minimum.accumulate(np.minimum(profile, 1.0)) for profile in _both(pair, at))
-    if not (np.all(np.isfinite(right)) and np.all(np.isfinite(left))):
+    forward, backward = (np.minimum.accumulate(np.minimum(profile, 1.0))
+                         for profile in _both(pair, losses))
+    if not (np.all(np.isfinite(forward)) and np.all(np.isfinite(backward))):
         raise ArithmeticError("a divergence is not finite")
     # F_0 = H_1 is the total variation, in either direction; the larger bound holds for both
-    right[0] = left[0] = max(right[0], left[0])
-    p, first = _half(right, at)
-    back, first_back = (p, first) if pair.left is pair.right else _half(left, at)
+    forward[0] = backward[0] = max(forward[0], backward[0])
+    p, first = _half(forward, losses)
+    mirrored, first_mirrored = (p, first) if pair.left is pair.right else _half(backward, losses)
     with np.errstate(under="ignore"):
         # where ln(Q / P) = l, P has e^-l of Q's mass
-        back = back * np.exp(-at[1:])
+        mirrored = mirrored * np.exp(-losses[1:])
     # P has F_0 + s_1 above 0, infinity included, and the reversed pair's s_1 below
-    zero = max(1.0 - right[0] - first - first_back, 0.0)
-    mass = np.concatenate([back[::-1], [zero], p])
-    loss = np.concatenate([-at[:0:-1], [0.0], at[1:]])
-    kept = mass > 0
-    return Masses(np.log(mass[kept]), loss[kept], float(right[-1]), times)
+    zero = max(1.0 - forward[0] - first - first_mirrored, 0.0)
+    mass = np.concatenate([mirrored[::-1], [zero], p])
+    loss = np.concatenate([-losses[:0:-1], [0.0], losses[1:]])
+    positive = mass > 0
+    return Masses(np.log(mass[positive]), loss[positive], float(forward[-1]), times)
 
 
-def _half(profile: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, float]:
+def _half(profile: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, float]:
     """Returns P's masses at at[1:] for a profile joined by chords, and the first slope.
 
     With falls s_i = (F_{i-1} - F_i) / (a_i - a_{i-1}), Q has s_i - s_{i+1} at at_i and P a_i times
@@ -121,21 +122,23 @@ def _half(profile: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, float]:
     is above the convex function that they bound, and its slopes are the isotonic regression of
     theirs. Beyond loss 30, where a_i may overflow, negative masses are clipped instead.
     """
-    widths = np.diff(at)
+    widths = np.diff(losses)
+    # s_i = (F_{i-1} - F_i) / (a_i - a_{i-1}), times a_{i-1}
     fall = -np.diff(profile) / np.expm1(np.minimum(widths, 600.0))  # a_{i-1} s_i
-    after = np.append(fall[1:], 0.0)
+    next_fall = np.append(fall[1:], 0.0)
     # a_i (s_i - s_{i+1}), where a_i s_i = fall_i + fall_i expm1(width_i)
-    p = np.maximum((fall - after) + fall * np.expm1(np.minimum(widths, 600.0)), 0.0)
-    near = int(np.searchsorted(at, 30.0))
-    a = np.exp(at[:near])
-    s = fall[: near] / a if near < len(at) else fall / a[:-1]
+    p = np.maximum((fall - next_fall) + fall * np.expm1(np.minimum(widths, 600.0)), 0.0)
+    near = int(np.searchsorted(losses, 30.0))
+    a = np.exp(losses[:near])
+    s = fall[: near] / a if near < len(losses) else fall / a[:-1]
     if np.any(s[1:] > s[:-1]):
         # weights a_i - a_{i-1}: the regression keeps the total fall of F
-        weights = a * np.expm1(widths[:len(s)]) if near < len(at) else a[:-1] * np.expm1(widths)
+        weights = a * np.expm1(widths[:len(s)]) if near < len(losses) else a[:-1] * np.expm1(widths)
         s = scipy.optimize.isotonic_regression(s, weights=weights, increasing=False).x
-    p[: len(s) - 1] = np.exp(at[1: len(s)]) * (s[:-1] - s[1:])
+    # P = a_i (s_i - s_{i+1}) of the convex function
+    p[: len(s) - 1] = np.exp(losses[1: len(s)]) * (s[:-1] - s[1:])
     if len(s) == len(p):
-        p[-1] = math.exp(at[-1]) * s[-1]
+        p[-1] = math.exp(losses[-1]) * s[-1]
     return p, float(s[0])
 
 
@@ -156,27 +159,28 @@ def uniform(pair: Pair, top: float, times: int, h: float) -> Masses:
 def moments(parts: Sequence[Masses], t: float) -> tuple[float, float, float]:
     """Returns K, K' and K'' of all releases at t."""
     k = mean = variance = 0.0
-    for part in parts:
-        a = part.log_mass + t * part.loss
+    for release in parts:
+        a = release.log_mass + t * release.loss
         top = float(a.max())
         g = np.exp(a - top)
         total = float(g.sum())
         # K' and K'' are mean and variance of the loss under q
-        one = float(np.sum(g * part.loss)) / total
-        k += part.times * (top + math.log(total))
-        mean += part.times * one
-        variance += part.times * float(np.sum(g * (part.loss - one) ** 2)) / total
+        release_mean = float(np.sum(g * release.loss)) / total
+        # ln of a sum of exponentials, the largest taken out; times T, as K adds up
+        k += release.times * (top + math.log(total))
+        mean += release.times * release_mean
+        variance += release.times * float(np.sum(g * (release.loss - release_mean) ** 2)) / total
     return k, mean, variance
 
 
 def atoms(parts: Sequence[Masses]) -> float:
     """Returns an upper bound on P[some loss is infinite]."""
     total, excess = 0.0, 0.0
-    for part in parts:
+    for release in parts:
         # M = product of (1 v total mass)^T, masses rounded up; the bound is M sum T p_inf
-        mass = float(np.exp(part.log_mass).sum()) * (1 + 1e-14) + part.atom
-        excess += part.times * math.log(max(1.0, mass))
-        total += part.times * part.atom
+        mass = float(np.exp(release.log_mass).sum()) * (1 + 1e-14) + release.atom
+        excess += release.times * math.log(max(1.0, mass))
+        total += release.times * release.atom
     return min(1.0, total * math.exp(min(excess, 700.0)))
 
 
@@ -198,11 +202,12 @@ def tilt_to(parts: Sequence[Masses], mean: float) -> float:
     low = 0.0
     t = high / 2
     for _ in range(60):
-        _, at, slope = moments(parts, t)
-        low, high = (t, high) if at < mean else (low, t)
-        if high - low <= 1e-6 * high or abs(at - mean) <= 1e-9 * abs(mean):
+        _, tilted_mean, slope = moments(parts, t)
+        low, high = (t, high) if tilted_mean < mean else (low, t)
+        if high - low <= 1e-6 * high or abs(tilted_mean - mean) <= 1e-9 * abs(mean):
             break
-        t = t - (at - mean) / slope if slope > 0 else t
+        # Newton's step, as K'' is the slope of K'; else the middle of the bracket
+        t = t - (tilted_mean - mean) / slope if slope > 0 else t
         if not low < t < high:
             t = (low + high) / 2
     return t
@@ -212,11 +217,12 @@ def normal_delta(k: float, spread: float, t: float, gap: float) -> float:
     """Guesses ln delta as if the tilted sum were normal, of mean eps + gap; k is K - t eps."""
     def side(s: float) -> float:  # ln E[e^(-s Y); Y > 0]
         x = s * spread - gap / spread
+        # e^(s^2 v / 2 - s gap) Phi(gap / spread - s spread)
         return 0.5 * (s * spread) ** 2 - s * gap + float(scipy.special.log_ndtr(-x))
 
     # E[e^(-t Y) (1 - e^-Y); Y > 0] = e^one - e^two
-    one, two = side(t), side(1 + t)
-    return k + one + math.log(-math.expm1(min(two - one, -1e-12)))
+    paid, unpaid = side(t), side(1 + t)
+    return k + paid + math.log(-math.expm1(min(unpaid - paid, -1e-12)))
 
 
 def cell(eps: float, t: float, spread: float, times: int) -> float:
@@ -230,6 +236,7 @@ def chernoff(parts: Sequence[Masses], eps: float, t: float | None = None) -> flo
     """Returns Chernoff's bound on delta plus the atom at infinity; it holds for any t."""
     t = tilt_to(parts, eps) if t is None else t
     k, _, _ = moments(parts, t)
+    # relative errors of K, of t eps and of their difference
     off = rounding(parts, t) + 8 * UNIT * (abs(k) + t * abs(eps))
     return min(1.0, atoms(parts) + math.exp(min(0.0, k - t * eps + most_paid(t) + off)))
 
@@ -237,9 +244,9 @@ def chernoff(parts: Sequence[Masses], eps: float, t: float | None = None) -> flo
 def rounding(parts: Sequence[Masses], t: float) -> float:
     """Bounds the error of ln of a composed, tilted mass that is due to q and K."""
     off = 0.0
-    for part in parts:
-        size = np.abs(part.log_mass) + t * np.abs(part.loss)
-        off += part.times * 8 * UNIT * (2 + float(size.max()) + math.log2(len(size) + 1))
+    for release in parts:
+        size = np.abs(release.log_mass) + t * np.abs(release.loss)
+        off += release.times * 8 * UNIT * (2 + float(size.max()) + math.log2(len(size) + 1))
     return off
 
 
@@ -251,6 +258,7 @@ class Composed:
         self.t, self.h = t, h
         self.k, mean, variance = moments(parts, t)
         self.spread = max(math.sqrt(variance), h)
+        # a window in which the tilted sum lies, but for 1e-7 of delta above it
         end = _end(guess, t, max(mean, eps), self.spread, log_delta + math.log(1e-7))
         low = _start(guess, t, min(mean, eps), self.spread)
         self.low = math.floor(low / h)
@@ -271,53 +279,56 @@ class Composed:
     def _transformed(self, parts: Sequence[Masses]) -> tuple[np.ndarray, float, float]:
         """Returns Q on the window's cells, a bound on each error, and one on their 2-norm."""
         n, first = self.size, 0
-        one = 7 * UNIT * math.log2(n)
+        unit_error = 7 * UNIT * math.log2(n)
         two = np.full(n // 2 + 1, 2.0)  # coefficients that have a conjugate
         two[0] = 1.0
         if n % 2 == 0:
             two[-1] = 1.0
         product = np.ones(n // 2 + 1, complex)
         sizes, steep, lengths = [], [], []
-        for part in parts:
-            a = part.log_mass + self.t * part.loss
+        for release in parts:
+            a = release.log_mass + self.t * release.loss
             g = np.exp(a - a.max())
             g /= g.sum()
-            cells = np.rint(part.loss / self.h).astype(np.int64)
+            cells = np.rint(release.loss / self.h).astype(np.int64)
             centre = int(np.rint(np.sum(g * cells)))  # or phases turn, and cost T u pi of accuracy
-            first += part.times * centre
+            first += release.times * centre
+            # cells below the centre wrap around, as the transform is cyclic
             q = np.bincount((cells - centre) % n, g, n)
             f = scipy.fft.rfft(q)
             # ||e||_2 <= 7 u log2(N) N^(1/2) ||q||_2
-            length = one * _norm(q)
+            length = unit_error * _norm(q)
             e = math.sqrt(n) * length
             with np.errstate(divide="ignore", under="ignore", invalid="ignore"):
                 log = np.log(f)
-                power = np.where(f == 0, 0.0, np.exp(part.times * log))
+                power = np.where(f == 0, 0.0, np.exp(release.times * log))
                 # T max(|a|, |b|)^(T-1): both are at most min(|f|, 1) + e, as no true one exceeds 1
-                slope = part.times * np.exp((part.times - 1) * np.log(
+                slope = release.times * np.exp((release.times - 1) * np.log(
                     np.minimum(np.abs(f), 1.0) + e))
-                turned = 8 * UNIT * part.times * (1 + np.where(f == 0, 0.0, np.abs(log)))
+                turned = 8 * UNIT * release.times * (1 + np.where(f == 0, 0.0, np.abs(log)))
+            # the transform of a convolution is the product of the transforms' powers
             product = product * power
             power = np.abs(power)
             sizes.append((power, turned * power, e * slope))
             steep.append(slope)
             lengths.append(length)
-        most = norm = 0.0
+        cell_error = norm_error = 0.0
         for i, (slope, length) in enumerate(zip(steep, lengths, strict=True)):
-            rest = np.ones(n // 2 + 1)
+            other_factors = np.ones(n // 2 + 1)
             for j, (power, turned, moved) in enumerate(sizes):
                 if j != i:
-                    rest = rest * (power + turned + moved + 4 * UNIT * power)
-            turned = (sizes[i][1] + 4 * UNIT * sizes[i][0]) * rest
-            moved = slope * rest
+                    other_factors = other_factors * (power + turned + moved + 4 * UNIT * power)
+            turned = (sizes[i][1] + 4 * UNIT * sizes[i][0]) * other_factors
+            moved = slope * other_factors
             # Cauchy and Schwarz: sum_j |e_j| g_j / N <= ||e|| ||g|| / N, ||e|| = N^(1/2) length
-            most += (length * math.sqrt(float(np.sum(two * moved**2)) / n)
+            cell_error += (length * math.sqrt(float(np.sum(two * moved**2)) / n)
                      + float(np.sum(two * turned)) / n)
-            norm += length * float(moved.max()) + math.sqrt(float(np.sum(two * turned**2)) / n)
+            norm_error += (length * float(moved.max())
+                           + math.sqrt(float(np.sum(two * turned**2)) / n))
         out = scipy.fft.irfft(product, n)
-        back = one * _norm(out)
-        return (np.roll(out, -((self.low - first) % n)), (most + back) * (1 + 1e-9),
-                (norm + back) * (1 + 1e-9))
+        back = unit_error * _norm(out)
+        return (np.roll(out, -((self.low - first) % n)), (cell_error + back) * (1 + 1e-9),
+                (norm_error + back) * (1 + 1e-9))
 
     def delta(self, eps: float) -> float:
         """Returns an upper bound on delta at eps; 1 below the window."""
@@ -330,6 +341,7 @@ class Composed:
         with np.errstate(under="ignore"):
             # e^(-t y) (1 - e^-y) at y = s - eps, which is rounded up in 1 - e^-y
             weight = np.exp(-self.t * (y - nearest)) * -np.expm1(-(y + off))
+        # e^(K - t eps), with the part of e^(-t y) that was taken out
         scale = self.k - self.t * (eps + nearest) + self.slack
         # the transform's error: sup norm times sum of weights, or 2-norm times 2-norm
         value = (float(np.sum(weight * self.mass[first:]))
@@ -344,8 +356,8 @@ class Composed:
     def slope(self, eps: float) -> float:
         """Returns about -d ln delta / d eps."""
         step = 1e-3 * max(min(self.spread, 1 / max(self.t, 1e-300)), 1e-9 * eps, 1e-300)
-        one, two = self.delta(eps), self.delta(eps + step)
-        return math.log(one / two) / step if 0 < two < one else 0.0
+        here_delta, next_delta = self.delta(eps), self.delta(eps + step)
+        return math.log(here_delta / next_delta) / step if 0 < next_delta < here_delta else 0.0
 
 
 def _norm(x: np.ndarray) -> float:
@@ -353,16 +365,17 @@ def _norm(x: np.ndarray) -> float:
 
 
 def _tail_tilt(guess: Sequence[Masses], end: float) -> float:
+    # the s at which K(s) - s end is least, about: its derivative K'(s) - end is 0
     return min(tilt_to(guess, end), 1e9)
 
 
-def _end(guess: Sequence[Masses], t: float, mean: float, spread: float, enough: float) -> float:
+def _end(guess: Sequence[Masses], t: float, mean: float, spread: float, log_mass: float) -> float:
     """Returns a loss that is exceeded with a probability of at most e^enough, about."""
     width = 10 * spread
     for _ in range(60):
         end = mean + width
         s = _tail_tilt(guess, end)
-        if moments(guess, s)[0] - s * end <= enough:
+        if moments(guess, s)[0] - s * end <= log_mass:
             return end
         width *= 1.3
     return mean + width

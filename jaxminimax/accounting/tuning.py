@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jaxminimax.accounting import calibration, epsilon_delta, gaussian, roots
-from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
+from jaxminimax.accounting.curve import charge_delta, charge_epsilon, charges
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Parallel, Repeat, composed, with_noise
 from jaxminimax.mechanism import Sequence as InSequence
@@ -84,19 +84,20 @@ def tuned_delta(mechanisms: Description | Sequence[Description], epsilon: float,
     epsilon_delta.check_epsilon(epsilon)
     runs.check()
     costs = _costs(mechanisms, neighbours)
-    left = float(epsilon) - price_of_choice(costs, runs, neighbours)
-    if left == -math.inf:
+    remaining = float(epsilon) - price_of_choice(costs, runs, neighbours)
+    if remaining == -math.inf:
         return 1.0
-    if left < 0:  # H_a(P || Q) = 1 - a + a H_{1/a}(Q || P)
-        single = -math.expm1(left) + math.exp(left) * delta_of_one(costs, -left, neighbours)
+    if remaining < 0:  # H_a(P || Q) = 1 - a + a H_{1/a}(Q || P)
+        reverse = delta_of_one(costs, -remaining, neighbours)
+        single = -math.expm1(remaining) + math.exp(remaining) * reverse
     else:
-        single = delta_of_one(costs, left, neighbours)
+        single = delta_of_one(costs, remaining, neighbours)
     return min(1.0, runs.mean * single * _SAFE)
 
 
 def _costs(mechanisms: Description | Sequence[Description], neighbours: str) -> tuple[Charge, ...]:
     several: Sequence[Any] = mechanisms if isinstance(mechanisms, list | tuple) else (mechanisms,)
-    costs = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
+    costs = dict.fromkeys(cost for mechanism in several for cost in charges(mechanism, neighbours))
     if not costs:
         raise ValueError("A search needs at least one mechanism, got none.")
     return tuple(costs)
@@ -104,18 +105,20 @@ def _costs(mechanisms: Description | Sequence[Description], neighbours: str) -> 
 
 def delta_of_one(costs: tuple[Charge, ...], epsilon: float, neighbours: str) -> float:
     """Returns the largest delta, over candidates and places of the differing record."""
-    return max(delta_of(cost, epsilon, neighbours) for cost in costs)
+    return max(charge_delta(cost, epsilon, neighbours) for cost in costs)
 
 
 def epsilon_of_best(costs: tuple[Charge, ...], delta: float, runs: Repetitions,
                     neighbours: str) -> float:
     """Computes the epsilon of the best of a random number of runs from charges."""
-    single = max(epsilon_of(cost, delta / runs.mean, neighbours) for cost in costs)
+    # delta = E[K] d(e), so one run has delta / E[K]
+    single = max(charge_epsilon(cost, delta / runs.mean, neighbours) for cost in costs)
     return (single + price_of_choice(costs, runs, neighbours)) * (1 + 1e-15)
 
 
 def price_of_choice(costs: tuple[Charge, ...], runs: Repetitions, neighbours: str) -> float:
     """Returns (eta + 1) e1 plus how far the realised law of K is from the described one."""
+    # d(e1) <= gamma / (1 - gamma) (e^e1 - 1)
     e1 = condition(lambda e: delta_of_one(costs, e, neighbours), odds(runs))
     return (runs.eta + 1) * e1 + runs.ratio
 
@@ -141,9 +144,10 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
             if e > 1e4:
                 return math.inf
             continue
+        # the Gaussian with d's value at e has a condition in closed form but for a root
         new = gaussian_condition(gaussian_with(e, value), factor)
-        same, e = abs(new - e) <= step * e, new
-        if same:
+        settled, e = abs(new - e) <= step * e, new
+        if settled:
             break
     while not met(e):
         e, step = e * (1 + step), 2 * step
@@ -170,10 +174,10 @@ def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
     """Returns the mu of one run at which a search with Gaussian runs meets the target."""
     def gap(log_mu: float) -> float:
         mu = math.exp(log_mu)
-        left = epsilon - (runs.eta + 1) * gaussian_condition(mu, odds(runs)) - runs.ratio
-        if left <= 0:
+        remaining = epsilon - (runs.eta + 1) * gaussian_condition(mu, odds(runs)) - runs.ratio
+        if remaining <= 0:
             return 50.0
-        return min(math.log(gaussian.delta(mu, left)) - math.log(delta / runs.mean), 50.0)
+        return min(math.log(gaussian.delta(mu, remaining)) - math.log(delta / runs.mean), 50.0)
 
     return math.exp(roots.zero(lambda x: -gap(x), -21.0, math.log(50 + epsilon), xtol=1e-13))
 
@@ -224,7 +228,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     checks.number("share", share, low=0.0, high=1.0)
     small = target._replace(epsilon=share * target.epsilon)
     if not apart:
-        score = score.with_noise(least(lambda scale: with_noise(score, scale), small))
+        score = score.with_noise(least_scale(lambda scale: with_noise(score, scale), small))
     points: Points | None = None
     scales: dict[tuple[Any, ...], float] = {}
 
@@ -235,20 +239,22 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
             training = describe(scale)
             return training if apart else InSequence(parts=(training, score))
 
-        same = target.cost(run(1.0)), target.cost(run(2.0))
-        if same not in scales:
-            if any(map(silent, same[0])):
+        charged = target.cost(run(1.0)), target.cost(run(2.0))
+        if charged not in scales:
+            if any(map(silent, charged[0])):
                 raise ValueError("noise_multiplier of a candidate contains a 0, so no common "
                                  "factor makes the search private: state the ratio between the "
                                  "players, or leave it None.")
-            scales[same] = least(run, target) if points is None else enough(run, target, points)
-            points = points or points_met(target.cost(run(scales[same])), target)
-        return scales[same]
+            scales[charged] = (least_scale(run, target) if points is None
+                               else scale_for_points(run, target, points))
+            points = points or points_met(target.cost(run(scales[charged])), target)
+        return scales[charged]
 
     calibrated = [_with_noise(algorithm, hyper, noise, small) for hyper in candidates]
     assert points is not None
     if apart:
-        score = score.with_noise(enough(lambda scale: with_noise(score, scale), target, points))
+        score = score.with_noise(
+            scale_for_points(lambda scale: with_noise(score, scale), target, points))
     costs = tuple(dict.fromkeys(
         cost for hyper in calibrated
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
@@ -268,13 +274,13 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
     """Returns `hyper` with the noise that `noise` finds for its description."""
     losses = getattr(hyper, "losses", None)
     if losses is not None and losses.noise_multiplier is None:
-        each = composed.leaves(algorithm.mechanism(hyper))
-        (leaf,) = (x for x in each if type(x) is type(losses))
-        scale = least(lambda scale: with_noise(leaf, scale), small)
+        described_leaves = composed.leaves(algorithm.mechanism(hyper))
+        (leaf,) = (x for x in described_leaves if type(x) is type(losses))
+        scale = least_scale(lambda scale: with_noise(leaf, scale), small)
         hyper = dataclasses.replace(hyper, losses=with_noise(losses, scale))
     if parts := composed.disjoint_parts(hyper.query):  # a record is in one of them
-        noisy = tuple(with_noise(part, noise(functools.partial(with_noise, part)))
-                      for part in parts)
+        noisy = tuple(with_noise(query, noise(functools.partial(with_noise, query)))
+                      for query in parts)
         return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=noisy))
 
     def described(scale: float) -> Any:
@@ -283,13 +289,14 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
     return described(noise(lambda scale: algorithm.mechanism(described(scale))))
 
 
-def least(run: Describe, target: Target) -> float:
+def least_scale(run: Describe, target: Target) -> float:
     """Finds the scale of the noise at which a search of such runs meets the target."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same total
         total = epsilon_of_best(target.cost(run(scale)), target.delta, target.runs,
                                 target.neighbours)
         if not total < 1e3:
             return 1e3
+        # mu falls like 1 / scale, which epsilon does not: searches converge on it
         mu = [gaussian_of_total(max(x, 1e-6), target.delta, target.runs)
               for x in (total, target.epsilon)]
         return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
@@ -301,20 +308,21 @@ def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
     """Returns the points that a profile must meet, at the e1 of these charges."""
     runs = target.runs
     price = price_of_choice(costs, runs, target.neighbours)
+    # price = (eta + 1) e1 + ratio
     e1 = (price - runs.ratio) / (runs.eta + 1)
     # a little less: e1 is found anew for all candidates together, to 1e-5 of itself
     return ((e1, odds(runs) * math.expm1(e1) * (1 - 1e-4)),
             (target.epsilon - price, target.delta / runs.mean * (1 - 1e-3)))
 
 
-def enough(run: Describe, target: Target, points: Points) -> float:
+def scale_for_points(run: Describe, target: Target, points: Points) -> float:
     """Finds the scale of the noise at which the profile of such a run meets the points."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same delta
         costs, worst = target.cost(run(scale)), 0.0
         for e, goal in points:
-            here = delta_of_one(costs, e, target.neighbours)
-            mu = gaussian_with(e, here) / gaussian_with(e, goal)
-            worst = max(worst, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
+            delta_there = delta_of_one(costs, e, target.neighbours)
+            mu = gaussian_with(e, delta_there) / gaussian_with(e, goal)
+            worst = max(worst, max(mu, 1 + 1e-9) if delta_there > goal else min(mu, 1.0))
         return worst
 
     return calibration.find(excess, 1.0, tolerance=_TUNED, name="excess")

@@ -33,28 +33,35 @@ class Facts(NamedTuple):
     Fields of a description may be traced; these are then, too.
 
     Attributes:
-      unit: the law of its noise, and how many units a replaced record moves a release by.
-      releases: how many are allowed.
-      reads: of these (of a tree: of its nodes), how many one record moves.
-      numbers: of noise, in all releases, that a record may move; at most.
-      near: pairs of sums that must be near for the charge to hold; each may fail to be.
-      length: how far a record moves all that it moves, over `reads` times one unit's square root.
-      repeats: whether each of `times` releases costs the same, so that fewer cost less.
-      records: how many it is for; 0 where it does not say.
-      noise: the noise multiplier, or one a player; None where it is not set.
+      unit: the law of its noise, and how many units a replaced record moves a release by, m.
+      releases: T, how many are allowed.
+      reads: R, of these (of a tree: of its nodes), how many one record moves.
+      numbers: N, of noise, in all releases, that a record may move; at most. They cost N times a
+        number's tail in total variation, and 2 N times its relative error r of epsilon.
+      near: pairs of sums that must be near for the charge to hold; each fails to be with
+        probability `grid.DITHER_FAILURE`, and `near` times that is charged as a failure.
+      length: l = (L2 distance that a record moves all releases together) / (m units sqrt(R)). The
+        charge is that of R releases with the multiplier z / l, mu = m l sqrt(R) / z for Gaussian
+        noise.
+      repeats: whether T is the field `times` and each release costs the same, so that t < T of them
+        are charged as `times` = t. If not, one release is charged as all T.
+      records: n, how many it is for; 0 where it does not say.
+      noise: the noise multiplier, or one a player, (z_w, z_v); None where it is not set.
       parameters: d, an upper bound on the numbers of one release.
-      exact: whether the noise is made of integers and added without rounding; None: the caller
-        adds it.
+      exact: whether the noise is made of integers and added without rounding, so that N numbers are
+        charged. False: floating-point noise. None: the caller adds it, and nothing is charged.
       rounded: the unit that rounding is counted in, where it is not `unit`.
-      slack: certified distance of a solution from the exact one, over its sensitivity.
-      absent: whether curves compare with the sum that a record takes no part in.
+      slack: (certified distance of a solution from the exact one) / (its sensitivity).
+      absent: whether rounding is charged as under add-or-remove-one in either relation: the sum
+        with a record is compared with the sum that the record takes no part in.
       atomic: whether its charge for several records is of many releases at once, so that no other
         mechanism may be asked between them.
-      clip: clip norms of a sum, by player, None for one that is not released; None for releases
+      clip: clip norms of a sum, (C_w, C_v), None for one that is not released; None for releases
         that are no clipped sums.
-      joint: whether both players have one clip, see `Query.joint`.
-      counts: how many counts of records within the clip norms a sum has with it, if any.
-      share: the part of the budget mu^2 that these counts have.
+      joint: whether both players have one clip: z_eff = min_p z_p, else (sum_p z_p^-2)^(-1/2).
+      counts: k, how many counts of records within the clip norms a sum has with it, if any.
+      share: s, the part of mu^2 that these counts have: z = z_P (1 - s)^(1/2) for all numbers of a
+        sum, z_P for the players alone, as 1 / z_P^2 is the part 1 - s of 1 / z^2.
       sizes: of groups that the records are in, data `[p, n_max, ...]`; empty for one set of rows.
       how: how noise is made and what is rounded, for statements.
     """

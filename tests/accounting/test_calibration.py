@@ -112,9 +112,10 @@ def test_the_water_level_spends_the_mass_and_never_more(n, m, z):
     epsilon = np.concatenate([np.arange(0, 3, 1e-4), np.linspace(3, 60, 300)])
     mass = made._mass(epsilon)
     x = made._water_level(epsilon)
-    assert np.all(made._used(x, epsilon)[0] <= mass)
+    assert np.all(made._spent_mass(x, epsilon)[0] <= mass)
     spent = mass > 1e-9
-    assert np.all(made._used(x + 1e-9 / made.mu[0], epsilon)[0][spent] >= mass[spent] * (1 - 1e-12))
+    higher = made._spent_mass(x + 1e-9 / made.mu[0], epsilon)[0]
+    assert np.all(higher[spent] >= mass[spent] * (1 - 1e-12))
     few = gaussian.Profile(n, m, z, True)(epsilon[::1000])  # solved from afar
     np.testing.assert_allclose(few, made(epsilon)[::1000], rtol=1e-9, atol=1e-280)
 
@@ -130,7 +131,7 @@ def test_less_noise_costs_more_and_is_never_infinite():
     values = []
     for z in (2.0, 1.0, 0.7, 0.5):
         cost = Charge(losses=((PrivacyLoss("replacement", z, 1 / 256, 256, 16), 64),))
-        values.append(curve.epsilon_of(cost, 1e-5, "replace_one"))
+        values.append(curve.charge_epsilon(cost, 1e-5, "replace_one"))
     assert all(a < b < math.inf for a, b in itertools.pairwise(values))
     assert values == pytest.approx([4.8729, 30.156, 71.39, 154.7], rel=5e-3)
 
@@ -336,7 +337,7 @@ def test_a_share_of_a_ledger_is_taken_to_a_fifth_of_a_per_cent(kind, share, tmp_
     books = jmm.accounting.Ledger(tmp_path / "l", epsilon=2.0, delta=1e-5, filter=kind, people=2)
     books.reserve(jmm.sgda, jmm.calibrate(jmm.sgda, RUN, 0.5, 1e-7, people=2), delta=(
         1e-7 if kind == "basic" else None))
-    left = books._left()[books._rule.main]
+    left = books._remaining()[books._rule.main]
     books.reserve(jmm.sgda, books.calibrate(jmm.sgda, RUN, share=share))
-    taken = left - books._left()[books._rule.main]
+    taken = left - books._remaining()[books._rule.main]
     assert 0.998 * share <= taken / left <= share * (1 + 1e-9)

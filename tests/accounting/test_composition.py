@@ -70,16 +70,16 @@ def gaussians(mu, times):
 ])
 def test_epsilon_is_never_below_an_exact_value_and_within_a_few_ten_thousandths(
         cost, delta, neighbours, exact):
-    value = curve.epsilon_of(cost, delta, neighbours)
+    value = curve.charge_epsilon(cost, delta, neighbours)
     assert exact * (1 - 1e-5) <= value <= exact * (1 + 6e-4)
-    assert curve.delta_of(cost, value, neighbours) == pytest.approx(delta, rel=2e-3)
+    assert curve.charge_delta(cost, value, neighbours) == pytest.approx(delta, rel=2e-3)
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-12, 1e-30, 1e-50])
 @pytest.mark.parametrize("mu", [0.05, 1.0, 8.0])
 def test_gaussians_at_any_delta(mu, delta):
     exact = dpa.get_epsilon_gaussian(1 / mu, delta)
-    value = curve.epsilon_of(gaussians(mu / 10, 100), delta, RO)
+    value = curve.charge_epsilon(gaussians(mu / 10, 100), delta, RO)
     assert exact * (1 - 1e-9) <= value <= exact * (1 + 3e-4) + 1e-6
 
 
@@ -100,8 +100,8 @@ def test_two_laplace_numbers():
     cost = Charge(losses=((PrivacyLoss("laplace", 2.0), 2),))
     for eps in (0.0, 0.3, 0.8):
         exact = float(laplace_product(eps, 0.5, 2))
-        assert exact <= curve.delta_of(cost, eps, RO) * (1 + 1e-9) <= exact * 1.001
-    assert curve.epsilon_of(cost, 1e-15, RO) == pytest.approx(1.0, rel=1e-3)
+        assert exact <= curve.charge_delta(cost, eps, RO) * (1 + 1e-9) <= exact * 1.001
+    assert curve.charge_epsilon(cost, 1e-15, RO) == pytest.approx(1.0, rel=1e-3)
 
 
 # ---- the identity, and its errors --------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_the_bound_shrinks_with_the_cells(monkeypatch):
     for looseness in (1e-2, 1e-3, 1e-4):
         monkeypatch.setattr(tilt, "_LOOSENESS", looseness)
         curve.named_epsilon.cache_clear()
-        values.append(curve.epsilon_of(poisson(0.01, 1.0, 1000), 1e-6, RO))
+        values.append(curve.charge_epsilon(poisson(0.01, 1.0, 1000), 1e-6, RO))
     curve.named_epsilon.cache_clear()
     assert values[0] > values[1] > values[2] > 0.98 * values[0]
 
@@ -284,10 +284,10 @@ def test_profiles_of_rare_hits_and_of_the_largest_losses_are_from_above(r, s, ra
 def test_delta_at_an_epsilon_is_as_close_as_epsilon_at_a_delta():
     """Of releases that hit seldom and cost much then: no normal law tells where to look."""
     cost, target = poisson(1.4e-6, 0.6, 6179), 9.6e-14
-    epsilon = curve.epsilon_of(cost, target, AR, 3)
+    epsilon = curve.charge_epsilon(cost, target, AR, 3)
     # one hit, at least: of the single release that says so
     alone = 6179 * float(pairs._Mixtures(3, 0, 1.4e-6, 0.6)(np.array([epsilon]))[0])
-    assert 0.9 * target <= 0.99 * alone <= curve.delta_of(cost, epsilon, AR, 3) <= 1.1 * target
+    assert 0.9 * target <= 0.99 * alone <= curve.charge_delta(cost, epsilon, AR, 3) <= 1.1 * target
 
 
 @pytest.mark.parametrize("mu", [1e-6, 1e-2, 1.0, 10.0])
@@ -323,8 +323,8 @@ def test_masses_are_a_law_whose_divergences_are_the_profile_on_the_grid():
 def test_epsilon_and_delta_grow_and_fall_as_they_must():
     def both(rate=0.01, z=1.5, times=500, delta=1e-8, eps=1.0, people=1):
         cost = poisson(rate, z, times)
-        return (curve.epsilon_of(cost, delta, AR, people),
-                curve.delta_of(cost, eps, AR, people))
+        return (curve.charge_epsilon(cost, delta, AR, people),
+                curve.charge_delta(cost, eps, AR, people))
 
     here = both()
     for louder in (both(z=1.51), both(rate=0.0099), both(times=496)):
@@ -337,22 +337,22 @@ def test_epsilon_and_delta_grow_and_fall_as_they_must():
 
 def test_failures_are_added_and_departures_grow_with_epsilon():
     cost = poisson(0.01, 1.5, 500)
-    plain = curve.delta_of(cost, 1.0, RO)
-    assert curve.delta_of(cost._replace(failure=1e-9), 1.0, RO) == pytest.approx(plain + 1e-9)
-    tau = curve.delta_of(cost._replace(law_error=1e-9), 1.0, RO)
+    plain = curve.charge_delta(cost, 1.0, RO)
+    assert curve.charge_delta(cost._replace(failure=1e-9), 1.0, RO) == pytest.approx(plain + 1e-9)
+    tau = curve.charge_delta(cost._replace(law_error=1e-9), 1.0, RO)
     assert tau == pytest.approx(plain + (1 + math.e) * 1e-9)
-    assert curve.epsilon_of(cost._replace(failure=1e-5), 1e-5, RO) == math.inf
-    assert curve.epsilon_of(cost._replace(law_error=1e-9), 1e-8, RO) > curve.epsilon_of(
+    assert curve.charge_epsilon(cost._replace(failure=1e-5), 1e-5, RO) == math.inf
+    assert curve.charge_epsilon(cost._replace(law_error=1e-9), 1e-8, RO) > curve.charge_epsilon(
         cost, 1e-8, RO)
-    assert curve.epsilon_of(cost._replace(ratio=0.01), 1e-8, RO) == pytest.approx(
-        curve.epsilon_of(cost, 1e-8, RO) + 0.01, rel=1e-3)
+    assert curve.charge_epsilon(cost._replace(ratio=0.01), 1e-8, RO) == pytest.approx(
+        curve.charge_epsilon(cost, 1e-8, RO) + 0.01, rel=1e-3)
 
 
 def test_parts_compose_to_what_they_are_together():
-    one = curve.epsilon_of(Charge(gaussian=0.25), 1e-8, RO)
+    one = curve.charge_epsilon(Charge(gaussian=0.25), 1e-8, RO)
     split = Charge(gaussian=0.09, losses=((PrivacyLoss("poisson", 10.0, 1.0), 9),
                                           (PrivacyLoss("poisson", 20.0, 1.0), 28)))
-    assert one <= curve.epsilon_of(split, 1e-8, RO) <= one * (1 + 3e-4)
+    assert one <= curve.charge_epsilon(split, 1e-8, RO) <= one * (1 + 3e-4)
 
 
 def attack(rate, z, neighbours, delta):
@@ -374,10 +374,10 @@ def test_no_bound_falls_below_an_attack_on_one_release():
         rate, z = 10 ** rng.uniform(-5, 0), 10 ** rng.uniform(-2.5, 2)
         delta, neighbours = 10 ** rng.uniform(-9, -3), (RO, AR)[i % 2]
         times = int(10 ** rng.uniform(0, 2))
-        value = curve.epsilon_of(poisson(rate, z, times), delta, neighbours)
+        value = curve.charge_epsilon(poisson(rate, z, times), delta, neighbours)
         assert value >= attack(rate, z, neighbours, delta) * (1 - 1e-9), (rate, z, delta)
     for neighbours in (RO, AR):  # and it comes near where one release leaks much
-        value = curve.epsilon_of(poisson(0.2, 0.25, 1), 1e-6, neighbours)
+        value = curve.charge_epsilon(poisson(0.2, 0.25, 1), 1e-6, neighbours)
         assert attack(0.2, 0.25, neighbours, 1e-6) > 0.9 * value
 
 
@@ -387,7 +387,7 @@ def test_no_bound_falls_below_an_attack_on_one_release():
     (0.01, 1.0, 300, 1e-5), (0.2, 5.0, 100, 1e-6), (64 / 39992, 1.34, 9373, 1e-6)])
 def test_the_reference_library_agrees(neighbours, rate, z, times, delta):
     relation = dpa.NeighboringRelation[neighbours.upper()]
-    ours = curve.epsilon_of(poisson(rate, z, times), delta, neighbours)
+    ours = curve.charge_epsilon(poisson(rate, z, times), delta, neighbours)
     for pessimistic in (False, True):
         theirs = pld.privacy_loss_distribution.from_gaussian_mechanism(
             z, sampling_prob=rate, pessimistic_estimate=pessimistic,
@@ -403,9 +403,9 @@ def test_nothing_is_infinite_that_need_not_be():
     for cost, delta, attained in ((poisson(0.1, 0.1, 1), 1e-8, 98.9),
                                   (fixed(1000, 50, 0.5, 200), 1e-6, 150.0),
                                   (fixed(10**4, 100, 0.3, 1, "replacement"), 1e-6, 80.0)):
-        assert attained < curve.epsilon_of(cost, delta, RO) < 3 * attained
+        assert attained < curve.charge_epsilon(cost, delta, RO) < 3 * attained
     for cost in (poisson(1e-6, 0.01, 5), fixed(10**9, 1000, 1e-3, 1)):  # drawn less than delta
-        assert curve.epsilon_of(cost, 1e-5, RO) == 0.0
+        assert curve.charge_epsilon(cost, 1e-5, RO) == 0.0
 
 
 # ---- several people ----------------------------------------------------------------------------
@@ -414,14 +414,14 @@ def test_nothing_is_infinite_that_need_not_be():
 def test_the_noise_and_the_epsilon_of_several_records():
     rate, n, m = 64 / 16152, 16152, 64
     for people, z in ((1, 2.0689), (2, 4.1209), (5, 10.3002), (10, 20.601)):
-        assert curve.epsilon_of(poisson(rate, z, 3785), 1e-6, RO, people) == pytest.approx(
+        assert curve.charge_epsilon(poisson(rate, z, 3785), 1e-6, RO, people) == pytest.approx(
             1.0, rel=5e-4)
     for people, eps in ((2, 2.1213), (3, 3.3191), (5, 5.9123)):
-        value = curve.epsilon_of(poisson(rate, 2.0689, 3785), 1e-6, RO, people)
+        value = curve.charge_epsilon(poisson(rate, 2.0689, 3785), 1e-6, RO, people)
         assert value == pytest.approx(eps, rel=5e-4)
     for people, without, replaced in ((2, 4.929, 4.933), (5, 11.104, 11.114)):
         for z, kind in ((without, "fixed"), (replaced, "replacement")):
-            value = curve.epsilon_of(fixed(n, m, z, 3785, kind), 1e-6, RO, people)
+            value = curve.charge_epsilon(fixed(n, m, z, 3785, kind), 1e-6, RO, people)
             assert value == pytest.approx(1.0, rel=2e-3)
 
 
@@ -458,7 +458,7 @@ def test_no_displacements_of_several_records_exceed_the_pair():
 
 def test_one_of_several_pairs_of_absent_records_is_never_the_only_one_that_is_charged():
     cost = poisson(0.3, 0.7, 3)
-    full = curve.epsilon_of(cost, 1e-5, AR, 2)
+    full = curve.charge_epsilon(cost, 1e-5, AR, 2)
     each = [composition.epsilon_at([direction], lambda _: 1e-5).value
             for direction in curve._directions(cost, AR, 2)]
     assert len(each) == 3

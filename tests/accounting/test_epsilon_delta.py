@@ -193,7 +193,7 @@ def test_a_capacity_costs_nothing():
 def test_rounding_in_long_compositions_never_undercuts_the_exact_value(times, mu, delta):
     cost = poisson(1.0, 2 * math.sqrt(times) / mu, times=times)
     exact = dpa.get_epsilon_gaussian(1 / mu, delta)
-    assert exact * (1 - 1e-9) <= curve.epsilon_of(cost, delta, RO) <= exact * (1 + 3e-4)
+    assert exact * (1 - 1e-9) <= curve.charge_epsilon(cost, delta, RO) <= exact * (1 + 3e-4)
 
 
 # ---- calibration -----------------------------------------------------------------------------

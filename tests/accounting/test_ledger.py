@@ -30,6 +30,7 @@ from jaxminimax.accounting.curve import charges, named_epsilon
 from jaxminimax.accounting.filters import Basic, Renyi, best_order, total
 from jaxminimax.accounting.ledger import LedgerFile, RunMark
 from jaxminimax.accounting.printing import rounded_up
+from jaxminimax.mechanism import leaves
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from tests.helpers.words import one_line
 
@@ -76,7 +77,7 @@ def test_poisson_divergences_match_quadrature(rate, z, order):
         x = np.linspace(-2 * order - 14 * z, 2 * order + 14 * z, 400_001)
         exact = max(math.log(integrate.simpson(np.exp(order * p(x) + (1 - order) * q(x)), x=x))
                     for p, q in both) / (order - 1)
-        made, failure = renyi.of_losses(PrivacyLoss("poisson", z, rate), 1, order,
+        made, failure = renyi.loss_divergence(PrivacyLoss("poisson", z, rate), 1, order,
                                                neighbours)
         assert exact * (1 - 1e-9) <= made <= exact * (1 + 1e-5)
         assert failure == 0
@@ -87,7 +88,7 @@ def test_laplace_and_pure_divergences_match_their_integrals():
     z, order = 1.5, 4.0
     p, q = stats.laplace.logpdf(x, 1, z), stats.laplace.logpdf(x, 0, z)
     exact = math.log(integrate.simpson(np.exp(order * p + (1 - order) * q), x=x)) / (order - 1)
-    made, _ = renyi.of_losses(PrivacyLoss("laplace", z), 1, order, RO)
+    made, _ = renyi.loss_divergence(PrivacyLoss("laplace", z), 1, order, RO)
     assert made == pytest.approx(exact, rel=1e-6)
     assert made <= renyi.pure(1 / z, order)
     for epsilon in (1e-8, 0.3, 40.0, 2000.0):
@@ -100,11 +101,11 @@ def test_divergences_of_fixed_sizes_are_above_an_attack(kind):
     n, m, z, order = 1000, 50, 8.0, 4.0
     rate = m / n if kind == "fixed" else 1 / n
     loss = PrivacyLoss(kind, z, rate, n, m)
-    made, failure = renyi.of_losses(loss, 1, order, RO)
-    attack, _ = renyi.of_losses(PrivacyLoss("poisson", z / 2, m / n), 1, order, AR)
+    made, failure = renyi.loss_divergence(loss, 1, order, RO)
+    attack, _ = renyi.loss_divergence(PrivacyLoss("poisson", z / 2, m / n), 1, order, AR)
     assert 0 < failure <= 1e-18
     assert attack < made < 1.5 * attack
-    less, more = renyi.of_losses(loss, 1, order, RO, 1e-9)
+    less, more = renyi.loss_divergence(loss, 1, order, RO, 1e-9)
     assert less < (1 + 1e-6) * made
     assert more <= 1e-9
 
@@ -112,7 +113,7 @@ def test_divergences_of_fixed_sizes_are_above_an_attack(kind):
 @pytest.mark.parametrize("neighbours", [RO, AR])
 def test_divergences_from_profiles_are_just_above_the_integral(neighbours):
     loss, order = PrivacyLoss("poisson", 2.0, 0.05), 5.0
-    exact, _ = renyi.of_losses(loss, 1, order, neighbours)
+    exact, _ = renyi.loss_divergence(loss, 1, order, neighbours)
     pairs = dominating.KINDS["poisson"](loss, 1, neighbours, 1)[0][0]
     made = max(renyi._of_pair(pair, order, 1e-22)[0] for pair in pairs)
     assert exact * (1 - 1e-6) < made < 1.001 * exact
@@ -121,7 +122,7 @@ def test_divergences_from_profiles_are_just_above_the_integral(neighbours):
 def test_several_records_of_a_person_cost_at_least_as_much():
     for loss in (PrivacyLoss("poisson", 3.0, 0.05), PrivacyLoss("laplace", 3.0),
                  PrivacyLoss("fixed", 6.0, 0.05, 1000, 50)):
-        one, two, three = (renyi.of_losses(loss, 7, 4.0, RO, 1e-18, k)[0]
+        one, two, three = (renyi.loss_divergence(loss, 7, 4.0, RO, 1e-18, k)[0]
                            for k in (1, 2, 3))
         assert 2 * one < two
         assert 1.3 * two < three
@@ -129,10 +130,10 @@ def test_several_records_of_a_person_cost_at_least_as_much():
 
 def test_an_unknown_loss_and_too_little_noise_are_refused():
     with pytest.raises(ValueError, match="filter='basic'"):
-        renyi.of_losses(PrivacyLoss("new", 1.0), 1, 3.0, RO)
+        renyi.loss_divergence(PrivacyLoss("new", 1.0), 1, 3.0, RO)
     for z in (0.0, 1e-9):
         loss = PrivacyLoss("poisson", z, 0.1)
-        assert renyi.of_losses(loss, 1, 3.0, RO)[0] == math.inf
+        assert renyi.loss_divergence(loss, 1, 3.0, RO)[0] == math.inf
 
 
 # ---- filters ---------------------------------------------------------------------------------
@@ -434,6 +435,28 @@ def test_an_exception_leaves_a_reservation_charged(path):
     assert ledger.remaining().share < 1
     with pytest.raises(ValueError, match="may have released"):
         ledger.entry("a", jmm.sgda, settings(20, 50.0)).cancel()
+
+
+def test_the_page_says_what_each_release_is(tmp_path):
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-6)
+    both = jmm.Sequence(parts=(steps(90.0), steps(90.0)))
+    ledger.reserve(both, name="a", parts=("means", "gradients"))
+    (run,) = ledger.statement().runs
+    (summary,) = {leaf.words().summary for leaf in leaves(both)}
+    assert run["words"] == f"means: {summary} gradients: {summary}"
+    assert "means: " in one_line(ledger.statement())
+    with pytest.raises(ValueError, match="parts must name what each of 2"):
+        ledger.reserve(both, name="b", parts=("means",))
+
+
+def test_the_filters_epsilon_is_below_its_last_milestone_with_half_of_delta(tmp_path):
+    """So the odometer may be above the statement, and the page then says which one to quote."""
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-6)
+    ledger.reserve(jmm.sgda, ledger.calibrate(jmm.sgda, settings()), name="a")
+    said = ledger.statement()
+    assert said.epsilon < ledger.odometer == said.epsilon_if_stopped_by_looking
+    assert "no smaller epsilon is proven" in said.scope()
+
 
 
 @pytest.mark.parametrize("kind", ["renyi", "basic"])

@@ -84,7 +84,7 @@ def test_limits_are_where_delta_has_nothing_left_for_any_noise(kind, people):
     actual = limits(quiet, 1e-6, people=people)
     cost = quiet.charges("replace_one")[0]
     for epsilon, holds in ((actual.epsilon * (1 - 1e-9), True), (actual.epsilon, False)):
-        assert (curve.delta_of(cost, epsilon, "replace_one", people) < 1e-6 * (1 - 1e-12)
+        assert (curve.charge_delta(cost, epsilon, "replace_one", people) < 1e-6 * (1 - 1e-12)
                 ) == holds
     # (noise that costs nothing reaches both)
     assert jmm.epsilon(quiet, 1.01 * actual.delta, people=people) < 1

@@ -97,7 +97,7 @@ def test_failures_of_sets_that_are_not_in_a_sample_cost_nothing(z):
     (cost,) = made.charges(RO)
     for k in (68, 100):
         actual = curve.dearest(made, 1e-6, RO, k)
-        described = curve.epsilon_of(cost.described(), 1e-6, RO, k)
+        described = curve.charge_epsilon(cost.described(), 1e-6, RO, k)
         assert described <= actual.epsilon <= described * (1 + 1e-6)
         assert not actual.lemma
     assert cost.failures(68) < 1e-22
@@ -132,7 +132,7 @@ def test_the_lemma_counts_where_it_is_the_smaller(kind, k):
     actual = curve.dearest(made, delta, RO, k)
     (cost,) = made.charges(RO)
     assert actual.lemma
-    assert actual.epsilon < 0.9 * curve.epsilon_of(cost, delta, RO, k)
+    assert actual.epsilon < 0.9 * curve.charge_epsilon(cost, delta, RO, k)
     e = actual.epsilon / k
     assert jmm.delta(made, e) * curve.factor(e, k) <= delta * (1 + 1e-3)
     assert jmm.delta(made, actual.epsilon, people=k) <= delta * (1 + 1e-3)

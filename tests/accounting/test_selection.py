@@ -519,7 +519,7 @@ def test_the_filter_charges_the_largest_divergence_of_the_family_at_its_order(t,
             low, high = (one, high) if log_mean(one) < log_mean(two) else (low, two)
         exact = log_mean(low)
     for times, people in ((1, 1), (50, 1), (50, 4)):
-        actual, failure = renyi.of_losses(
+        actual, failure = renyi.loss_divergence(
             PrivacyLoss("selection", people / t), times, order, "replace_one", people=people)
         assert failure == 0
         assert times * exact <= actual <= times * exact * (1 + 1e-6) + 1e-12

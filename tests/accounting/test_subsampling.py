@@ -40,10 +40,10 @@ class Composed(NamedTuple):
     cost: Charge
 
     def epsilon(self, delta):
-        return curve.epsilon_of(self.cost, delta, "replace_one")
+        return curve.charge_epsilon(self.cost, delta, "replace_one")
 
     def delta(self, epsilon):
-        return curve.delta_of(self.cost, epsilon, "replace_one")
+        return curve.charge_delta(self.cost, epsilon, "replace_one")
 
 
 def composed(n, m, z, replacement, times):

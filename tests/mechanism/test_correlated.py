@@ -11,7 +11,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting.curve import delta_of, together
+from jaxminimax.accounting.curve import charge_delta, together
 from jaxminimax.mechanism import factorisation
 from jaxminimax.mechanism.composed import charges
 from jaxminimax.mechanism.correlated import Bands, InTurn, Noise
@@ -192,7 +192,7 @@ def attained(c, q, z, epsilon, together, second):
 
 def claimed(c, q, z, epsilon, relation, people=2):
     loss = PrivacyLoss("poisson", z / math.hypot(1.0, c), q)
-    return delta_of(Charge(losses=((loss, 1),)), epsilon, relation, people)
+    return charge_delta(Charge(losses=((loss, 1),)), epsilon, relation, people)
 
 
 @pytest.mark.slow

@@ -423,7 +423,7 @@ def divergence(p, q, eps, x):
 
 
 def charged_delta(how, n, z, eps, relation, people=1, times=1):
-    return curve.delta_of(how.charge(times, z, n), eps, relation, people)
+    return curve.charge_delta(how.charge(times, z, n), eps, relation, people)
 
 
 def idle(how, n):

@@ -60,7 +60,7 @@ class Mutant(NamedTuple):
 def _forget() -> None:
     """Empties every cache that an answer of the mutant could stay in."""
     calibration._CACHE.clear()
-    for cached in (curve.named_epsilon, curve.delta_of, thresholds, poisson._slots):
+    for cached in (curve.named_epsilon, curve.charge_delta, thresholds, poisson._slots):
         cached.cache_clear()
 
 

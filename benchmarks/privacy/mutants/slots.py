@@ -64,7 +64,7 @@ def sizes_shown() -> Finding:
     one = float(np.trapezoid(np.maximum(drawn[0] - math.exp(eps) * drawn[1], 0), x))
     full = (1 - how.rate) * stats.binom.pmf(most, n - 1, how.rate) / stats.binom.cdf(
         most, n, how.rate)
-    return Finding((1 - full) * one / curve.delta_of(how.charge(1, z, n), eps, "replace_one"),
+    return Finding((1 - full) * one / curve.charge_delta(how.charge(1, z, n), eps, "replace_one"),
                    1 + 1e-6)
 
 
