@@ -95,7 +95,7 @@ def measure(x: np.ndarray, y: np.ndarray, chosen: Any, schema: Schema, column: s
             divisors = chosen.divisors(by)
             squares = np.diag(statistics.release_second_moments(
                 second, chosen.matrix, scaled(x_rows, *divisors), weight))
-            of_rows = statistics.variances(squares, *divisors[:2], chosen.matrix)
+            of_rows = statistics.variances(squares, *divisors, chosen.matrix)
         mistakes = {note.column for note in notes.after(
             schema, by, statistics.deviation(chosen.moments), features=chosen.standardise,
             of_rows=of_rows, label_deviation=chosen.label_deviation)}
