@@ -17,7 +17,15 @@ import pandas as pd
 
 from benchmarks.common import report
 from benchmarks.utility import table_sets
-from jaxminimax.apps.tables import Category, Number, Schema, defaults, notes, statistics
+from jaxminimax.apps.tables import (
+    Category,
+    Defaults,
+    Number,
+    Schema,
+    defaults,
+    notes,
+    statistics,
+)
 from jaxminimax.apps.tables.records import scaled
 
 TABLES = ("synthetic", "adult: income", "fair: an affair", "randhie: a visit")
@@ -79,7 +87,7 @@ def spoilt(frame: pd.DataFrame, schema: Schema) -> dict[str, tuple[str | None, p
     return cases
 
 
-def measure(x: np.ndarray, y: np.ndarray, chosen: Any, schema: Schema, column: str | None,
+def measure(x: np.ndarray, y: np.ndarray, chosen: Defaults, schema: Schema, column: str | None,
             seeds: range) -> dict[str, Any]:
     """Counts the seeds with a note on `column`, and those with a note on another one."""
     records = chosen.population
