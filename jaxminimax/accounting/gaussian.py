@@ -151,12 +151,8 @@ def closest_mu(epsilon: float, divergence: float) -> float:
 
     if divergence <= 0:
         return 0.0
-    high = 1.0
-    while short(high):
-        high *= 2
-        if high > 1e6:
-            return math.inf
-    return roots.bisect(short, 0.0, high)[1]
+    high = roots.grown(short, 1.0, 2.0, 1e6)
+    return math.inf if high > 1e6 else roots.bisect(short, 0.0, high)[1]
 
 
 # --- samples of a fixed size ---

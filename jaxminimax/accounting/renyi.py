@@ -78,7 +78,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import curve, pairs
+from jaxminimax.accounting import curve, pairs, roots
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 # a - 1 grows by an eighth: what lies between two orders is then known to 0.4 %
@@ -376,11 +376,9 @@ def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]
 def _tabulated(profile: pairs.Profile, order: float,
                tail: float) -> tuple[np.ndarray, np.ndarray] | None:
     """Tabulates a profile at losses from 0 to where it is at most `tail`; None if too far."""
-    top = 1e-5
-    while float(profile(np.array([top]))[0]) > tail:
-        top *= 1.25
-        if top > 1000:
-            return None
+    top = roots.grown(lambda loss: float(profile(np.array([loss]))[0]) > tail, 1e-5, 1.25, 1000.0)
+    if top > 1000:
+        return None
     # cells from 1e-6 of the range on, near 0, to what the order wants at the other end
     places = np.linspace(0.0, 10.0, math.ceil(min(4000 + 1000 * top * order, 20_000)) + 1)
     # sinh is linear near 0 and geometric far from it

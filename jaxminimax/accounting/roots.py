@@ -1,4 +1,4 @@
-"""Roots of monotone functions: brackets, bisection and zeros.
+"""Roots of monotone functions: ends that grow, brackets, bisection and zeros.
 
 A bound holds on one side of a root only. `bracket` and `bisect` return a number of either side, and
 a caller takes the one where its bound holds. `zero` may end on either side: a caller that needs one
@@ -36,6 +36,13 @@ def bracket(holds: Callable[[Number], bool], start: Number, step: Number, *, fac
             return lowest, lowest
         low, high, step = max(low - step, lowest), low, factor * step
     return low, high
+
+
+def grown(short: Callable[[float], bool], start: float, factor: float, highest: float) -> float:
+    """Returns the first of start, factor start, ... that is not short, or is above `highest`."""
+    while short(start) and start <= highest:
+        start *= factor
+    return start
 
 
 def bisect(holds: Callable[[Number], bool], low: Number, high: Number,

@@ -44,6 +44,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from jaxminimax.accounting import roots
 from jaxminimax.accounting.pairs import Pair
 
 UNIT = 2.0**-53
@@ -194,11 +195,9 @@ def tilt_to(parts: Sequence[Masses], mean: float) -> float:
     """Returns the t >= 0 at which the tilted mean is `mean`; 0 if it is larger already."""
     if moments(parts, 0.0)[1] >= mean:
         return 0.0
-    high = 1.0
-    while moments(parts, high)[1] < mean:
-        high *= 4
-        if high > 1e12:
-            return high
+    high = roots.grown(lambda t: moments(parts, t)[1] < mean, 1.0, 4.0, 1e12)
+    if high > 1e12:
+        return high
     low = 0.0
     t = high / 2
     for _ in range(60):

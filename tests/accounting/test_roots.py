@@ -51,6 +51,12 @@ def test_a_range_without_a_change_ends_at_the_end_that_it_is_beyond():
     assert roots.bracket(lambda _: False, 0.0, 1.0, lowest=-5.0, highest=7.0) == (-5.0, -5.0)
 
 
+@pytest.mark.parametrize(("at", "highest", "end"), [(5.0, 100.0, 8.0), (0.5, 100.0, 1.0),
+                                                    (1e9, 100.0, 128.0)])
+def test_an_end_grows_until_it_is_long_enough_or_too_far(at, highest, end):
+    assert roots.grown(lambda x: x < at, 1.0, 2.0, highest) == end
+
+
 @pytest.mark.parametrize("at", [1, 2, 3, 50, 2**30 - 1, 2**45])
 def test_whole_numbers_end_as_neighbours(at):
     ends = roots.bracket(lambda n: n <= at, 3, 2, lowest=1, highest=2**62)
