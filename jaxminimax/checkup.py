@@ -23,7 +23,7 @@ from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import clipping, summation, unmoved
-from jaxminimax.mechanism import Full, Leaf, Poisson, Repeat, composed, costs, leaves
+from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import made_releases, record_isolation, release_keys, watch
 
@@ -210,7 +210,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
 def _again(sampling: Any, size: int, hyper: Any, algorithm: Any,
            delta: float | None) -> dict[str, Any]:
     """Returns what `Report.rounds` says of samples that are drawn again."""
-    if not isinstance(sampling, Poisson):
+    if not hasattr(sampling, "seldom_again"):  # samples of other kinds always fit
         return {}
     record = {"drawn again": sampling.drawn_less(size)}
     seldom = sampling.seldom_again(size)

@@ -52,7 +52,7 @@ EXCEPTIONS = {
         SAMPLINGS | DESCRIPTIONS, "gda refuses all but full batches; the steps of a theorem are "
                                   "for one sampling, and no privacy rests on them; recursive_inner "
                                   "refuses what repeats no release"),
-    ("apps/commands.py", "apps/options.py"): (DESCRIPTIONS, "prints what it described itself"),
+    ("apps/accountant.py", "apps/planner.py"): (DESCRIPTIONS, "prints what it described itself"),
 }
 
 
