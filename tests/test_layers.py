@@ -41,7 +41,7 @@ FEED = {"observe_record"}  # of one algorithm, which another may use
 INNER = {"hyper.inner.update"}  # of the algorithm that another is made for
 ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "as_rows",
            "_advance", "on_mesh", "_in_turn", "Supply", "is_traced", "trace", "check_constants",
-           "whole_run", "call_kept", "program", "_saved"}
+           "whole_run", "call_kept", "program", "_saved", "_placed"}
 # look at kinds and shapes, or pass on
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
           "rows_each", "shards_of", "eval_shape", "check_functions"}

@@ -204,21 +204,10 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         >>> int(done.state.spent), done.statement.epsilon <= 1
         (5, True)
     """
-    checks.exact_arithmetic()
-    arguments.call(key, z, hyper, algorithm, problem)
     reports = callback is not None and _wants_metrics(callback)
-    if checkpoint is not None:
-        saved_runs.check_folder(checkpoint, key)
-    described = algorithm.mechanism(hyper)
-    mechanism.composed.check(described)
-    for text in planning.warnings_of_public(hyper, problem):
-        warnings.warn(text, stacklevel=2)
+    described, every = _checked(key, z, hyper, algorithm, problem, checkpoint, every, people,
+                                shards)
     total = hyper.iterations
-    every = max(1, total // 100) if every is None else every
-    checks.count("every", every)
-    checks.count("people", people)
-    if shards is not None:
-        checks.count("shards", shards)
     # a copy: the state is donated to each piece, and the caller's z must outlive that
     state = jax.tree.map(_copied, algorithm.init(z, hyper))
     shards = sharding.shards_of(data, shards)
@@ -230,18 +219,11 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                             delta=delta, neighbours=neighbours, people=people,
                             unit=unit or identity.unit_of(people, identity.rows_each(data))
                           ) as booking:
-        sharding.check_records(data)  # what is refused here is not charged
-        placed = sharding.on_mesh(data, mesh, shards,
-                                  grouped=isinstance(problem, types.GroupProblem))
-        if not isinstance(placed, HostData):
-            placed = sharding.as_rows(placed)
-            runs.check_functions(algorithm, z, hyper, placed)
+        placed = _placed(data, mesh, shards, problem, algorithm, z, hyper)
         mesh, places = getattr(placed, "mesh", None), None
         if mesh is not None:
-            agreement.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
+            state, places = _replicated(state, mesh, key, z, json.dumps(
                 [promise, every, checkpoint is not None]).encode())
-            state = sharding.replicated(state, mesh)
-            places = tuple(x.sharding for x in jax.tree.leaves(state))
         if checkpoint is not None:
             marks = fingerprint.hash_run(key, sharding.arrays(z), placed, hyper, algorithm,
                                        problem)
@@ -261,7 +243,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
             stated = functools.partial(
                 statement, algorithm, hyper, delta=delta, unit=unit, neighbours=neighbours,
                 alongside=alongside, people=people, rows_each=identity.rows_each(data))
-            start_time = time.monotonic()
+            metrics = functools.partial(
+                _metrics, total, time.monotonic(), stated) if reports else None
             pieces = [min(every, total - start) for start in range(completed, total, every)]
             with (runs.bar(total, completed, progress and jax.process_index() == 0) as bar,
                   Supply(key, described, placed, pieces, completed, total) as supply):
@@ -275,17 +258,65 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                     folder.save(completed, state)
                     if bar is not None:
                         bar.update(rounds)
-                    if callback is not None:
-                        with programs.briefly(False):  # the caller may train by another loss in it
-                            host_state = sharding.on_host(state)
-                            ended = callback(host_state, *[Metrics(
-                                completed, total, int(host_state.spent),
-                                time.monotonic() - start_time,
-                                functools.partial(stated, host_state))] * reports)
-                        if (ended is True or getattr(ended, "dtype", None) == np.bool_) and ended:
-                            booking.end(state)
-                            break
+                    if callback is not None and _ends(callback, state, metrics and
+                                                      functools.partial(metrics, completed)):
+                        booking.end(state)
+                        break
     return runs.Run.stated(state, stated(state))
+
+
+def _checked(key: jax.Array, z: Saddle, hyper: Any, algorithm: Any, problem: types.AnyProblem,
+             checkpoint: str | os.PathLike[str] | None, every: int | None, people: int,
+             shards: int | None) -> tuple[mechanism.Description, int]:
+    """Refuses what `fit` cannot run; returns what is charged, and the rounds of a piece."""
+    checks.exact_arithmetic()
+    arguments.call(key, z, hyper, algorithm, problem)
+    if checkpoint is not None:
+        saved_runs.check_folder(checkpoint, key)
+    described = algorithm.mechanism(hyper)
+    mechanism.composed.check(described)
+    for text in planning.warnings_of_public(hyper, problem):
+        warnings.warn(text, stacklevel=3)
+    every = max(1, hyper.iterations // 100) if every is None else every
+    checks.count("every", every)
+    checks.count("people", people)
+    if shards is not None:
+        checks.count("shards", shards)
+    return described, every
+
+
+def _placed(data: PyTree, mesh: Mesh | None, shards: int | None, problem: types.AnyProblem,
+            algorithm: Any, z: Saddle, hyper: Any) -> PyTree:
+    """The rows where rounds read them; what is refused here is not charged."""
+    sharding.check_records(data)
+    placed = sharding.on_mesh(data, mesh, shards, grouped=isinstance(problem, types.GroupProblem))
+    if not isinstance(placed, HostData):
+        placed = sharding.as_rows(placed)
+        runs.check_functions(algorithm, z, hyper, placed)
+    return placed
+
+
+def _replicated(state: StateT, mesh: Mesh, key: jax.Array, z: Saddle,
+                settings: bytes) -> tuple[StateT, tuple[Any, ...]]:
+    """The state on every device, and where its leaves lie; processes must agree on all of it."""
+    agreement.agree(mesh, key=jax.random.key_data(key), z=z, settings=settings)
+    state = sharding.replicated(state, mesh)
+    return state, tuple(x.sharding for x in jax.tree.leaves(state))
+
+
+def _metrics(total: int, start_time: float, stated: Callable[..., Any], completed: int,
+             state: Any) -> Metrics:
+    return Metrics(completed, total, int(state.spent), time.monotonic() - start_time,
+                   functools.partial(stated, state))
+
+
+def _ends(callback: Callable[..., Any], state: Any,
+          metrics: Callable[[Any], Metrics] | None) -> bool:
+    """Calls the callback with a copy of the state on the host; returns whether it ends the run."""
+    with programs.briefly(False):  # the caller may train by another loss in it
+        copy = sharding.on_host(state)
+        ended = callback(copy) if metrics is None else callback(copy, metrics(copy))
+    return bool((ended is True or getattr(ended, "dtype", None) == np.bool_) and ended)
 
 
 # --- rows for the rounds: the data themselves, or what was gathered ahead on the host ---
