@@ -116,7 +116,7 @@ chosen = defaults(len(train.y), task.table.schema, epsilon=4.0, delta=delta, siz
 print(chosen.explain())
 hyper = dataclasses.replace(chosen.hyper, iterations=20) if quick else chosen.hyper
 cut = task.groups_of(train)
-plain = task.records_of(train)
+plain = records.records(train.x.astype(np.float32), np.array(train.y, np.float32))
 one = np.ones((*plain.x.shape[:2], 1), np.float32)
 data = cut.arranged((np.concatenate([plain.x / np.sqrt(plain.x.shape[-1]), one], -1), plain.y,
                      plain.weight))

@@ -478,11 +478,13 @@ def test_the_cookbook_raises_no_alarm(monkeypatch):
 
     class Run(tuple):
         state = property(lambda self: self[0])
+        observations = property(lambda self: jnp.stack([self[0].z.w] * 20))
 
     def looked_at(key, z, data, hyper, algorithm, problem, **more):
         report = jmm.check(problem, z, data, hyper, algorithm, measure=False)
         seen.append([x for x in report.warnings if re.search("moves|looks like|computed from", x)])
-        return Run((types.SimpleNamespace(z=z, average=z), None))
+        spent = algorithm.mechanism(hyper).releases()
+        return Run((types.SimpleNamespace(z=z, average=z, spent=spent), None))
 
     monkeypatch.setattr(jmm, "run", looked_at)
     names = {}

@@ -41,7 +41,7 @@ AIMS: dict[str, tuple[Any, str]] = {
 
 N, WIDTH = 20, 400
 _ROWS = np.ones((N, 1), np.float32)
-_Z = Saddle(jnp.full(WIDTH, 0.5), jnp.full(300, 0.5))
+_Z = Saddle(jnp.full(WIDTH, 0.5, jnp.float32), jnp.full(300, 0.5, jnp.float32))
 _PROBLEM = jmm.Problem(lambda z, x: Saddle(jnp.tanh(z.w) + x[0], jnp.tanh(z.v) + x[0]))
 
 

@@ -277,7 +277,7 @@ def _over_the_distance(release: Callable[..., Any], described: Any, records: int
         for data in pair:
             release(KEY, described, *data)
     moved = np.linalg.norm(np.asarray(answers[1].w, np.float64) - np.asarray(answers[0].w))
-    return Finding(float(moved) * records / described.query.distance.w, 1.0)
+    return Finding(float(moved) * records / described.query.distance.w, 1 + 1e-5)
 
 
 def opposite_cells() -> Finding:
