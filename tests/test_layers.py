@@ -242,6 +242,22 @@ def test_an_import_that_points_up_is_caught(path, line):
     assert len(list(breaches(path, line))) == 1
 
 
+def tools_of_tables(path, source):
+    """The packages for tables, pages and command lines that a file of the engine imports."""
+    names = {name.split(".")[0] for node in ast.walk(ast.parse(source))
+             for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
+                          [node.module or ""] if isinstance(node, ast.ImportFrom) else [])}
+    return names & {"argparse", "csv", "html", "pandas", "polars", "pyarrow"}
+
+
+def test_the_engine_has_no_tools_of_tables():
+    engine = {path: source for path, source in SOURCES.items()
+              if LAYERS[part_of(path)] < LAYERS["apps"]}
+    assert len(engine) > 100
+    assert {path for path, source in engine.items() if tools_of_tables(path, source)} == set()
+    assert tools_of_tables("f.py", "def f():\n    import pandas.api") == {"pandas"}
+
+
 # --- tests ---
 
 
