@@ -131,7 +131,7 @@ def test_a_run_that_was_stopped(capsys):
 
 @pytest.mark.slow
 def test_what_an_attack_attains_at_most(capsys):
-    answers = said(capsys, "explain", *RUN, "--delta", "1e-6")["answers"]
+    answers = said(capsys, "explain", *RUN, "--delta", "1e-6")["attack_bounds"]
     assert 0.01 < answers["true_positives"]["0.01"] < 1
     assert 0 < answers["advantage"] < 1
 

@@ -200,7 +200,7 @@ def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, 
 @pytest.mark.slow
 def test_a_search_of_ten_costs_39_per_cent_of_noise(real_noise):
     target = accountant.Target(1.0, 1e-6, RUNS(), "replace_one")
-    scale = accountant.least(lambda s: main_run(1.34254 * s), target)
+    scale = accountant.least_scale(lambda s: main_run(1.34254 * s), target)
     assert scale == pytest.approx(1.391, rel=0.01)
     assert 0.998 < jmm.accounting.tuned_epsilon(main_run(1.34254 * scale), 1e-6) <= 1.0
 

@@ -14,7 +14,15 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import tables as mutants
 from jaxminimax import __main__ as main
-from jaxminimax.apps.tables import Category, Number, Schema, StoppedOnNotesError, files, train
+from jaxminimax.apps.tables import (
+    Category,
+    Number,
+    Schema,
+    StoppedOnNotesError,
+    files,
+    train,
+    unfinished,
+)
 from jaxminimax.apps.tables.columns import as_written
 
 N = 400
@@ -175,7 +183,10 @@ def test_without_a_look_no_cell_is_read(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["train", "command"])
-def test_an_empty_column_ends_a_training_after_a_tenth(way, tmp_path, capsys):
+def test_an_empty_column_ends_a_training_after_a_tenth(way, tmp_path, capsys, monkeypatch):
+    # such a column is missed for one key in twenty
+    keys = iter(jax.random.split(jax.random.key(1, impl="threefry2x32"), 9))
+    monkeypatch.setattr(unfinished, "secret_key", lambda: next(keys))
     rows = pd.concat([table()] * 20, ignore_index=True)
     rows["height"] = "1,75 m"
     schema = Schema({**SCHEMA.columns, "height": Number(1, 2)}, "ill", "1")
