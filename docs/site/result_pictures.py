@@ -253,5 +253,4 @@ STORED = {
     "digits_mnist": ("Digits from one release", "Records, and images made from one release."),
     "mdp": ("A private policy", "A policy learnt from private transitions, next to the best one."),
     "dro": ("The worst tenth", "Regression for the worst tenth of the records."),
-    "adversarial": ("Moved features", "A classifier trained against moved features."),
 }

@@ -266,7 +266,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
 
 
 def _checked(key: jax.Array, z: Saddle, hyper: Any, algorithm: Any, problem: types.AnyProblem,
-             checkpoint: str | os.PathLike[str] | None, every: int | None, people: int,
+             checkpoint: str | os.PathLike[str] | None, piece: int | None, people: int,
              shards: int | None) -> tuple[mechanism.Description, int]:
     """Refuses what `fit` cannot run; returns what is charged, and the rounds of a piece."""
     checks.exact_arithmetic()
@@ -277,12 +277,12 @@ def _checked(key: jax.Array, z: Saddle, hyper: Any, algorithm: Any, problem: typ
     mechanism.composed.check(described)
     for text in planning.warnings_of_public(hyper, problem):
         warnings.warn(text, stacklevel=3)
-    every = max(1, hyper.iterations // 100) if every is None else every
-    checks.count("every", every)
+    piece = max(1, hyper.iterations // 100) if piece is None else piece
+    checks.count("every", piece)
     checks.count("people", people)
     if shards is not None:
         checks.count("shards", shards)
-    return described, every
+    return described, piece
 
 
 def _placed(data: PyTree, mesh: Mesh | None, shards: int | None, problem: types.AnyProblem,

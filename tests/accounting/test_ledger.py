@@ -445,7 +445,7 @@ def test_the_page_says_what_each_release_is(tmp_path):
     (summary,) = {leaf.words().summary for leaf in leaves(both)}
     assert run["words"] == f"means: {summary} gradients: {summary}"
     assert "means: " in one_line(ledger.statement())
-    with pytest.raises(ValueError, match="parts must name what each of 2"):
+    with pytest.raises(ValueError, match="parts must name each of 2"):
         ledger.reserve(both, name="b", parts=("means",))
 
 

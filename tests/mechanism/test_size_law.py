@@ -486,8 +486,8 @@ def test_renyi_divergences_of_releases_that_cannot_hold_the_record(relation):
     loss = how.charge(1, z, n).losses[0][0]
     cost = Charge(losses=((loss, 1),))
     assert renyi.divergences(cost, relation)[48] == pytest.approx(exact, rel=1e-5)
-    assert renyi.of_losses(loss, 1, order, relation)[0] == pytest.approx(exact, rel=1e-5)
-    assert renyi.of_losses(loss._replace(filled=0.0), 1, order, relation)[0] > 1.05 * exact
+    assert renyi.loss_divergence(loss, 1, order, relation)[0] == pytest.approx(exact, rel=1e-5)
+    assert renyi.loss_divergence(loss._replace(filled=0.0), 1, order, relation)[0] > 1.05 * exact
 
 
 def test_what_is_charged_as_nothing_is_rounded_down():

@@ -235,12 +235,21 @@ def test_what_a_ledger_cannot_count_is_refused(tmp_path, capsys, monkeypatch, wo
 def test_a_ledger_takes_runs_of_its_own_unit(tmp_path, unit, owner, claim, refused):
     schema = Schema({"b": Number(0, 1)}, "y", 1, owner, 1 if owner is None else 5)
     ledger = jmm.accounting.Ledger(tmp_path / "l.json", epsilon=3.0, delta=1e-3, unit=unit)
-    stated = preparation.unit_in_ledger(ledger, claim, None if owner is None else schema.most)
+
+    class Job:
+        @staticmethod
+        def reserve(ledger, described, *, unit, **_):
+            ledger.check_same("The run", unit=unit)
+
+    def charge():
+        preparation.charge(Job, ledger, None, unit=claim, people=1, delta=1e-3,
+                           rows_per_owner=None if owner is None else schema.most)
+
     if refused:
         with pytest.raises(ValueError, match="they cannot be added"):
-            ledger.check_same("The run", unit=stated)
+            charge()
     else:
-        ledger.check_same("The run", unit=stated)
+        charge()
 
 
 @pytest.mark.slow
