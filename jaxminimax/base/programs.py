@@ -110,6 +110,14 @@ def _options() -> dict[str, Any] | None:
     return BRIEF if jax.default_backend() == "cpu" else None
 
 
+def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+    """The numbers of constants and of carries of a scan, by its parameters."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carry, _ = params["ft_in"].unpack()  # from JAX 0.11 on
+    return len(constants), len(carry)
+
+
 def walk(program: Any) -> list[tuple[Any, int]]:
     """Yields a traced program, its equations and the programs inside these, outer ones first.
 

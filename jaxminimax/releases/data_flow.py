@@ -384,7 +384,8 @@ class _Flow:
 
     def scan(self, e: Any, values: list[Value], site: _Site) -> list[Value]:
         p, token = e.params, (id(e), site.path, e.params["length"])
-        first, second = p["num_consts"], p["num_consts"] + p["num_carry"]
+        first, num_carry = programs.scan_sizes(p)
+        second = first + num_carry
         constants, carry = values[:first], values[first:second]
         depth, computed = len(site.loops) + 1, list[Counted | None]()
         last = p["length"] - 1 if p["reverse"] else None

@@ -103,7 +103,7 @@ def bind(function: Callable[..., Any], data: str, key: Any, mechanism: Any, spen
                     for x in jax.tree.leaves(mechanism))
     values = private_release().bind(
         *program.consts, *(sorts[k] for k in traced),
-        program=program.jaxpr, operands=Operands(len(program.consts), *counts),
+        program=_without_constants(program), operands=Operands(len(program.consts), *counts),
         described=Described((mechanism.kind, mechanism.place), jax.tree.structure(mechanism),
                             numbers),
         number=None if isinstance(spent, jax.core.Tracer) else int(spent), mapped=False)
@@ -123,7 +123,13 @@ def bind_public_key(function: Callable[..., jax.Array], *args: Any) -> jax.Array
     if not programs.is_traced(args):
         return function(*args)
     program = jax.make_jaxpr(function)(*args)
-    return public_key().bind(*program.consts, *args, program=program.jaxpr)[0]
+    return public_key().bind(*program.consts, *args, program=_without_constants(program))[0]
+
+
+def _without_constants(program: Any) -> Any:
+    """A traced program whose constants are operands as its arguments are: it holds none."""
+    jaxpr = program.jaxpr
+    return jaxpr.with_consts(()) if hasattr(jaxpr, "with_consts") else jaxpr  # JAX 0.11, and 0.10
 
 
 def _evaluated(*operands: Any, program: Any, **_: Any) -> list[Any]:
@@ -145,8 +151,8 @@ def _batched(values: Sequence[Any], axes: Sequence[Any], *, program: Any, operan
                          "Map over the key, or over the number, as well.")
     lanes_program = _lanes(values, axes, program)
     results = private_release().bind(
-        *lanes_program.consts, *values, program=lanes_program.jaxpr, described=described,
-        number=number,
+        *lanes_program.consts, *values, program=_without_constants(lanes_program),
+        described=described, number=number,
         operands=operands._replace(rest=len(lanes_program.consts) + operands.rest),
         mapped=mapped or any(lanes.data))
     return results, [0] * len(results)
@@ -160,7 +166,8 @@ def _lanes(values: Sequence[Any], axes: Sequence[Any], program: Any) -> Any:
 def _keys_of_lanes(values: Sequence[Any], axes: Sequence[Any], *,
                    program: Any) -> tuple[list[Any], list[int]]:
     lanes_program = _lanes(values, axes, program)
-    return public_key().bind(*lanes_program.consts, *values, program=lanes_program.jaxpr), [0]
+    return public_key().bind(*lanes_program.consts, *values,
+                             program=_without_constants(lanes_program)), [0]
 
 
 def _no_derivative(*_: Any, **__: Any) -> Any:
@@ -170,10 +177,12 @@ def _no_derivative(*_: Any, **__: Any) -> Any:
 def _operation(name: str, batched: Callable[..., Any]) -> Any:
     from jax.extend.core import Primitive  # 0.2 s, for those who trace
 
-    operation = Primitive(name)
+    operation: Any = Primitive(name)
     operation.multiple_results = True
     operation.def_impl(_evaluated)
     operation.def_effectful_abstract_eval(_shapes)
+    # JAX 0.12 replaces operations of types of its own before it compiles, here those inside
+    operation.to_lojax = _evaluated
     batching.primitive_batchers[operation] = batched
     mlir.register_lowering(operation, mlir.lower_fun(_evaluated, multiple_results=True))
     return operation

@@ -215,3 +215,12 @@ def test_no_changed_process_changes_what_a_later_one_releases(tmp_path):
     assert list(tmp_path.iterdir())
     # whichever change stored a program under the plain one's name would be seen here
     assert process("", tmp_path) == plain
+
+
+def test_the_sizes_of_a_scan_are_those_of_its_parts():
+    def function(a, b, carry, x):
+        return jax.lax.scan(lambda c, x: ((c[0] + a * x, c[1] + b), x), (carry, carry), x)
+
+    traced = jax.make_jaxpr(function)(1.0, 2.0, 0.0, jnp.ones(3))
+    (scan,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "scan")
+    assert programs.scan_sizes(scan.params) == (2, 2)

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax.base import programs
 from jaxminimax.gradients.ghost.convolution import convolve, ungrouped
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _remat_of(jaxpr: "core.Jaxpr") -> Callable[[Callable[..., Any]], Callable[..
 
 def _loop_of(params: dict[str, Any], avals: list[Any], read: list[int]) -> Loop | None:
     """The loop of a scan; None for one of no iterations, and one with effects."""
-    body, constants, carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    body, (constants, carry) = params["jaxpr"], programs.scan_sizes(params)
     if not params["length"] or body.effects:
         return None
     return Loop(flatten(body), constants, carry, avals[constants:constants + carry], read,
