@@ -117,8 +117,8 @@ class Note(NamedTuple):
 
     def __str__(self) -> str:
         """Prints the column, what was noticed, and the fix in a sentence of its own."""
-        where = "" if self.column is None else f"{self.column}: "
-        return f"{where}{self.text}. {self.fix[:1].upper()}{self.fix[1:]}."
+        prefix = "" if self.column is None else f"{self.column}: "
+        return f"{prefix}{self.text}. {self.fix[:1].upper()}{self.fix[1:]}."
 
     def to_json(self) -> dict[str, Any]:
         """Returns `column`, `text` and `fix`."""
@@ -196,15 +196,15 @@ def whose(name: Any, kind: Any = None, population: float = math.inf) -> Note | N
       kind: as it is declared; None for one that is not.
       population: n, records.
     """
-    by, alike = "by its name", bool(_WHOSE.search(" ".join(_words(name))))
+    evidence, alike = "by its name", bool(_WHOSE.search(" ".join(_words(name))))
     if isinstance(kind, Category):
-        by, alike = (f"with {kind.width} values for {population} records",
+        evidence, alike = (f"with {kind.width} values for {population} records",
                      2 * kind.width > population)
     elif isinstance(kind, Number):  # a count, or 0 and 1
         alike &= (kind.high - kind.low) * _MANY > population
     if not alike:
         return None
-    return Note(str(name), f"{by} it says whose row it is, and epsilon protects one row",
+    return Note(str(name), f"{evidence} it says whose row it is, and epsilon protects one row",
                 f'if a person may have several rows, declare [owner] name = "{name}" (fit: '
                 "owners=...), or say --people K (people=K); it is no feature of new rows")
 
@@ -325,11 +325,11 @@ def _at_an_end(name: str, kind: Number, upper: bool, bound: float) -> Note:
 
 def _narrow(name: str, kind: Number, bound: float, middle: bool) -> Note:
     """Words the note on a number that hardly varies, or is the middle of its range."""
-    where = f"its range [{kind.low:g}, {kind.high:g}]"
-    what, fix = (
-        f"hardly more than the middle of {where}", "check whether the cells are numbers, as "
+    interval = f"its range [{kind.low:g}, {kind.high:g}]"
+    finding, fix = (
+        f"hardly more than the middle of {interval}", "check whether the cells are numbers, as "
         "missing cells and text such as '1,5' and '5 kg' count as the middle") if middle else (
-        f"hardly more than one value of {where}, where this noise would show a useful column",
+        f"hardly more than one value of {interval}, where this noise would show a useful column",
         "check whether it is a constant, and whether the range or its unit is far too wide")
-    return Note(name, f"by the released moments it is {what}: the standard deviation is at most "
+    return Note(name, f"by the released moments it is {finding}: the standard deviation is at most "
                 f"{math.sqrt(bound) / 2:.1%} of the width", fix)
