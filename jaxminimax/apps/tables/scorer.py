@@ -227,9 +227,9 @@ class Scorer:
           output: the number of the score, where the label has several.
         """
         record, prefix = self.to_json(), "" if table is None else f"{_quoted(table)}."
-        x = [f"({_sql_value(cell, prefix + _quoted(cell['column']))} - {cell['centre']!r}) / "
-             f"{cell['scale']!r}" for cell in record["features"]]
-        total = " + ".join(f"{cell['weights'][output]!r} * {scaled}" for cell, scaled in zip(
+        x = [f"({_sql_value(entry, prefix + _quoted(entry['column']))} - {entry['centre']!r}) / "
+             f"{entry['scale']!r}" for entry in record["features"]]
+        total = " + ".join(f"{entry['weights'][output]!r} * {scaled}" for entry, scaled in zip(
             record["features"], x, strict=True))
         squares = " + ".join(f"POWER({scaled}, 2)" for scaled in x)
         return (f"{record['intercepts'][output]!r} + ({total}) / "
