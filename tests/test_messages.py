@@ -403,18 +403,18 @@ PRINTED = {
         " | settings | shape | size | spent | stream[0] | stream[1] | t | text | true!r"
         " | unwritten.pop() | use[-1] | x.primitive.name"),
     "tables": (
-        "' '.join(inline) | ' '.join(sorted(taken)) | ' '.join(unknown)"
+        "' '.join(inline) | ' '.join(sorted(twins)) | ' '.join(unknown)"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
-        " | ', '.join(schema.charged) | ', '.join(schema.columns) | ', '.join(twice)"
+        " | ', '.join(schema.charged) | ', '.join(schema.columns) | ', '.join(twins)"
         " | _GIVE_UP | _MANY | __name__!r | _more(kind.values) | _price(args, len(read()))"
-        " | agreement.AXIS!r | alike[0]!r | args.name | by | columns.count(name) | count"
-        " | count - 1 | devices | each | empty!r | end | error | folder"
-        " | jax.process_count() | kind.width | length | lengths | list(self.columns)"
-        " | match[0] | mesh.axis_names | method!r | name | name!r | number"
-        " | number * rows + long + 1 | path | people | population | role!r | rows"
-        " | schema.positive!r | self._folder | self._path | self.high!r | self.low!r"
-        " | self.most | self.schema.label | self.target.width | shown | text | unknown"
-        " | verb | what | word"),
+        " | advice | agreement.AXIS!r | alike[0]!r | args.name | columns.count(name)"
+        " | count | count - 1 | devices | empty!r | end | error | evidence | feature"
+        " | finding | folder | jax.process_count() | kind.width | length | lengths"
+        " | list(self.columns) | match[0] | mesh.axis_names | method!r | name | name!r"
+        " | number | number * rows + long + 1 | pairs | path | people | population"
+        " | problem | role!r | rows | schema.positive!r | self._folder | self._path"
+        " | self.high!r | self.low!r | self.most | self.schema.label | self.target.width"
+        " | shown | text | unknown | verb | word"),
 }
 
 

@@ -106,13 +106,13 @@ def described(args: argparse.Namespace) -> mechanism.Description:
     target = args.command == "calibrate"
     if not target:
         checks.number("--noise-multiplier", args.noise_multiplier, low=0.0)
-    both = args.algorithm is not None
-    query = mechanism.Query(clip=types.Saddle(1.0, 1.0 if both else None),
+    two_players = args.algorithm is not None
+    query = mechanism.Query(clip=types.Saddle(1.0, 1.0 if two_players else None),
                             sampling=_sampling(args), population=args.n,
                             parameters=args.parameters)
     if not target:  # equal noise for both players, who are charged together
         query = query.with_noise(args.noise_multiplier / query.with_noise(1.0).multiplier())
-    if not both:
+    if not two_players:
         run: Any = mechanism.Repeat(query=query, times=args.rounds)
     else:
         module = ALGORITHMS[args.algorithm]

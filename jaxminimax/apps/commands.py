@@ -12,9 +12,9 @@ COMMANDS = {"train": command.train, "predict": scorer.predict, "check": check.ch
             "plan": planner.settings}
 
 
-def parser_of(what: str | None) -> argparse.ArgumentParser:
-    """Returns the parser of all commands; `what` they are for."""
-    result = argparse.ArgumentParser(prog="python -m jaxminimax", description=what)
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of all commands; `description` says what they are for."""
+    result = argparse.ArgumentParser(prog="python -m jaxminimax", description=description)
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND",
                                      help="what to do; each has its own --help")
     for add in (command.add, scorer.add, check.add, accountant.add_ledger, accountant.add,

@@ -90,9 +90,9 @@ def add(commands: Any) -> None:
 
 def plan_options(name: str) -> list[str]:
     """Returns the options of an algorithm, by the names that they have in Python."""
-    taken = [x for x in inspect.signature(ALGORITHMS[name].plan).parameters
+    plan_arguments = [x for x in inspect.signature(ALGORITHMS[name].plan).parameters
              if x in NUMBERS or x in ("problem", "sizes")]
-    return [x for name in taken for x in (_CONSTANTS if name == "problem" else (name,))]
+    return [x for name in plan_arguments for x in (_CONSTANTS if name == "problem" else (name,))]
 
 
 def flag_of(name: str) -> str:
@@ -132,13 +132,13 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Returns a setting for JSON; a schedule, or an algorithm, by its name."""
     if isinstance(value, types.Saddle):
-        return {player: _plain(part) for player, part in value._asdict().items()
-                if part is not None}
+        return {player: _plain(setting) for player, setting in value._asdict().items()
+                if setting is not None}
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name))
                 for field in dataclasses.fields(value)} or type(value).__name__
     if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
+        return [_plain(setting) for setting in value]
     if value is None or isinstance(value, bool | int | str):
         return value
     if hasattr(value, "__name__") or callable(value):

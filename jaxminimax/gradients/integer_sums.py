@@ -88,8 +88,9 @@ def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
     # to clamp a block's sum moves no two of them apart
     a = jnp.clip(x * scale.astype(x.dtype), -_LARGEST, _LARGEST)
     lower = jnp.floor(a)
-    up = a - lower > (dither.astype(x.dtype) + 0.5) * 2.0**-8  # the fraction has no rounding error
-    return lower.astype(jnp.int32) + up.astype(jnp.int32)
+    # the fraction has no rounding error
+    rounds_up = a - lower > (dither.astype(x.dtype) + 0.5) * 2.0**-8
+    return lower.astype(jnp.int32) + rounds_up.astype(jnp.int32)
 
 
 def _carried(high: jax.Array, low: jax.Array) -> Words:
@@ -168,18 +169,20 @@ class Leaf(NamedTuple):
         count, shape = x.shape[0], x.shape[1:]
         flat, dither = x.reshape(count, math.prod(shape)), self.dither.reshape(-1)
         inner = 32  # one level of the tree of additions inside a block
-        full = count // BLOCK * BLOCK
+        rows_in_blocks = count // BLOCK * BLOCK
         # rows beyond the last full block are a block of their own
-        rest = rounded(tree.sum_rows(weight[full:], flat[full:]), self.scale, dither)
-        if not full:
-            return jax.tree.map(lambda a: a.reshape(shape), _of(rest, self.wide))
+        last_block = rounded(tree.sum_rows(weight[rows_in_blocks:], flat[rows_in_blocks:]),
+                             self.scale, dither)
+        if not rows_in_blocks:
+            return jax.tree.map(lambda a: a.reshape(shape), _of(last_block, self.wide))
         # blocks of 128 rows as trees of sums of 32
-        parts = jnp.einsum("bi,bik->bk", weight[:full].reshape(full // inner, inner),
-                           flat[:full].reshape(full // inner, inner, flat.shape[1]),
-                           precision=tree.EXACT)
-        blocks = jnp.sum(parts.reshape(full // BLOCK, BLOCK // inner, flat.shape[1]), 1)
+        parts = jnp.einsum(
+            "bi,bik->bk", weight[:rows_in_blocks].reshape(rows_in_blocks // inner, inner),
+            flat[:rows_in_blocks].reshape(rows_in_blocks // inner, inner, flat.shape[1]),
+            precision=tree.EXACT)
+        blocks = jnp.sum(parts.reshape(rows_in_blocks // BLOCK, BLOCK // inner, flat.shape[1]), 1)
         sums = plus(_added(rounded(blocks, self.scale, dither[None]), self.wide),
-                    _of(rest, self.wide))
+                    _of(last_block, self.wide))
         return jax.tree.map(lambda a: a.reshape(shape), sums)
 
 

@@ -69,8 +69,8 @@ def notes(program: Any, value: Saddle, z: Saddle, record: PyTree, clip: Saddle,
         *["The operator draws from a key that it closes over, the same mask or shift for every "
           "record in all rounds: use Problem(random=True), whose operator gets a key of its own "
           "for each."] * bool(fixed),
-        *_named(z, clip, [bool(_STATISTICS.search(path)) or (path != other and other in paths)
-                         for path, other in zip(paths, partners, strict=True)],
+        *_named(z, clip, [bool(_STATISTICS.search(path)) or (path != partner and partner in paths)
+                         for path, partner in zip(paths, partners, strict=True)],
                 "{} looks like running statistics or a counter: close over it, and use the "
                 "statistics as evaluation mode does."),
         *_named(value, clip, [not x for x in read],
@@ -93,20 +93,20 @@ def by_optimiser(optimiser: Any, z: Saddle, clip: Saddle) -> list[str]:
       clip: per player, None if its gradient is not released.
     """
     frozen: list[bool] = []
-    both = optimiser if isinstance(optimiser, Saddle) else (optimiser, None)
-    for name, make, x in zip(Saddle._fields, both, z, strict=True):
+    optimisers = optimiser if isinstance(optimiser, Saddle) else (optimiser, None)
+    for name, make, x in zip(Saddle._fields, optimisers, z, strict=True):
         count = len(jax.tree.leaves(x))
-        own, results = [frozenset({k}) for k in range(count)], list[frozenset[int]]()
+        inputs, results = [frozenset({k}) for k in range(count)], list[frozenset[int]]()
         if callable(make):
             change = make(jnp.float32(1.0))
             program = jax.make_jaxpr(functools.partial(
                 checks.without_value, f"optimiser.{name}", change.update))(
                     x, jax.eval_shape(change.init, x), x)
-            results, before = [_NONE] * (len(program.in_avals) - count), list[frozenset[int]]()
-            while results != before:  # until no gradient reaches more of the state
-                before = results
-                results = _sources(program.jaxpr, [*own, *before[count:], *[_NONE] * count])
-        frozen += [k not in result for k, result in enumerate((results or own)[:count])]
+            results, previous = [_NONE] * (len(program.in_avals) - count), list[frozenset[int]]()
+            while results != previous:  # until no gradient reaches more of the state
+                previous = results
+                results = _sources(program.jaxpr, [*inputs, *previous[count:], *[_NONE] * count])
+        frozen += [k not in result for k, result in enumerate((results or inputs)[:count])]
     return _named(z, clip, frozen, "The optimiser never moves {}, which is clipped and gets noise "
                                    "with the rest: close over it.")
 
@@ -122,12 +122,12 @@ def _small(program: Any, value: Saddle, z: Saddle, record: PyTree) -> list[bool]
 
     @jax.jit
     def largest(z: Saddle, records: PyTree) -> list[jax.Array]:
-        return jax.lax.map(lambda one: [
+        return jax.lax.map(lambda example: [
             jnp.max(jnp.abs(x), initial=0.0) for x in jax.core.eval_jaxpr(
-                program.jaxpr, program.consts, *jax.tree.leaves((z, one)))], records)
+                program.jaxpr, program.consts, *jax.tree.leaves((z, example)))], records)
 
-    near = jax.tree.map(lambda x: x + np.asarray(_AWAY * draw(x), x.dtype), z)
-    sizes = largest(near, jax.tree.map(lambda x: draw(x, _RECORDS), record))
+    nearby = jax.tree.map(lambda x: x + np.asarray(_AWAY * draw(x), x.dtype), z)
+    sizes = largest(nearby, jax.tree.map(lambda x: draw(x, _RECORDS), record))
     players = jax.tree.unflatten(jax.tree.structure(value), [float(np.max(x)) for x in sizes])
     # NaN, where the operator is not defined on such records, is neither large nor small
     return [x <= _SMALL * np.nanmax([0.0, *jax.tree.leaves(player)])
@@ -136,28 +136,29 @@ def _small(program: Any, value: Saddle, z: Saddle, record: PyTree) -> list[bool]
 
 def _sources(program: Any, inputs: list[frozenset[int]]) -> list[frozenset[int]]:
     """The numbers that each result of a jaxpr may be computed from, by those of its inputs."""
-    of = dict(zip(program.invars, inputs, strict=True))
+    read_from = dict(zip(program.invars, inputs, strict=True))
 
     def read(x: Any) -> frozenset[int]:
-        return _NONE if hasattr(x, "val") else of.get(x, _NONE)
+        return _NONE if hasattr(x, "val") else read_from.get(x, _NONE)
 
     for equation in program.eqns:
         operands, inner = [read(x) for x in equation.invars], programs.called(equation)
         results = (_sources(getattr(inner, "jaxpr", inner), operands) if inner is not None else
                    [_NONE.union(*operands)] * len(equation.outvars))
-        of.update(zip(equation.outvars, results, strict=True))
+        read_from.update(zip(equation.outvars, results, strict=True))
         # a Ref may be written to
-        of |= {x: _NONE.union(*operands) for x in equation.invars if hasattr(x.aval, "inner_aval")}
+        read_from |= {x: _NONE.union(*operands) for x in equation.invars
+                      if hasattr(x.aval, "inner_aval")}
     return [read(x) for x in program.outvars]
 
 
-def _named(z: Saddle, clip: Saddle, which: list[bool], text: str) -> list[str]:
+def _named(z: Saddle, clip: Saddle, flags: list[bool], text: str) -> list[str]:
     """Names leaves of released players in a text, with their share; no text if none is one."""
     leaves = [(path, x.size, is_one) for path, x, is_one in zip(
-        tree.paths("z", z), jax.tree.leaves(z), which, strict=True)
+        tree.paths("z", z), jax.tree.leaves(z), flags, strict=True)
         if getattr(clip, path[2]) is not None]  # z.w or z.v
-    some = [(path, size) for path, size, is_one in leaves if is_one and size]
-    shown = ", ".join(path for path, _ in some[:_NAMES])
-    shown += f" and {len(some) - _NAMES} more" * (len(some) > _NAMES)
-    share = f"({sum(size for _, size in some):,} of {sum(x[1] for x in leaves):,} numbers)"
-    return [text.format(f"{shown} {share}")] * bool(some)
+    flagged = [(path, size) for path, size, is_one in leaves if is_one and size]
+    shown = ", ".join(path for path, _ in flagged[:_NAMES])
+    shown += f" and {len(flagged) - _NAMES} more" * (len(flagged) > _NAMES)
+    share = f"({sum(size for _, size in flagged):,} of {sum(x[1] for x in leaves):,} numbers)"
+    return [text.format(f"{shown} {share}")] * bool(flagged)

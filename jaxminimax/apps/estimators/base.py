@@ -184,7 +184,7 @@ class PrivateEstimator(BaseEstimator):
                 self.feature_names_in_ = np.array(names, dtype=object)
             return X, y
         # infinity is clipped like any number: that a cell is refused would tell of it
-        how: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
+        checks_of_cells: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
         # of pyarrow, whose missing cells NumPy may read as others
         X = X.to_pandas() if hasattr(X, "column_names") else X
         is_array = hasattr(X, "__array__") or hasattr(X, "tocsr")  # sparse: refused below
@@ -193,12 +193,12 @@ class PrivateEstimator(BaseEstimator):
                              f"{checks.describe(X)}: say schema={{name: Number(low, high)}}.")
         try:
             if y is None:
-                X = validation.validate_data(self, X, reset=False, **how)
+                X = validation.validate_data(self, X, reset=False, **checks_of_cells)
             else:
-                X, y = validation.validate_data(self, X, y, ensure_min_samples=2, **how)
+                X, y = validation.validate_data(self, X, y, ensure_min_samples=2, **checks_of_cells)
         except ValueError as error:
-            for part, words in _WITH_CELLS.items():
-                if part in str(error) and not set(columns_of(X) if "names" in part else ()) & set(
+            for text, words in _WITH_CELLS.items():
+                if text in str(error) and not set(columns_of(X) if "names" in text else ()) & set(
                         getattr(self, "feature_names_in_", ())):
                     raise ValueError(words) from None
             raise
@@ -207,10 +207,10 @@ class PrivateEstimator(BaseEstimator):
             names = [f"x{k}" for k in range(X.shape[1])]
         return dict(zip(names, X.T, strict=True)), y
 
-    def _scored(self, X: Any, what: str) -> np.ndarray:
+    def _scored(self, X: Any, method_name: str) -> np.ndarray:
         """Returns what a method of the scorer makes of a table."""
         validation.check_is_fitted(self)
-        return getattr(self.scorer_, what)(self._table(X, None)[0])
+        return getattr(self.scorer_, method_name)(self._table(X, None)[0])
 
     def _declared(self) -> Mapping[str, Column]:
         return self.schema.columns if isinstance(self.schema, Schema) else self.schema
@@ -337,8 +337,8 @@ class PrivateScorer(Scored, ClassifierMixin, PrivateEstimator):
           ValueError: for a threshold out of range.
         """
         checks.number("threshold", threshold, low=0.0, high=1.0)
-        above = self.decision_function(X) > np.log(threshold / (1 - threshold))
-        return self.classes_[above.astype(int)]
+        is_second = self.decision_function(X) > np.log(threshold / (1 - threshold))
+        return self.classes_[is_second.astype(int)]
 
     def _target(self, y: Any) -> np.ndarray:
         multiclass.check_classification_targets(y)

@@ -61,13 +61,13 @@ class PrivateAUCClassifier(PrivateScorer):
 
     def _weights(self) -> Any:
         """Returns the weights of both classes, "balanced", or None."""
-        asked, names = self.class_weight, self.classes_.tolist()
-        if asked is None or (isinstance(asked, str) and asked == "balanced"):
-            return asked
-        if not isinstance(asked, Mapping) or set(asked) - set(names):
+        class_weight, names = self.class_weight, self.classes_.tolist()
+        if class_weight is None or (isinstance(class_weight, str) and class_weight == "balanced"):
+            return class_weight
+        if not isinstance(class_weight, Mapping) or set(class_weight) - set(names):
             raise ValueError('class_weight must be None, "balanced" or numbers by class, of '
-                             f"{names}, got {checks.describe(asked)}.")
-        weights = [asked.get(name, 1.0) for name in names]
+                             f"{names}, got {checks.describe(class_weight)}.")
+        weights = [class_weight.get(name, 1.0) for name in names]
         checks.number("class_weight", np.array(weights), low=0.0)
         return weights
 
@@ -437,9 +437,9 @@ class PrivateFairClassifier(PrivateScorer):
         number, self.groups_, of_schema = _numbered(self, groups, table, len(target),
                                                     self.group_values)
         occur = not of_schema and self.group_values is None
-        which = ": these are those that occur." if occur else "."
+        origin = ": these are those that occur." if occur else "."
         return preparation.PrivateGroups(
-            number, self.groups_, ("Which groups there are is public" + which,))
+            number, self.groups_, ("Which groups there are is public" + origin,))
 
     def _rule(self) -> Callable[..., Any]:
         return functools.partial(fair.fair_defaults, weight=self.weight, kind=self.kind)

@@ -123,17 +123,17 @@ def needed(args: argparse.Namespace, frame: Any) -> str:
     named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
     undeclared = [name for name in frame.columns if name not in named]
     hidden = record_as_header(frame.columns, named)
-    doubts = {name: why for name in undeclared
-              if not hidden and (why := notes.whose(name) or notes.doubt(name))}
-    kept = [name for name in undeclared if name not in doubts]
+    doubts = {name: note for name in undeclared
+              if not hidden and (note := notes.whose(name) or notes.doubt(name))}
+    clear = [name for name in undeclared if name not in doubts]
     lines = ["needs --schema FILE, or as options, what is public about the table:"]
     if args.label is None or args.positive is None:
         lines.append("  --label NAME --positive VALUE: which column is predicted, and the value "
                      "that counts.")
     lines += [
-        f"  of each column that is to be read, of {listed(kept, frame.columns, named)}: --numeric "
+        f"  of each column that is to be read, of {listed(clear, frame.columns, named)}: --numeric "
         "NAME=LOW:HIGH, or --categorical 'NAME=A|B'. A column that is not declared is not read.",
-        *(f"  {why}" for why in doubts.values()),
+        *(f"  {note}" for note in doubts.values()),
         "  --ranges charged: for --numeric NAME whose range nobody knows. "
         + _price(args, len(frame)),
         "In a TOML file: [label] name, positive; [columns.NAME] range = [low, high], range = "
@@ -143,14 +143,14 @@ def needed(args: argparse.Namespace, frame: Any) -> str:
 
 def _price(args: argparse.Namespace, rows: int) -> str:
     """States the price of charged ranges."""
-    one = Schema({"x": Charged()}, "y", "1")
+    charged_schema = Schema({"x": Charged()}, "y", "1")
     try:
-        (described,) = statistics.ranges_query(rows, one, args.epsilon, args.delta)
-        alone, least = epsilon(described, args.delta), statistics.least_share(described)
+        (described,) = statistics.ranges_query(rows, charged_schema, args.epsilon, args.delta)
+        alone, smallest_share = epsilon(described, args.delta), statistics.least_share(described)
     except ValueError:  # of an epsilon or a delta that is refused later, with its reason
         return "They cost a tenth of the budget."
     return (f"That takes a tenth of the budget (by itself epsilon = {alone:.3g} at delta = "
-            f"{args.delta:g}), and shows what at least {least:.2g} of the {rows} "
+            f"{args.delta:g}), and shows what at least {smallest_share:.2g} of the {rows} "
             f"records share, times the square root of the number of such columns.")
 
 
@@ -211,7 +211,7 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         record[_UNPUBLISHED] = {name: as_written(kind, schema.cells(frame, name))
                                 for name, kind in schema.columns.items()}
         lines += [f"{_UNPUBLISHED}, as counted without noise:", *(
-            f"  {name}: {', '.join(f'{n} {what}' for what, n in counts.items()) or 'as declared'}."
+            f"  {name}: {', '.join(f'{n} {flaw}' for flaw, n in counts.items()) or 'as declared'}."
             for name, counts in record[_UNPUBLISHED].items())]
     if args.epsilon is None:
         return record, "\n".join((*lines, _NOTHING[args.look]))
@@ -235,8 +235,8 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
                           for name, flaws in _places(schema).items()},
                "standard_deviation": deviation, "statement": stated.to_json()}
     lines += ["", f"Released counts, each with noise of standard deviation {deviation:.3g}:",
-              *(f"{name}: " + ", ".join(f"{count:.0f} {flaw}" for flaw, count in one.items()) + "."
-                for name, one in record["counts"].items()), "", str(stated)]
+              *(f"{name}: " + ", ".join(f"{n:.0f} {flaw}" for flaw, n in flaws.items()) + "."
+                for name, flaws in record["counts"].items()), "", str(stated)]
     return record, "\n".join(lines)
 
 
@@ -244,10 +244,10 @@ def _read_as(kind: Column) -> str:
     """Says how a column is read."""
     if isinstance(kind, Category):
         return f"one of {', '.join(kind.values)}; other cells count as none of them"
-    where = (f"[{kind.low:g}, {kind.high:g}], and cells outside are clipped"
-             if isinstance(kind, Number) else "a range that training releases")
+    range_in_words = (f"[{kind.low:g}, {kind.high:g}], and cells outside are clipped"
+                      if isinstance(kind, Number) else "a range that training releases")
     flag = ", with a feature that marks them" if kind.missing else ""
-    return f"a number in {where}; missing cells are the middle{flag}"
+    return f"a number in {range_in_words}; missing cells are the middle{flag}"
 
 
 # --- the release ---
@@ -262,7 +262,7 @@ def _places(schema: Schema) -> dict[str, tuple[str, ...]]:
 
 def _flaws(schema: Schema, frame: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns for each row and count whether the row counts, `[rows, k]`; and zeros, `[rows]`."""
-    flaws = [x for one in schema.odd(frame).values() for x in one.values()]
+    flaws = [x for flags_of_column in schema.odd(frame).values() for x in flags_of_column.values()]
     y = schema.labels(frame)
     flaws += ([y > 0.5, np.isnan(y)] if schema.target is None else
               schema.target.odd(schema.cells(frame, schema.label)).values())

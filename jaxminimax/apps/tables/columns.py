@@ -72,8 +72,8 @@ def _each(read: Callable[[Any], Any], cells: Any, kind: type) -> np.ndarray:
     """
     array = exact(cells)
     if array.dtype.kind in "biuf":
-        values, where = np.unique(array, return_inverse=True)
-        return np.array([read(x) for x in values.tolist()], kind)[where]
+        values, positions = np.unique(array, return_inverse=True)
+        return np.array([read(x) for x in values.tolist()], kind)[positions]
     listed = array.astype(object).tolist()
     texts = {x: read(x) for x in {x for x in listed if type(x) is str}}
     return np.array([texts[x] if type(x) is str else read(x) for x in listed], kind)
@@ -165,16 +165,16 @@ def check_type(name: Any, kind: Any) -> None:
     Raises:
       ValueError: naming the column, its type, and what to give.
     """
-    for beginning, what in _NO_NUMBERS.items():
+    for beginning, advice in _NO_NUMBERS.items():
         # the whole type of a list may have the values of its cells
         if (match := re.match(beginning, str(kind).lower())) is not None:
             raise ValueError(f"column {name!r} is declared as a number, and its type {match[0]} is "
-                             f"{what}, or leave it out.")
+                             f"{advice}, or leave it out.")
 
 
 def as_written(kind: "Column", cells: Any) -> dict[str, int]:
     """Counts cells without noise, by how they differ from what was declared; no release."""
-    counts = {what: int(flags.sum()) for what, flags in kind.odd(cells).items()}
+    counts = {flaw: int(flags.sum()) for flaw, flags in kind.odd(cells).items()}
     listed = np.asarray(cells).astype(object).tolist()
     if isinstance(kind, Category):
         plain, exactly = {x.casefold() for x in kind.values}, set(kind.values)
@@ -183,9 +183,9 @@ def as_written(kind: "Column", cells: Any) -> dict[str, int]:
     else:
         texts = [word(x) for x, y in zip(listed, as_numbers(cells), strict=True)
                  if math.isnan(y)]
-        counts |= Counter(next((what for what, like in _WRITTEN.items() if re.fullmatch(like, x)),
+        counts |= Counter(next((flaw for flaw, like in _WRITTEN.items() if re.fullmatch(like, x)),
                                "other text") for x in texts if x not in NO_LABEL)
-    return {what: count for what, count in counts.items() if count}
+    return {flaw: count for flaw, count in counts.items() if count}
 
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
@@ -284,8 +284,8 @@ class Number:
 
     def declared(self) -> dict[str, Any]:
         """Returns `range`, and the options that differ from the default."""
-        more = {name: True for name in ("log", "missing") if getattr(self, name)}
-        return {"range": [self.low, self.high], **more}
+        options = {name: True for name in ("log", "missing") if getattr(self, name)}
+        return {"range": [self.low, self.high], **options}
 
     def described(self) -> list[dict[str, Any]]:
         """Returns how each of the numbers is read, and what its name adds to the column's."""
@@ -375,8 +375,8 @@ class Category:
     values: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        one = isinstance(self.values, Mapping) or hasattr(self.values, "columns")
-        if one or not isinstance(self.values, Iterable):
+        is_table = isinstance(self.values, Mapping) or hasattr(self.values, "columns")
+        if is_table or not isinstance(self.values, Iterable):
             raise ValueError("categories must be several values, such as ('a', 'b'), got "
                              f"{checks.describe(self.values)}.")
         words = tuple(map(word, self.values))

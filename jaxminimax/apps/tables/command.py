@@ -113,7 +113,7 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 mesh: Mesh | None) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = check.schema_of(args, lambda: files.read(args.table))
-    rows, held = files.Frames(args.table, schema.numeric, schema.names), None
+    rows, test_rows = files.Frames(args.table, schema.numeric, schema.names), None
     if args.columns is not None or args.drop:  # the other columns are left out on purpose
         rows.columns = [name for name in rows.columns
                         if name in schema.names or notes.whose(name) is not None]
@@ -121,12 +121,12 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
         frame = files.read(args.table, schema.numeric)[rows.columns]
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-        rows, held = frame[~test], frame[test]
+        rows, test_rows = frame[~test], frame[test]
     if folder is not None and (folder / MODEL).exists() and not any(
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    scorer, record = _trained(args, rows, held, schema, folder, mesh)
+    scorer, record = _trained(args, rows, test_rows, schema, folder, mesh)
     if not processes.is_first():
         return {"process": jax.process_index()}, (
             f"Process {jax.process_index()}: the scorer is that of the first one, bit for bit.")
@@ -137,10 +137,11 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
         own_files.write(folder / PAGE, report.page(scorer, record))
         if mesh is None:
             own_files.remove(folder / UNFINISHED)  # with the keys
-    return record, "\n".join(report.lines(scorer, record, 0 if held is None else len(held)))
+    return record, "\n".join(report.lines(
+        scorer, record, 0 if test_rows is None else len(test_rows)))
 
 
-def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
+def _trained(args: argparse.Namespace, rows: Any, test_rows: Any, schema: Schema,
              folder: pathlib.Path | None, mesh: Mesh | None) -> tuple[Scorer, dict[str, Any]]:
     """Returns the scorer and its record."""
     ledger = processes.in_first(lambda: None if args.ledger is None else Ledger(args.ledger))
@@ -154,8 +155,8 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
         folder=None if folder is None or mesh is not None else folder / UNFINISHED / "0",
         shards=None if mesh is None else processes.shards_of(mesh))
     record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
-    if held is not None:
-        record = held_out(scorer, rows, held)
+    if test_rows is not None:
+        record = held_out(scorer, rows, test_rows)
     outside = list(record)
     record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
                "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
@@ -199,17 +200,17 @@ def held_out(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
     """
     schema, count = scorer.schema, len(test)
     rows, test = (x[records.labelled(schema.labels(x))] for x in (rows, test))
-    without, scores = {"held_out_without_label": count - len(test)}, scorer.decision_function(test)
+    missing, scores = {"held_out_without_label": count - len(test)}, scorer.decision_function(test)
     if schema.target is not None:
         best = measured(schema, test, reference(schema, rows, test))
-        return {**measured(schema, test, scores), **without,
+        return {**measured(schema, test, scores), **missing,
                 **{f"{name}_reference": number for name, number in best.items()}}
     y, auc, error, plain = schema.labels(test), None, None, None
     if len(np.unique(y)) == 2:
         auc, error = area(scores, y)
         if len(np.unique(schema.labels(rows))) == 2:
             plain = max(area(reference(schema, rows, test, strength=c), y)[0] for c in STRENGTHS)
-    return {"auc": auc, "auc_standard_error": error, "auc_reference": plain, **without}
+    return {"auc": auc, "auc_standard_error": error, "auc_reference": plain, **missing}
 
 
 def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float | None]:
@@ -226,16 +227,16 @@ def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float |
     from sklearn import metrics
 
     y = schema.labels(test)
-    kept = records.labelled(y)
+    valid = records.labelled(y)
     if isinstance(schema.target, columns.Category):
-        y, logs = y[kept], scipy.special.log_softmax(scores[kept], 1)
-        both = np.flatnonzero(y.any(0) & ~y.all(0))
-        areas = [metrics.roc_auc_score(y[:, k], logs[:, k]) for k in both]
+        y, logs = y[valid], scipy.special.log_softmax(scores[valid], 1)
+        classes_with_auc = np.flatnonzero(y.any(0) & ~y.all(0))
+        areas = [metrics.roc_auc_score(y[:, k], logs[:, k]) for k in classes_with_auc]
         return {"macro_auc": float(np.mean(areas)) if areas else None,
                 "log_loss": float(-np.mean(logs[y > 0]))}
     assert schema.target is not None
     low, high = schema.target.low, schema.target.high
-    truth, guess = low + (high - low) / 2 * (1 + y[kept]), np.clip(scores[kept], low, high)
+    truth, guess = low + (high - low) / 2 * (1 + y[valid]), np.clip(scores[valid], low, high)
     return {"r2": float(metrics.r2_score(truth, guess)),
             "mean_absolute_error": float(metrics.mean_absolute_error(truth, guess))}
 
@@ -261,12 +262,12 @@ def reference(schema: Schema, rows: Any, test: Any, model: Any = None, *,
         raise ImportError("a reference without privacy needs scikit-learn: pip install "
                           "'jaxminimax[sklearn]'") from error
     x, y, z = schema.features(rows), schema.labels(rows), schema.features(test)
-    kept, target = records.labelled(y), schema.target
+    valid, target = records.labelled(y), schema.target
     if model is None:
         model = (linear_model.Ridge() if isinstance(target, columns.Number)
                  else linear_model.LogisticRegression(C=strength, max_iter=1000))
     fit = pipeline.make_pipeline(preprocessing.StandardScaler(), model).fit(
-        x[kept], y[kept].argmax(1) if isinstance(target, columns.Category) else y[kept])
+        x[valid], y[valid].argmax(1) if isinstance(target, columns.Category) else y[valid])
     if target is None:
         return np.asarray(fit.decision_function(z))
     if isinstance(target, columns.Number):
@@ -291,8 +292,9 @@ def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
     scores, labels = np.asarray(scores, np.float64), np.asarray(labels) > 0.5
     high, low = np.sort(scores[labels]), np.sort(scores[~labels])
 
-    def beaten(x: np.ndarray, by: np.ndarray) -> np.ndarray:
-        return (np.searchsorted(by, x, "left") + np.searchsorted(by, x, "right")) / (2 * len(by))
+    def beaten(x: np.ndarray, sample: np.ndarray) -> np.ndarray:
+        ranks = np.searchsorted(sample, x, "left") + np.searchsorted(sample, x, "right")
+        return ranks / (2 * len(sample))
 
     wins, losses = beaten(high, low), 1 - beaten(low, high)
     if min(len(wins), len(losses)) < 2:

@@ -85,11 +85,11 @@ class FairDefaults:
 
     def extra(self) -> tuple[Description, ...]:
         """Returns the releases before the run."""
-        return tuple(part for _, part in self.named()[:-1])
+        return tuple(description for _, description in self.named()[:-1])
 
     def mechanism(self) -> Description:
         """Describes all releases together."""
-        return Sequence(parts=tuple(part for _, part in self.named()))
+        return Sequence(parts=tuple(description for _, description in self.named()))
 
     def notes(self) -> tuple[Note, ...]:
         """Returns notes to read before relying on it."""
@@ -98,12 +98,12 @@ class FairDefaults:
     def explain(self) -> str:
         """Explains the settings in words."""
         query = self.hyper.query
-        what = ("every group, and every class in it" if self.kind == "odds" else "every group")
+        counted = ("every group, and every class in it" if self.kind == "odds" else "every group")
         return (f"Logistic loss + {self.weight:g} * the chi-square information between prediction "
                 f"and group ({self.kind}) on {query.population} records, {self.hyper.iterations} "
                 f"rounds over all of them, gradients clipped to {query.clip.w:.4g}, those of the "
                 f"dual player to {query.clip.v:.4g}. {SHARE:.0%} of the budget pays for the shares "
-                f"of {what}. Which record is in which group is as private as the rest of it.")
+                f"of {counted}. Which record is in which group is as private as the rest of it.")
 
 
 def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: float, delta: float,
@@ -204,10 +204,10 @@ def train_fair(run: Run) -> Scorer:
     theta[-1] = np.log(moments.prior / (1 - moments.prior))
     start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
     data = run.scaled(moments), y, np.where(inside, groups, -1).astype(np.int32), weight
-    state, after = _trained(run.keys.rounds, start, data, settings.hyper, jnp.asarray(shares),
+    state, points = _trained(run.keys.rounds, start, data, settings.hyper, jnp.asarray(shares),
                             settings.weight, kind)
     scorer = run.scorer(np.asarray(state.average.w, np.float64), moments, state)
     rounds = settings.hyper.iterations
     chosen = np.linspace(rounds // 2 + 1, rounds, MEMBERS).round().astype(int)  # t
-    members = np.asarray(after, np.float64)[chosen - 2]  # row i is after round i + 1: w_{i + 2}
+    members = np.asarray(points, np.float64)[chosen - 2]  # row i is after round i + 1: w_{i + 2}
     return dataclasses.replace(scorer, members=members)

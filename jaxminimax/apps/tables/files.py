@@ -86,7 +86,7 @@ class Frames:
       ImportError: as `read`.
     """
 
-    def __init__(self, path: Any, numeric: Collection[str], wanted: Collection[str]) -> None:
+    def __init__(self, path: Any, numeric: Collection[str], column_names: Collection[str]) -> None:
         self._path, self._numeric = path, numeric
         with _explained(path):
             if _is_parquet(path):
@@ -97,7 +97,7 @@ class Frames:
                 self.columns, self.row_count = file.schema_arrow.names, file.metadata.num_rows
             else:
                 self.columns, self.row_count = header(path)[0], _lines(path)
-        self._wanted = list(wanted) if set(wanted) <= set(self.columns) else None
+        self._wanted = list(column_names) if set(column_names) <= set(self.columns) else None
 
         self._stretch: tuple[int, int] | None = None
 
@@ -115,9 +115,9 @@ class Frames:
         if not _is_parquet(self._path):
             raise ValueError(f"{self._path}: processes read their rows of a Parquet file, which "
                              "has them in groups: pandas.read_csv(...).to_parquet(...) makes one.")
-        part = copy.copy(self)
-        part._stretch, part.row_count = (first, first + count), count
-        return part
+        file_rows = copy.copy(self)
+        file_rows._stretch, file_rows.row_count = (first, first + count), count
+        return file_rows
 
     def digest(self) -> bytes:
         """Returns a hash of the file."""
@@ -142,9 +142,9 @@ def _explained(path: Any) -> Iterator[None]:
     try:
         with open(path, "rb") as file:
             first = file.read(512).removeprefix(codecs.BOM_UTF8)
-        for pattern, what in _BEGINNINGS.items():
+        for pattern, advice in _BEGINNINGS.items():
             if re.match(pattern, first) and not (pattern == b"PAR1" and _is_parquet(path)):
-                raise ValueError(f"by its first bytes it is {what}.")
+                raise ValueError(f"by its first bytes it is {advice}.")
         yield
     except ImportError as error:
         raise ImportError(
@@ -159,7 +159,7 @@ def _explained(path: Any) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read as a table: {text}") from None
 
 
-def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None,
+def _frames(path: Any, numeric: Collection[str], column_names: list[str] | None = None,
             rows: int | None = None, stretch: tuple[int, int] | None = None) -> Iterator[Any]:
     """Reads a table as frames of so many rows, or as one; of Parquet files a stretch of rows."""
     with _explained(path):
@@ -181,12 +181,12 @@ def _frames(path: Any, numeric: Collection[str], wanted: list[str] | None = None
             ends = np.cumsum([0, *(file.metadata.row_group(k).num_rows
                                    for k in range(file.num_row_groups))])
             groups = np.flatnonzero((ends[:-1] < last) & (ends[1:] > first)).tolist()
-            at = int(ends[groups[0]]) if groups else first
-            for batch in file.iter_batches(rows, groups, wanted):
-                part = batch[max(first - at, 0): max(last - at, 0)]
-                at += len(batch)
-                if len(part):
-                    yield pyarrow.Table.from_batches([part]).to_pandas(
+            batch_start = int(ends[groups[0]]) if groups else first
+            for batch in file.iter_batches(rows, groups, column_names):
+                batch_rows = batch[max(first - batch_start, 0): max(last - batch_start, 0)]
+                batch_start += len(batch)
+                if len(batch_rows):
+                    yield pyarrow.Table.from_batches([batch_rows]).to_pandas(
                         ignore_metadata=True, integer_object_nulls=True)
 
 
@@ -199,10 +199,10 @@ def _check_types(file: Any, numeric: Collection[str]) -> None:
 
 def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> Iterator[Any]:
     """Reads the lines after the header, numeric columns as floats for as long as they can be."""
-    names, how = header(path)
+    names, options = header(path)
     _lines(path)
-    how |= {"keep_default_na": False, "header": 0, "index_col": False, "encoding": "utf-8-sig",
-            "skip_blank_lines": False, "iterator": True}
+    options |= {"keep_default_na": False, "header": 0, "index_col": False, "encoding": "utf-8-sig",
+                "skip_blank_lines": False, "iterator": True}
     places = [k for k, name in enumerate(names) if name in numeric]
     ways: list[dict[str, Any]] = [
         {"dtype": str},
@@ -213,16 +213,16 @@ def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> I
         ways.insert(0, {"dtype": types, "na_values": dict.fromkeys(places, _NO_NUMBERS)})
         if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):  # later ones round correctly
             ways[0]["float_precision"] = "round_trip"
-    done = 0
+    rows_yielded = 0
     for way in ways:
         first = 0
         try:
-            with pd.read_csv(path, **how, **way) as reader:
+            with pd.read_csv(path, **options, **way) as reader:
                 while (frame := _next(pd, reader, rows, names)) is not None:
                     first, last = first + len(frame), first
-                    if first > done or not first:  # rows that no way before could read
-                        yield frame.iloc[max(done - last, 0):]
-                        done = first
+                    if first > rows_yielded or not first:  # rows that no way before could read
+                        yield frame.iloc[max(rows_yielded - last, 0):]
+                        rows_yielded = first
             return
         except UnicodeDecodeError:
             if way is ways[-1]:
@@ -274,13 +274,13 @@ def pieces(path: Any, rows: int = 2**13) -> Iterator[Any]:
         yield from _frames(path, (), rows=_ROWS)
         return
     with _explained(path):
-        names, how = header(path)
+        names, options = header(path)
         _lines(path)
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             csv.field_size_limit(2**31 - 1)
             lines = _records(csv.reader(
-                itertools.chain(itertools.islice(file, how["skiprows"], None), ["\n"]),
-                delimiter=how["sep"], skipinitialspace=how["skipinitialspace"]))
+                itertools.chain(itertools.islice(file, options["skiprows"], None), ["\n"]),
+                delimiter=options["sep"], skipinitialspace=options["skipinitialspace"]))
             next(lines)
             for number in itertools.count():
                 block = list(itertools.islice(lines, rows))
@@ -318,21 +318,21 @@ def header(path: Any) -> tuple[list[str], dict[str, Any]]:
     """
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         # a quoted name may hold a separator, or a line's end
-        before, first = next((x for x in enumerate(file) if x[1].strip()), (0, ""))
-        while first.count('"') % 2 and (more := file.readline()):
-            first += more
+        blank_lines, first = next((x for x in enumerate(file) if x[1].strip()), (0, ""))
+        while first.count('"') % 2 and (next_line := file.readline()):
+            first += next_line
     if not first:
         raise ValueError("there is no header line.")
     outside = "".join(first.split('"')[::2])
     separator = max(_SEPARATORS, key=outside.count)
-    spaced = [part.startswith(" ") for part in outside.split(separator)[1:]]
+    spaced = [cell.startswith(" ") for cell in outside.split(separator)[1:]]
     cells = next(csv.reader(first.splitlines(True), delimiter=separator, skipinitialspace=True))
     names = [name.strip() or f"Unnamed: {k}" for k, name in enumerate(cells)]
-    twice = [str(k) for k, name in enumerate(names, 1) if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"several columns have one name, columns {', '.join(twice)}: give every "
+    twins = [str(k) for k, name in enumerate(names, 1) if names.count(name) > 1]
+    if twins:
+        raise ValueError(f"several columns have one name, columns {', '.join(twins)}: give every "
                          "one a name of its own.")
-    return names, {"sep": separator, "skiprows": before,
+    return names, {"sep": separator, "skiprows": blank_lines,
                    "skipinitialspace": bool(spaced) and all(spaced)}
 
 

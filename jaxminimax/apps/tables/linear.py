@@ -167,8 +167,8 @@ def _calibrated(run: Run, w: np.ndarray, data: PyTree, prior: float | np.ndarray
         return w
     (x, y, weight), store, share = data, run.prepared.table.store, run.prepared.share
     scores = store.zeros(*y.shape)
-    for part in (slice(None),) if share is None else share.shards(len(y)):
-        records.in_blocks(lambda x: x @ np.float32(w), scores[part], x[part])
+    for shard in (slice(None),) if share is None else share.shards(len(y)):
+        records.in_blocks(lambda x: x @ np.float32(w), scores[shard], x[shard])
     intercept, slope = run.once("line", lambda: labels.release_calibration(
         run.keys.calibration, calibration, scores, y, weight, prior, store, run.place))
     w = slope * w

@@ -117,8 +117,8 @@ class Note(NamedTuple):
 
     def __str__(self) -> str:
         """Prints the column, what was noticed, and the fix in a sentence of its own."""
-        where = "" if self.column is None else f"{self.column}: "
-        return f"{where}{self.text}. {self.fix[:1].upper()}{self.fix[1:]}."
+        prefix = "" if self.column is None else f"{self.column}: "
+        return f"{prefix}{self.text}. {self.fix[:1].upper()}{self.fix[1:]}."
 
     def to_json(self) -> dict[str, Any]:
         """Returns `column`, `text` and `fix`."""
@@ -196,15 +196,15 @@ def whose(name: Any, kind: Any = None, population: float = math.inf) -> Note | N
       kind: as it is declared; None for one that is not.
       population: n, records.
     """
-    by, alike = "by its name", bool(_WHOSE.search(" ".join(_words(name))))
+    evidence, alike = "by its name", bool(_WHOSE.search(" ".join(_words(name))))
     if isinstance(kind, Category):
-        by, alike = (f"with {kind.width} values for {population} records",
+        evidence, alike = (f"with {kind.width} values for {population} records",
                      2 * kind.width > population)
     elif isinstance(kind, Number):  # a count, or 0 and 1
         alike &= (kind.high - kind.low) * _MANY > population
     if not alike:
         return None
-    return Note(str(name), f"{by} it says whose row it is, and epsilon protects one row",
+    return Note(str(name), f"{evidence} it says whose row it is, and epsilon protects one row",
                 f'if a person may have several rows, declare [owner] name = "{name}" (fit: '
                 "owners=...), or say --people K (people=K); it is no feature of new rows")
 
@@ -259,21 +259,21 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         return bound if actual < threshold and bound <= weakest else None
 
     def misread(name: str, kind: Number, mean: list[float], second: float, deviation: float,
-                again: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
+                of_row: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
         end = check(WEAKEST["end"], 1 - abs(mean[0]), deviation, END, CLIPPED)
         if end is not None and (mean[0] > 0 or kind.low != 0):
             return [_at_an_end(name, kind, mean[0] > 0, end)]
         variance = second - mean[0] ** 2
         noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
         bound = max(variance, 0.0) + sure * noise
-        weight = noise**2 / (noise**2 + again[1] ** 2)  # of the second one, by variances of noise
-        kept = KEPT if weight > 0.5 else 1.0
+        weight = noise**2 / (noise**2 + of_row[1] ** 2)  # of the second one, by variances of noise
+        scale = KEPT if weight > 0.5 else 1.0
         middle = ((abs(mean[0]) <= NEAR * deviation and kind.low + kind.high != 0)
                   or (len(mean) > 1 and mean[1] > 0.5))
         from_0 = kind.log or (kind.low == 0 and mean[0] < 0)
-        right, weakest, power = (kept * TENTH, WEAKEST["spread"], NEAR_POWER) if middle else (
-            kept * HIDDEN, kept * (USEFUL_FROM_0 if from_0 else USEFUL), POWER)
-        spread = check(weakest, (1 - weight) * variance + weight * again[0],
+        right, weakest, power = (scale * TENTH, WEAKEST["spread"], NEAR_POWER) if middle else (
+            scale * HIDDEN, scale * (USEFUL_FROM_0 if from_0 else USEFUL), POWER)
+        spread = check(weakest, (1 - weight) * variance + weight * of_row[0],
                        noise * math.sqrt(1 - weight), right, power=power)
         return [_narrow(name, kind, bound, middle)] if spread is not None and (
             bound <= WEAKEST["spread"]) else []
@@ -289,10 +289,7 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         rare = min(share, 1 - share)
         label = check(WEAKEST["rare"], rare if rare > 0.02 + 1e-9 else 0.0, of_label, RARE)
         if label is not None:
-            verb = "have" if share < 0.5 else "lack"
-            mistakes.append(Note(
-                schema.label, f"by the released share at most {label:.0%} of the records, or "
-                f"none, {verb} the positive value {schema.positive!r}", "check how it is written"))
+            mistakes.append(_rare(schema, "have" if share < 0.5 else "lack", label))
     first = 0
     for name, kind in schema.columns.items() if features else ():
         place = slice(first, first := first + kind.width)
@@ -301,15 +298,25 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
                              deviation * math.sqrt(kind.width),
                              MATCHING if kind.width > 1 else RARE)
             if matching is not None:
-                mistakes.append(Note(
-                    name, f"by the released shares at most {matching:.0%} of the cells, or "
-                    "none, have a declared value", "check spelling, case and codes, such as 0 and "
-                    f"1, against {', '.join(kind.values[:_SHOWN])}{_more(kind.values)}"))
+                mistakes.append(_unmatched(name, kind, matching))
         elif isinstance(kind, Number):
-            again = () if of_rows is None else ([float(x[place][0]) for x in of_rows],)
+            of_row = () if of_rows is None else ([float(x[place][0]) for x in of_rows],)
             mistakes += misread(name, kind, moments.mean[place].tolist(),
-                               float(moments.second[place][0]), deviation, *again)
+                               float(moments.second[place][0]), deviation, *of_row)
     return tuple(mistakes)
+
+
+def _rare(schema: Schema, verb: str, bound: float) -> Note:
+    """Words the note on a label with one value in at most a part `bound` of the records."""
+    return Note(schema.label, f"by the released share at most {bound:.0%} of the records, or "
+                f"none, {verb} the positive value {schema.positive!r}", "check how it is written")
+
+
+def _unmatched(name: str, kind: Category, bound: float) -> Note:
+    """Words the note on a category whose values at most a part `bound` of the cells have."""
+    return Note(name, f"by the released shares at most {bound:.0%} of the cells, or none, have a "
+                "declared value", "check spelling, case and codes, such as 0 and 1, against "
+                f"{', '.join(kind.values[:_SHOWN])}{_more(kind.values)}")
 
 
 def _at_an_end(name: str, kind: Number, upper: bool, bound: float) -> Note:
@@ -325,11 +332,11 @@ def _at_an_end(name: str, kind: Number, upper: bool, bound: float) -> Note:
 
 def _narrow(name: str, kind: Number, bound: float, middle: bool) -> Note:
     """Words the note on a number that hardly varies, or is the middle of its range."""
-    where = f"its range [{kind.low:g}, {kind.high:g}]"
-    what, fix = (
-        f"hardly more than the middle of {where}", "check whether the cells are numbers, as "
+    interval = f"its range [{kind.low:g}, {kind.high:g}]"
+    finding, fix = (
+        f"hardly more than the middle of {interval}", "check whether the cells are numbers, as "
         "missing cells and text such as '1,5' and '5 kg' count as the middle") if middle else (
-        f"hardly more than one value of {where}, where this noise would show a useful column",
+        f"hardly more than one value of {interval}, where this noise would show a useful column",
         "check whether it is a constant, and whether the range or its unit is far too wide")
-    return Note(name, f"by the released moments it is {what}: the standard deviation is at most "
+    return Note(name, f"by the released moments it is {finding}: the standard deviation is at most "
                 f"{math.sqrt(bound) / 2:.1%} of the width", fix)

@@ -225,7 +225,7 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
 
 def names_of(named: tuple[tuple[str, Description], ...]) -> tuple[str, ...]:
     """Returns what each leaf releases, of descriptions after what they release."""
-    return tuple(name for name, part in named for _ in leaves(part))
+    return tuple(name for name, description in named for _ in leaves(description))
 
 
 def check_people(people: int, owned: bool) -> None:

@@ -117,11 +117,11 @@ def share_of(frame: Any, schema: Schema, mesh: Mesh, shards: int | None,
       ValueError: for what takes all rows in one process, and as `Share`.
     """
     several = len(agreement.processes(mesh)) > 1
-    for what, wrong in (("an owner", schema.owner), ("groups", schema.groups),
+    for feature, wrong in (("an owner", schema.owner), ("groups", schema.groups),
                         ("ranges that are charged", schema.charged)):
         if wrong:
-            raise ValueError(f"the schema has {what}, which need all rows in one place: train in "
-                             "one process and without shards.")
+            raise ValueError(f"the schema has {feature}, which need all rows in one place: train "
+                             "in one process and without shards.")
     if several and (folder is not None or not isinstance(frame, Frames)):
         raise ValueError("several processes train without a folder, and read their rows of a "
                          "Parquet file: leave folder out, and give files.Frames(...).")
@@ -158,12 +158,12 @@ class Share:
         devices = mesh.devices.size
         self._shards = shards_of(mesh) if shards is None else shards
         self._size = sharding.shard_rows(population, mesh, self._shards)
-        own = sharding.own_shards(mesh, self._shards)
+        own_shards = sharding.own_shards(mesh, self._shards)
         if population <= self._size * (self._shards - self._shards // devices):
             raise ValueError(f"{population} rows are too few for {devices} devices: use fewer "
                              "processes.")
-        self.population, self.first, self.padded_rows = population, own[0] * self._size, (
-            len(own) * self._size)
+        self.population, self.first, self.padded_rows = population, own_shards[0] * self._size, (
+            len(own_shards) * self._size)
         self.count = min(self.padded_rows, population - self.first)
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ class Share:
 
     def place(self, rows: types.PyTree) -> sharding.Sharded:
         """Puts own arrays `[padded_rows, ...]` on own devices: a CPU uses them as they lie."""
-        where = NamedSharding(self.mesh, sharding.rows_spec(False))
+        placement = NamedSharding(self.mesh, sharding.rows_spec(False))
 
         def leaf(x: np.ndarray) -> jax.Array:
             rows = self._size * self._shards
@@ -207,7 +207,7 @@ class Share:
                 first, last, _ = index[0].indices(rows)
                 return x[first - self.first: last - self.first]
 
-            return jax.make_array_from_callback((rows, *x.shape[1:]), where, held)
+            return jax.make_array_from_callback((rows, *x.shape[1:]), placement, held)
 
         return sharding.Sharded(rows=jax.tree.map(leaf, rows), population=self.population,
                                 mesh=self.mesh, shards=self._shards)

@@ -89,8 +89,8 @@ def blocks(rows: int) -> Iterator[slice]:
 
 def in_blocks(function: Callable[..., Any], out: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
     """Writes a function of the arrays' rows into `out`, which may be one of them; returns `out`."""
-    for part in blocks(len(out)):
-        out[part] = function(*(x[part] for x in arrays))
+    for block in blocks(len(out)):
+        out[block] = function(*(x[block] for x in arrays))
     return out
 
 
@@ -144,7 +144,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
       ValueError: for a table without a declared column, and as `files.read`.
     """
     frames = frame if isinstance(frame, files.Frames) else [frame]
-    declared, held = schema.without_charged(), _places(schema, charged=False)
+    declared, declared_places = schema.without_charged(), _places(schema, charged=False)
     read: dict[str, list[np.ndarray]] = {"groups": [], "charged": [], "owners": []}
     row_count, width = getattr(frame, "row_count", 0), schema.width + 1
     x, y, first, store = np.empty(0), np.empty(0), 0, Store()
@@ -159,7 +159,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
                 x, y = store.zeros(row_count, width), store.zeros(row_count, *piece_y.shape[1:])
             y[first:last] = piece_y
             if declared is not None:
-                x[first:last, held] = _of_length(declared.features(piece), len(piece_y))
+                x[first:last, declared_places] = _of_length(declared.features(piece), len(piece_y))
             if schema.groups is not None:
                 read["groups"].append(_of_length(schema.group_of(piece), len(piece_y)))
             if schema.charged:
@@ -186,7 +186,7 @@ def encode_charged(table: Table, schema: Schema, released: Schema) -> None:
     assert table.charged is not None
     cells = dict(zip(schema.charged, table.charged.T, strict=True))
     table.x[:, _places(schema, charged=True)] = np.concatenate(
-        [released.columns[name].encode(one) for name, one in cells.items()], 1)
+        [released.columns[name].encode(column) for name, column in cells.items()], 1)
 
 
 def _places(schema: Schema, *, charged: bool) -> slice | np.ndarray:
@@ -219,14 +219,14 @@ def scaled(x: np.ndarray, moments: Moments, floor: float | None,
     """
     result = np.empty((*x.shape[:-1], x.shape[-1] + 1), np.float32) if out is None else out
     result[..., -1] = 1
-    for part in blocks(len(x)):  # float64 of all rows at once would be several copies
-        block = np.asarray(x[part], np.float64)
+    for row_range in blocks(len(x)):  # float64 of all rows at once would be several copies
+        block = np.asarray(x[row_range], np.float64)
         if floor is not None:
             variance = np.maximum(moments.second - moments.mean**2, 0.0)
             block = (block - moments.mean) / np.sqrt(variance + floor)
         block = block / np.sqrt(x.shape[-1])
         length = np.sqrt(np.sum(block * block, -1, keepdims=True))
-        result[part, ..., :-1] = block / np.maximum(length, 1.0)
+        result[row_range, ..., :-1] = block / np.maximum(length, 1.0)
     return result
 
 
@@ -306,13 +306,13 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, rows_per_ow
     shape = n, rows_per_owner
     result = Records(np.empty((*shape, x.shape[1]), x.dtype) if out is None else out,
                      store.zeros(*shape, *y.shape[1:]), store.zeros(*shape))
-    for part in blocks(n):
-        rows, present = index[part], index[part] >= 0
+    for block in blocks(n):
+        rows, present = index[block], index[block] >= 0
         # where there is no row, no other person's may stand, not even with weight 0
-        result.x[part] = np.where(present[:, :, None], x[rows], 0)
-        result.y[part] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),
-                                  np.nan_to_num(y[rows]), 0)
-        result.weight[part] = present * labelled(y[rows.ravel()]).reshape(rows.shape) / np.maximum(
+        result.x[block] = np.where(present[:, :, None], x[rows], 0)
+        result.y[block] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),
+                                   np.nan_to_num(y[rows]), 0)
+        result.weight[block] = present * labelled(y[rows.ravel()]).reshape(rows.shape) / np.maximum(
             np.sum(present, 1, keepdims=True), 1)
     return result
 
@@ -351,9 +351,9 @@ def group_of_persons(group: np.ndarray, index: np.ndarray) -> np.ndarray:
       ValueError: for a person with rows of several groups: groups are public, so the
         refusal reveals nothing.
     """
-    own = np.where(index >= 0, np.asarray(group)[index], -1)
-    first = own[:, 0]
-    if np.any((own != first[:, None]) & (index >= 0)):
+    own_groups = np.where(index >= 0, np.asarray(group)[index], -1)
+    first = own_groups[:, 0]
+    if np.any((own_groups != first[:, None]) & (index >= 0)):
         raise ValueError("a person has rows of several groups: groups must be of persons, the same "
                          "in all rows of one (with by_label, the label too).")
     return first

@@ -34,9 +34,9 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
       scorer: trained; what it released is drawn.
       data: the record that the command prints, with the AUCs where rows were held out.
     """
-    stated, law = scorer.statement, None
+    stated, profiled = scorer.statement, None
     if scorer.described is not None:
-        law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
+        profiled = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
     large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
     words = {"title": f"Private model of “{scorer.schema.label}”", "date": data.get("date") or "",
@@ -50,9 +50,9 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     template = pathlib.Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
     return string.Template(template).substitute(
         {name: html.escape(text) for name, text in words.items()}
-        | {name: _listed(*each) for name, each in lists.items()},
+        | {name: _listed(*heading_and_items) for name, heading_and_items in lists.items()},
         facts=_named(_facts(scorer, stated, data)), table=_named(stated.table()),
-        pictures=_pictures(scorer.statement, law))
+        pictures=_pictures(scorer.statement, profiled))
 
 
 def _plain(stated: Statement) -> tuple[str, ...]:
@@ -167,15 +167,15 @@ def _listed(title: str, sentences: tuple[str, ...]) -> str:
     return f"<h2>{title}</h2><ul>{items}</ul>"
 
 
-def _pictures(stated: Statement, law: Profile | None) -> str:
+def _pictures(stated: Statement, profiled: Profile | None) -> str:
     """Draws the trade-off curve and delta(epsilon)."""
-    parts = [] if law is None else [
-        (trade_off(law), membership(0.01, stated.true_positives(0.01))
+    pictures = [] if profiled is None else [
+        (trade_off(profiled), membership(0.01, stated.true_positives(0.01))
          + " The thin line is guessing."),
-        (deltas(law, stated.epsilon, stated.delta),
+        (deltas(profiled, stated.epsilon, stated.delta),
          "The same noise has a δ for every ε. The dot is the pair of the statement.")]
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
-                      for svg, text in parts)
+                      for svg, text in pictures)
     return f"<div class='pictures'>{figures}</div>"
 
 
@@ -188,15 +188,15 @@ def books_left(ledger: Ledger) -> dict[str, Any]:
     return {"epsilon": stated.epsilon, "delta": stated.delta, "unit": stated.unit,
             "epsilon_so_far": stated.epsilon_if_stopped_by_looking,
             "share_left": ledger.remaining().share,
-            "runs": [one["name"] for one in stated.runs]}
+            "runs": [run["name"] for run in stated.runs]}
 
 
-def lines(scorer: Scorer, data: dict[str, Any], held: int) -> list[str]:
+def lines(scorer: Scorer, data: dict[str, Any], count: int) -> list[str]:
     """Returns the lines that are printed without --json; `held`: rows held out."""
     lines = [str(scorer.statement), *(f"{name[0].upper()}{name[1:]}: {text}."
                                       for name, text in results(scorer, data).items())]
-    if held and data.get("auc", held) is None:
-        lines.append(f"The {held} rows held out have one label only, so they have no AUC.")
+    if count and data.get("auc", count) is None:
+        lines.append(f"The {count} rows held out have one label only, so they have no AUC.")
     if data["seed"] is not None:
         lines.append("The noise is of a seed: for experiments, not for release.")
     return lines
@@ -244,7 +244,7 @@ class _Axis(NamedTuple):
     words: Callable[[float], str] = _number
 
 
-def _picture(what: str, axes: tuple[_Axis, _Axis],
+def _picture(label: str, axes: tuple[_Axis, _Axis],
              curves: Mapping[str, Sequence[Sequence[float]]],
              dot: tuple[float, float]) -> str:
     """Draws curves by name, and a dot."""
@@ -283,7 +283,7 @@ def _picture(what: str, axes: tuple[_Axis, _Axis],
         fill = ("fill='var(--line)'", "opacity='.75'")[k]
         parts += [line(points, style), text(right, bottom - 8 - 20 * k, name, "end", fill)]
     parts.append(line([dot, dot], "stroke='var(--dot)' stroke-width='9'"))
-    return (f"<svg role='img' aria-label='{what}' viewBox='0 0 {right + 14} {bottom + 46}' "
+    return (f"<svg role='img' aria-label='{label}' viewBox='0 0 {right + 14} {bottom + 46}' "
             f"font-size='15' fill='currentColor'>{''.join(parts)}</svg>")
 
 

@@ -208,11 +208,11 @@ class Defaults:
 
     def extra(self) -> tuple[Description, ...]:
         """Returns the releases that are charged with the run."""
-        return tuple(part for _, part in self.named()[:-1])
+        return tuple(description for _, description in self.named()[:-1])
 
     def mechanism(self) -> Description:
         """Describes all releases together."""
-        return Sequence(parts=tuple(part for _, part in self.named()))
+        return Sequence(parts=tuple(description for _, description in self.named()))
 
     def explain(self) -> str:
         """Explains every setting in words, from the features' scaling to the averaging."""
@@ -224,11 +224,11 @@ class Defaults:
                  "left as they are, since the data are too few for their moments: only the "
                  f"{self.label.released} is released")
         prior = f" and the intercept of the released {self.label.released}" if average else ""
-        of_rows, how = "", f"{step:.4g} with momentum 0.9"
+        of_rows, step_words = "", f"{step:.4g} with momentum 0.9"
         if self.matrix is not None:
             of_rows = f"{MATRIX:g} for one of the second moments of rows, "
-            how = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments with a "
-                   f"ridge of {self.ridge:.4g}" + self.label.growth_in_words)
+            step_words = (f"{step:.4g} with momentum 0.5, preconditioned by these second moments "
+                          f"with a ridge of {self.ridge:.4g}" + self.label.growth_in_words)
         lines = [
             f"{self.label.loss} on {n} records; a row without a label has weight 0",
             f"Features are {scale}, and divided by {self.cut:.3g} sqrt(d)"
@@ -240,14 +240,14 @@ class Defaults:
             f"Clip norm of a record's gradient: {clip:.4g}",
             f"Noise of a round over the clip norm: {float(noise):.4g}",
             f"Rounds: {hyper.iterations}, as more of them cost time and no privacy",
-            f"Optimiser: heavy-ball gradient steps of {how}, over a time of "
+            f"Optimiser: heavy-ball gradient steps of {step_words}, over a time of "
             f"{self.time:.4g}, from weights 0{prior}",
             "Averaging: the scorer is the mean of the last half of the points"]
         if self.line is not None:
-            what = ("the slope of the scores, so that they are logits of probabilities"
-                    if isinstance(self.label, labels.Several) else
-                    "slope and intercept of the scores, so that they are log-odds")
-            lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets {what}")
+            result = ("the slope of the scores, so that they are logits of probabilities"
+                      if isinstance(self.label, labels.Several) else
+                      "slope and intercept of the scores, so that they are log-odds")
+            lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets {result}")
         return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *map(str, self.notes())))
 
     def notes(self, described: Description | None = None) -> tuple[Note, ...]:
@@ -260,13 +260,13 @@ class Defaults:
             None, "for so many columns, a mean of rows of length 1 has noise of length "
             f"{2 / self.strength:.2g}, as n mu / sqrt(d) = {self.strength:.0f}",
             "ask for a larger epsilon, or leave columns out")]
-        others = other_deltas(described or self.mechanism(), self.population, self.delta,
+        epsilons = other_deltas(described or self.mechanism(), self.population, self.delta,
                               self.people)
-        if others:
-            each = ", ".join(f"{rounded_up(e)} at delta = {x}" for x, e in others.items())
+        if epsilons:
+            pairs = ", ".join(f"{rounded_up(e)} at delta = {x}" for x, e in epsilons.items())
             notes.append(Note(
                 None, f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
-                f"makes epsilon look small: the same noise has epsilon = {each}",
+                f"makes epsilon look small: the same noise has epsilon = {pairs}",
                 "quote epsilon at a delta of 1e-6 or less"))
         return tuple(notes)
 

@@ -195,8 +195,8 @@ class Schema:
             if "categories" not in kind:
                 raise ValueError("schema needs [groups] values = [...]: groups are public.")
             groups = {**groups, "values": kind["categories"]}
-        columns = {name: kinds.of_record(name, one)
-                   for name, one in record["columns"].items()}
+        columns = {name: kinds.of_record(name, column_record)
+                   for name, column_record in record["columns"].items()}
         return cls(columns, str(label["name"]), label.get("positive"), owner.get("name"),
                    owner.get("most", 1 if not owner else 5), groups.get("name"),
                    tuple(map(word, groups.get("values", ()))), groups.get("by_label", False),
@@ -238,8 +238,8 @@ class Schema:
         unknown = [name for name in names if name not in self.columns]
         if unknown:
             raise ValueError(f"columns {unknown} are not declared; there are {list(self.columns)}.")
-        others = {name: c for name, c in self.columns.items() if name not in names}
-        return dataclasses.replace(self, columns=others)
+        kept_columns = {name: c for name, c in self.columns.items() if name not in names}
+        return dataclasses.replace(self, columns=kept_columns)
 
     def without_charged(self) -> "Schema | None":
         """Returns the schema without columns whose ranges are to be released; None if all are."""
@@ -247,8 +247,8 @@ class Schema:
 
     def described(self) -> list[dict[str, Any]]:
         """Returns for each of the `width` numbers its name, its column and how it is read."""
-        return [{"column": name, **one, "name": f"{name}{one['name']}"}
-                for name, column in self.columns.items() for one in column.described()]
+        return [{"column": name, **number, "name": f"{name}{number['name']}"}
+                for name, column in self.columns.items() for number in column.described()]
 
     def read(self, frame: Any) -> dict[str, Any]:
         """Returns the declared columns of a table by name, those of numbers as float64 `[n]`.
@@ -338,8 +338,8 @@ class Schema:
                              "different names.")
         column = frame[name]
         if isinstance(frame, Mapping):
-            first = next((one for one in self.names if row_names.has(frame.get(one))), name)
-            row_names.check({f"column {one!r}": frame[one] for one in (first, name)})
+            first = next((x for x in self.names if row_names.has(frame.get(x))), name)
+            row_names.check({f"column {x!r}": frame[x] for x in (first, name)})
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ValueError(f"column {name!r} must have a cell for each row, got a "
                              f"{type(column).__name__}.")
@@ -358,12 +358,12 @@ def columns_of(frame: Any) -> list[Any]:
     """
     if hasattr(frame, "collect_schema") and not hasattr(frame, "__len__"):
         raise ValueError("the table is a lazy frame, which has no rows yet: give .collect() of it.")
-    columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
-    if columns is frame and not isinstance(frame, Mapping):
+    column_names = getattr(frame, "column_names", getattr(frame, "columns", frame))
+    if column_names is frame and not isinstance(frame, Mapping):
         raise ValueError("a table must be a data frame or a dictionary of columns, got a "
                          f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
                          "of records, or of an array and columns=[...].")
-    return list(columns)
+    return list(column_names)
 
 
 def _plain(name: Any) -> str:

@@ -137,9 +137,9 @@ class Scorer:
         cells, (centre, scale) = self.schema.read(frame), spread(self.moments, self.floor)
         total, squares, first = np.float64(0), np.float64(0), 0
         for name, column in self.schema.columns.items():  # one by one: no matrix of all features
-            own = slice(first, first := first + column.width)
-            x = (column.encode(cells[name]) - centre[own]) / scale[own]
-            total, squares = total + x @ self.weights[own], squares + np.sum(x * x, 1)
+            places = slice(first, first := first + column.width)
+            x = (column.encode(cells[name]) - centre[places]) / scale[places]
+            total, squares = total + x @ self.weights[places], squares + np.sum(x * x, 1)
         return self.weights[-1] + (total.T / np.sqrt(np.maximum(squares, 1.0))).T
 
     def predict(self, frame: Any) -> np.ndarray:
@@ -188,7 +188,7 @@ class Scorer:
         centre, scale = spread(self.moments, self.floor)
         kind = self.schema.kind
         *weights, intercepts = self.weights.reshape(len(self.weights), -1).tolist()
-        features = [one | {"centre": a, "scale": b, "weights": w} for one, a, b, w in zip(
+        features = [feature | {"centre": a, "scale": b, "weights": w} for feature, a, b, w in zip(
             self.schema.described(), centre.tolist(), scale.tolist(), weights, strict=True)]
         return {"format": 1, "label": {"kind": kind, **self.schema.declared_label()},
                 "formula": FORMULAS[kind], "features": features, "intercepts": intercepts,
@@ -226,12 +226,12 @@ class Scorer:
           table: its name, for columns `"table"."column"`; None for `"column"`.
           output: the number of the score, where the label has several.
         """
-        record, before = self.to_json(), "" if table is None else f"{_quoted(table)}."
-        x = [f"({_sql_value(one, before + _quoted(one['column']))} - {one['centre']!r}) / "
-             f"{one['scale']!r}" for one in record["features"]]
-        total = " + ".join(f"{one['weights'][output]!r} * {each}" for one, each in zip(
+        record, prefix = self.to_json(), "" if table is None else f"{_quoted(table)}."
+        x = [f"({_sql_value(entry, prefix + _quoted(entry['column']))} - {entry['centre']!r}) / "
+             f"{entry['scale']!r}" for entry in record["features"]]
+        total = " + ".join(f"{entry['weights'][output]!r} * {scaled}" for entry, scaled in zip(
             record["features"], x, strict=True))
-        squares = " + ".join(f"POWER({each}, 2)" for each in x)
+        squares = " + ".join(f"POWER({scaled}, 2)" for scaled in x)
         return (f"{record['intercepts'][output]!r} + ({total}) / "
                 f"CASE WHEN {squares} > 1 THEN SQRT({squares}) ELSE 1.0 END")
 
@@ -266,20 +266,21 @@ class Scorer:
         several = (schema.target.width,) if isinstance(schema.target, Category) else ()
         described = schema.described()  # refuses ranges that are still to be released
         features, released = record["features"], record["released"]
-        weights = [*(one["weights"] for one in features), record["intercepts"]]
+        weights = [*(feature["weights"] for feature in features), record["intercepts"]]
         weights = weights if several else [w for (w,) in weights]
         if len(described) != len(features) or features != [
-                one | own for one, own in zip(features, described, strict=True)
+                feature | declared for feature, declared in zip(features, described, strict=True)
         ] or record["label"] != {"kind": schema.kind, **schema.declared_label()}:
             raise ValueError("features and label must be those of schema")
-        one = cls(schema, np.array(weights, float), Moments.from_json(released), released["floor"],
-                  record["statement"], group_losses=record["group_losses"],
-                  notes=tuple(Note(**note) for note in record["notes"]))
-        if (one.weights.shape != (schema.width + 1, *several) or {
-                one.moments.mean.shape, one.moments.second.shape} != {(schema.width,)} or np.shape(
-                one.moments.prior) != ((2,) if schema.kind == "number" else several)):
+        loaded = cls(schema, np.array(weights, float), Moments.from_json(released),
+                     released["floor"], record["statement"], group_losses=record["group_losses"],
+                     notes=tuple(Note(**note) for note in record["notes"]))
+        moments = loaded.moments
+        if (loaded.weights.shape != (schema.width + 1, *several) or {
+                moments.mean.shape, moments.second.shape} != {(schema.width,)} or np.shape(
+                moments.prior) != ((2,) if schema.kind == "number" else several)):
             raise ValueError("weights, mean, second and prior must be as many as schema says")
-        return one
+        return loaded
 
 
 def _line(feature: dict[str, Any]) -> tuple[float, float]:
@@ -340,8 +341,8 @@ def predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     checks.number("--threshold", args.threshold, low=0.0, high=1.0, closed=True)
     scorer = Scorer.load(args.model)
     names = _predicted(scorer, scorer.weights[-1:], args.threshold)
-    if taken := set(args.id) & set(names):
-        raise ValueError(f"--id {' '.join(sorted(taken))}: is a column of the scores, so rename it "
+    if twins := set(args.id) & set(names):
+        raise ValueError(f"--id {' '.join(sorted(twins))}: is a column of the scores, so rename it "
                          "in the table.")
     counts = {name: collections.Counter[str]() for name in scorer.schema.columns}
     columns: dict[str, list[Any]] = {name: [] for name in (*args.id, *names)}
@@ -356,7 +357,7 @@ def predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         for name, predicted in _predicted(scorer, scores, args.threshold).items():
             columns[name] += predicted.tolist()
         for name, odd in scorer.schema.odd(cells).items():
-            counts[name].update({what: int(np.sum(x)) for what, x in odd.items()})
+            counts[name].update({flaw: int(np.sum(x)) for flaw, x in odd.items()})
     text = _csv(columns)
     record: dict[str, Any] = {"rows": rows, "counts": counts}
     if args.out is None:
@@ -385,8 +386,8 @@ def _predicted(scorer: Scorer, scores: np.ndarray, threshold: float) -> dict[str
 
 def _lines(counts: Mapping[str, Mapping[str, int]], rows: int) -> list[str]:
     """Returns a line for each column that has odd cells."""
-    odd = {name: ", ".join(f"{count} {what}" for what, count in one.items() if count)
-           for name, one in counts.items()}
+    odd = {name: ", ".join(f"{count} {flaw}" for flaw, count in column_counts.items() if count)
+           for name, column_counts in counts.items()}
     return [f"{name}: {words}, of {rows} cells." for name, words in odd.items() if words]
 
 

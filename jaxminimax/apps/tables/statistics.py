@@ -191,7 +191,7 @@ def least_share(described: Repeat) -> float:
 def with_ranges(schema: Schema, ranges: Sequence[Number]) -> Schema:
     """Puts released ranges in place of the charged columns of a schema, in their order."""
     ranges_in_order = iter(ranges)
-    columns = {name: column.within((one := next(ranges_in_order)).low, one.high)
+    columns = {name: column.within((ends := next(ranges_in_order)).low, ends.high)
                if isinstance(column, Charged) else column
                for name, column in schema.columns.items()}
     return dataclasses.replace(schema, columns=columns)
@@ -221,17 +221,17 @@ def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
                  for row in np.asarray(answer.w, np.float64)[:, :-1])
 
 
-def _range(shares: np.ndarray, least: float) -> Number:
+def _range(shares: np.ndarray, smallest_share: float) -> Number:
     """Turns noisy shares of a column's cells into its range."""
     ends = np.concatenate([[EDGES[0]], EDGES, [EDGES[-1]]])  # cell k is [ends[k], ends[k + 1])
-    kept = np.where(shares > least, shares, 0.0)
-    if not kept.any():
+    shown_shares = np.where(shares > smallest_share, shares, 0.0)
+    if not shown_shares.any():
         middle = int(np.argmax(shares))
         low, high = max(middle - 1, 0), min(middle + 1, len(shares) - 1)
     else:
-        below = np.cumsum(kept) / kept.sum()
-        low = int(np.searchsorted(below, _TAIL))
-        high = int(np.searchsorted(below, 1 - _TAIL))
+        cumulative = np.cumsum(shown_shares) / shown_shares.sum()
+        low = int(np.searchsorted(cumulative, _TAIL))
+        high = int(np.searchsorted(cumulative, 1 - _TAIL))
     if ends[high + 1] <= ends[low]:  # all values beyond one end
         low, high = max(low - 1, 0), min(high + 1, len(shares) - 1)
     return Number(float(ends[low]), float(ends[high + 1]))
@@ -323,7 +323,7 @@ def _psi(label: labels.Label, shift: tuple[float, ...] | None, places: tuple[int
 
     def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
         x, y, weight = record
-        parts = [label_factor * part for part in label.psi(y)]
+        parts = [label_factor * statistic for statistic in label.psi(y)]
         if shift is not None:
             x = x[:, : len(shift)]
             parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 1]

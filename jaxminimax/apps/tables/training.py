@@ -108,7 +108,7 @@ def _with_ranges(prepared: Prepared, charged: records.Records | None,
         return schema
     ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
         keys.ranges, described, charged.x, charged.weight)])
-    released = statistics.with_ranges(schema, [Number(*one) for one in ends])
+    released = statistics.with_ranges(schema, [Number(*range_ends) for range_ends in ends])
     for table in (prepared.table, *(() if prepared.apart is None else (prepared.held,))):
         records.encode_charged(table, schema, released)
     return released
@@ -117,8 +117,8 @@ def _with_ranges(prepared: Prepared, charged: records.Records | None,
 def _settings_in_words(prepared: Prepared, mesh: Any) -> str:
     """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(prepared.settings))  # functions, by their names
-    where = dict(mesh.shape) if mesh is not None else "one device"
-    return (f"{settings} on {where if prepared.share is None else prepared.share}, compiled "
+    place = dict(mesh.shape) if mesh is not None else "one device"
+    return (f"{settings} on {place if prepared.share is None else prepared.share}, compiled "
             f"briefly up to {programs.BRIEF_NUMBERS} numbers")
 
 

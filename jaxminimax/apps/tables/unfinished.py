@@ -70,14 +70,14 @@ class Unfinished:
         self._folder = None if folder is None else pathlib.Path(folder)
         self._place: int | None = None  # the folder, open, whatever its name leads to later
         self.going_on, self._promised = False, b""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as open_files:
             if self._folder is not None:
                 try:
                     own_files.make(self._folder)
-                    held.enter_context(own_files.locked(self._folder))
+                    open_files.enter_context(own_files.locked(self._folder))
                     if sys.platform != "win32":
                         self._place = os.open(self._folder, os.O_RDONLY)
-                        held.callback(os.close, self._place)
+                        open_files.callback(os.close, self._place)
                 except OSError as error:
                     raise ValueError(f"{self._folder} cannot be written: {error}") from error
                 for name in (_KEY, _PROMISE):
@@ -89,7 +89,7 @@ class Unfinished:
                 self.key = self._saved_key(key)
             else:
                 self.key = secret_key() if key is None else key
-            self._lock = held.pop_all()  # closed if anything above was refused
+            self._lock = open_files.pop_all()  # closed if anything above was refused
 
     def __enter__(self) -> Self:
         return self
@@ -97,24 +97,26 @@ class Unfinished:
     def __exit__(self, *_: object) -> None:
         self._lock.close()
 
-    def promise(self, rows: types.PyTree, settings: str, **given: Any) -> None:
+    def promise(self, rows: types.PyTree, settings: str, **plain_values: Any) -> None:
         """Writes down rows and settings of the run, or compares them with those of its first start.
 
         Args:
           rows: everything that it reads of the data.
-          settings: in words that are the same in every process, all that follows from `given`.
-          **given: plain values that decide what is released.
+          settings: in words that are the same in every process, all that follows from
+            `plain_values`.
+          **plain_values: plain values that decide what is released.
 
         Raises:
           ValueError: naming what is another one, or for a folder that was replaced by another one.
         """
         if self._folder is None:
             return
-        own = fingerprint.secret(self.key)
-        promised = json.loads(json.dumps(given | {
-            "key scheme": release_keys.SCHEME, **fingerprint.hash_machine(own),
-            **fingerprint.hash_release(own),
-            "table, or order of its rows": fingerprint.hash_rows(own, rows), "setting": settings}))
+        secret = fingerprint.secret(self.key)
+        promised = json.loads(json.dumps(plain_values | {
+            "key scheme": release_keys.SCHEME, **fingerprint.hash_machine(secret),
+            **fingerprint.hash_release(secret),
+            "table, or order of its rows": fingerprint.hash_rows(secret, rows),
+            "setting": settings}))
         self._promised = json.dumps(promised).encode()
         if self.going_on:
             saved = self._read(_PROMISE)
@@ -129,7 +131,7 @@ class Unfinished:
             if not (own_files.is_at(self._place, self._folder) and _KEY in os.listdir(self._place)):
                 self._refuse_as("was replaced by another folder before anything was released")
 
-    def reserve(self, ledger: Ledger, described: Description, **how: Any) -> Entry:
+    def reserve(self, ledger: Ledger, described: Description, **charge_options: Any) -> Entry:
         """Charges a ledger for the run, after `promise` and before anything is released.
 
         A run that goes on is charged once. If a new run is refused, its folder is removed, because
@@ -138,16 +140,16 @@ class Unfinished:
         Args:
           ledger: for the data that the run reads.
           described: all that the run releases.
-          **how: `name`, `delta` and `unit` of `Ledger.reserve`.
+          **charge_options: `name`, `delta` and `unit` of `Ledger.reserve`.
 
         Raises:
           ValueError: if the ledger refuses it.
         """
-        own = fingerprint.secret(self.key)
+        secret = fingerprint.secret(self.key)
         try:
-            return ledger.reserve(described, **how, run=RunMark(
-                key=fingerprint.mark(own, fingerprint.KEY),
-                run=fingerprint.mark(own, fingerprint.RUN, self._promised),
+            return ledger.reserve(described, **charge_options, run=RunMark(
+                key=fingerprint.mark(secret, fingerprint.KEY),
+                run=fingerprint.mark(secret, fingerprint.RUN, self._promised),
                 resumable=self._folder is not None))
         except ValueError:
             if self._folder is not None and not self.going_on:
@@ -190,10 +192,10 @@ class Unfinished:
             self._refuse_as(f"holds {name}, but no key of the run that it is of")
         return exists
 
-    def _saved_key(self, passed: jax.Array | None) -> jax.Array:
+    def _saved_key(self, caller_key: jax.Array | None) -> jax.Array:
         """Returns the key of the folder; refuses another one that was passed."""
         key = self._read(_KEY, secret=True, make=_key_of)
-        if passed is not None and _words(passed) != _words(key):
+        if caller_key is not None and _words(caller_key) != _words(key):
             self._refuse("seed or key")
         return key
 
@@ -216,8 +218,8 @@ class Unfinished:
         self._refuse_as(f"is of a run that was stopped, with another {name}: repeat its own "
                         "command to go on with it")
 
-    def _refuse_as(self, what: str) -> NoReturn:
-        raise ValueError(f"{self._folder} {what}. {_GIVE_UP}")
+    def _refuse_as(self, problem: str) -> NoReturn:
+        raise ValueError(f"{self._folder} {problem}. {_GIVE_UP}")
 
 
 def _key_of(words: list[Any]) -> jax.Array:
@@ -233,23 +235,23 @@ def _words(key: jax.Array) -> list[Any]:
 
 def results_locked(folder: pathlib.Path | None) -> contextlib.ExitStack:
     """Locks the folder of the results for this process, before any budget is spent."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         if folder is None:
-            return held
+            return locks
         try:
             if not folder.exists():
                 own_files.make(folder, 0o755)
             own_files.check_parent(folder)
-            held.enter_context(own_files.locked(folder / MODEL))
-            held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
+            locks.enter_context(own_files.locked(folder / MODEL))
+            locks.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
             for name in (REPORT, PAGE, UNFINISHED):
                 own_files.sweep(folder / name)
         except OSError as error:
             raise ValueError(f"--out {folder} cannot be written: {error}") from error
         if (folder / UNFINISHED).exists():
             own_files.check(folder / UNFINISHED)
-        held.callback(_drop_empty, folder / UNFINISHED)
-        return held.pop_all()
+        locks.callback(_drop_empty, folder / UNFINISHED)
+        return locks.pop_all()
 
 
 def _drop_empty(folder: pathlib.Path) -> None:
