@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from tests.helpers.lanes import rest_nightly
+
 SITE = pathlib.Path(__file__).parents[1] / "docs" / "site"
 WRONG = runpy.run_path(str(SITE / "check_links.py"))["wrong"]
 PAGE = '<html><body><h1 id="top">x</h1>{}</body></html>'
@@ -54,7 +56,7 @@ RESULTS = sorted(ROOT.glob("benchmarks/**/results/*.md"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GALLERY["PICTURES"])
+@pytest.mark.parametrize("name", rest_nightly(list(GALLERY["PICTURES"]), 2))
 def test_a_picture_is_drawn_from_a_file_of_results(name):
     text = GALLERY["drawn"](name)
     assert text.rstrip().endswith("</svg>")

@@ -188,6 +188,7 @@ def test_what_was_measured_is_what_the_benchmark_says():
     assert checked == 15
 
 
+@pytest.mark.slow
 def test_a_point_of_the_first_choice_is_found():
     """The table's first plan runs, and its gap is below its guarantee."""
     game = jmm.problems.bilinear_game(coupling=0.5, radius=Saddle(1.0, 1.0))

@@ -143,6 +143,7 @@ def test_risks_are_means_over_a_groups_own_records():
     assert jmm.metrics.worst_group_risk(problem, w, data, sizes) == pytest.approx(max(risks))
 
 
+@pytest.mark.slow
 def test_the_mean_problem_measures_what_its_optimum_solves():
     rng = np.random.default_rng(1)
     z = rng.normal(size=(40, 3)) * 0.3

@@ -95,6 +95,7 @@ def test_several_labels_reach_least_squares_over_pairs():
         np.testing.assert_allclose(theta[:, j], best, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_labels_of_which_one_is_true_are_the_classes():
     both = (problems.multilabel_auc(problems.linear_scorer, prior=SHARES, radius=WIDE),
             problems.multiclass_auc(problems.linear_scorer, shares=SHARES, form="macro",

@@ -177,6 +177,7 @@ def test_constants_stay_where_they_hold():
     assert one.project is BASE.project
 
 
+@pytest.mark.slow
 def test_an_attacked_convex_loss_need_not_be_convex():
     """An attack by gradients cannot leave the flat part of a hinge, and jumps at its end."""
     base = problems.group_glm("hinge", feature_bound=1.0, radius=4.0)

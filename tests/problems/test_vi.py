@@ -279,6 +279,7 @@ def squared_mean(limit=5.0):
         furthest=lambda p: jnp.clip(p, 0.0, limit))
 
 
+@pytest.mark.slow
 def test_a_composed_problem_is_the_function_of_mean_losses():
     problem = squared_mean().problem
     x = jnp.asarray(np.random.default_rng(5).uniform(-0.5, 0.5, (40, 3)))

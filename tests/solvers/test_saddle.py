@@ -185,6 +185,7 @@ def test_a_step_costs_one_evaluation():
         assert len(calls) == steps
 
 
+@pytest.mark.slow
 def test_a_certificate_needs_no_right_lipschitz_constant():
     domain = SETS["ball"]
     for row in list(zip(*instances("ball"), strict=True))[:20]:

@@ -324,6 +324,7 @@ def test_a_constant_is_noted_where_the_noise_would_show_a_useful_column(kind, me
     assert not noted(0.0, 1.1 * largest)
 
 
+@pytest.mark.slow
 def test_a_column_of_the_right_schema_has_no_note_and_a_constant_one():
     """Standard scores, logarithms of incomes, counts and temperatures; by moments and rows."""
     n, kinds = 20_000, {

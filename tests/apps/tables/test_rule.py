@@ -17,6 +17,7 @@ from jaxminimax.apps.tables import (
     records,
 )
 from jaxminimax.apps.tables.scorer import Moments
+from tests.helpers.lanes import rest_nightly
 
 DELTA = 1e-6
 
@@ -101,8 +102,8 @@ def test_the_typical_length_is_that_of_rows_before_the_cut():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [{"positive": "1"}, {"target": Number(-1e150, 1e150)},
                                   {"target": Category(("a", "b", "c"))}])
-@pytest.mark.parametrize("epsilon", [0.01, 20.0])
-@pytest.mark.parametrize("width", [1, 500])
+@pytest.mark.parametrize("epsilon", rest_nightly([0.01, 20.0], 1))
+@pytest.mark.parametrize("width", rest_nightly([500, 1], 1))
 @pytest.mark.parametrize("n", [20, 10**7])
 def test_at_the_ends_of_all_numbers_the_budget_is_spent_and_rows_stay_short(
         n, width, epsilon, kind):

@@ -64,6 +64,7 @@ def test_a_matrix_that_noise_made_negative_gives_steps_of_at_most_one_over_the_r
     assert steps.max() == pytest.approx(5.0)
 
 
+@pytest.mark.slow
 def test_the_diagonal_gives_the_variances_of_features_that_are_centred():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (N, 1, D)) * [0.05, 0.1, 0.9]
