@@ -111,11 +111,18 @@ def _options() -> dict[str, Any] | None:
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
-    """The numbers of constants and of carries of a scan, by its parameters."""
+    """The numbers of constants and of carries of a scan, by its parameters.
+
+    Raises:
+      ValueError: for parameters that none of the known versions of JAX has.
+    """
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
-    constants, carry, _ = params["ft_in"].unpack()  # from JAX 0.11 on
-    return len(constants), len(carry)
+    parts: Any = params["ft_in"].unpack() if "ft_in" in params else ()  # from JAX 0.11 on
+    if len(parts) != 3:
+        raise ValueError("This version of JAX describes the carries of a scan in another way than "
+                         "those that are known: take one that pyproject.toml allows.")
+    return len(parts[0]), len(parts[1])
 
 
 def walk(program: Any) -> list[tuple[Any, int]]:

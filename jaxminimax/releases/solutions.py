@@ -188,6 +188,27 @@ def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle, start: Saddl
 # --- solutions on fresh records of all groups ---
 
 
+def _phase_records(mechanism: GroupSolution, spent: jax.Array,
+                   data: PyTree) -> tuple[PyTree, np.ndarray]:
+    """The records of a phase, leaves `[p, max n_t, ...]`, and their weights `[p, max n_t]`."""
+    # n_t of each group, [p, 1]
+    share_sizes = np.array(solutions.phase_sizes(mechanism))[:, None]
+    # rows beyond a smaller group's share repeat its last one, and do not count
+    slot = np.arange(share_sizes.max())[None]
+    # row t n_t + j of group i, [p, max n_t]
+    rows = spent * share_sizes + np.minimum(slot, share_sizes - 1)
+    # a record weighs 1 / n_t, a repeated one 0
+    share = (slot < share_sizes) / share_sizes
+    if isinstance(data, sharding.Sharded):
+        batch = sent_rows.evenly(data, rows)
+        padding = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
+        return batch, np.pad(share, ((0, 0), (0, padding)))
+    # [p, max n_t, ...]
+    return jax.tree.map(
+        lambda x: jax.vmap(lambda a, i: a.at[i].get(mode="clip", indices_are_sorted=True))(
+            x, rows), data), share
+
+
 @watched
 def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.Array,
                            problem: GroupProblem, w: PyTree, data: PyTree) -> PyTree:
@@ -241,24 +262,8 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     opened = opening.open_release(key, mechanism, spent, w, data)
     opening.check_size(opened.point, mechanism.parameters)
     data = opened.data
-    # n_t of each group, [p, 1]
-    share_sizes = np.array(solutions.phase_sizes(mechanism))[:, None]
-    # rows beyond a smaller group's share repeat its last one, and do not count
-    slot = np.arange(share_sizes.max())[None]
-    # row t n_t + j of group i, [p, max n_t]
-    rows = spent * share_sizes + np.minimum(slot, share_sizes - 1)
-    # a record weighs 1 / n_t, a repeated one 0
-    share = (slot < share_sizes) / share_sizes
     mesh = data.mesh if isinstance(data, sharding.Sharded) else None
-    if isinstance(data, sharding.Sharded):
-        batch = sent_rows.evenly(data, rows)
-        padding = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
-        share = np.pad(share, ((0, 0), (0, padding)))
-    else:
-        # [p, max n_t, ...]
-        batch = jax.tree.map(
-            lambda x: jax.vmap(lambda a, i: a.at[i].get(mode="clip", indices_are_sorted=True))(
-                x, rows), data)
+    batch, share = _phase_records(mechanism, spent, data)
 
     def answer(key: jax.Array, spent: jax.Array, query: GroupSolution, w: PyTree,
                batch: PyTree) -> PyTree:

@@ -224,3 +224,5 @@ def test_the_sizes_of_a_scan_are_those_of_its_parts():
     traced = jax.make_jaxpr(function)(1.0, 2.0, 0.0, jnp.ones(3))
     (scan,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "scan")
     assert programs.scan_sizes(scan.params) == (2, 2)
+    with pytest.raises(ValueError, match="carries of a scan in another way"):
+        programs.scan_sizes({"length": 3, "jaxpr": scan.params["jaxpr"]})

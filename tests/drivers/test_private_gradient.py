@@ -956,7 +956,8 @@ def test_links_before_it_fail_on_the_key_of_a_ticket(around):
     private = alone()
     tx = optax.chain(around, private)
     ticket = next(private.tickets(private.init(Z.w)))
-    with pytest.raises((ValueError, TypeError, NotImplementedError)):
+    # JAX refuses arithmetic with a key, and has no real part of one
+    with pytest.raises((TypeError, NotImplementedError), match=r"key<fry>|abstract method real"):
         tx.update(ticket, tx.init(Z.w), Z.w)
 
 
