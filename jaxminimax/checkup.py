@@ -74,8 +74,8 @@ class Report:
         return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
     def __str__(self) -> str:
-        def arrays(tree: Any) -> str:
-            return ", ".join(f"{x['name']} {x['shape']} {x['dtype']}" for x in tree)
+        def arrays(entries: Any) -> str:
+            return ", ".join(f"{x['name']} {x['shape']} {x['dtype']}" for x in entries)
 
         rows = [("records", f"{self.records['number']:,} of {arrays(self.records['arrays'])}"),
                 ("z", arrays(self.parameters))]
@@ -316,10 +316,10 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
         record_isolation.check_constants(traced.jaxpr, data, "update")
         compiled = traced.lower().compile()
     memory = compiled.memory_analysis()
-    record: dict[str, Any] = {"bytes": None if memory is None else int(
+    costs: dict[str, Any] = {"bytes": None if memory is None else int(
         memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}
     if sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows)) > _BYTES:
-        return record
+        return costs
     ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), rows)
     rounds_taken = []
     for _ in range(3):
@@ -327,7 +327,7 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
         state = jax.block_until_ready(compiled(key, state, ones))
         rounds_taken.append(time.perf_counter() - begun)
         made_releases.check_charge(releases, algorithm.mechanism(hyper), int(state.spent))
-    return record | {"seconds": min(rounds_taken)}
+    return costs | {"seconds": min(rounds_taken)}
 
 
 # --- on the data: not private ---
@@ -352,19 +352,19 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
             for c, x in zip(clip, g, strict=True)))
 
     record_lengths = jax.lax.map(lengths_of, sample, batch_size=32)
-    counts: dict[str, Any] = {}
+    shares: dict[str, Any] = {}
     for name, c, lengths in zip(Saddle._fields, clip, record_lengths, strict=True):
         if c is None:
             continue
         x = np.asarray(lengths)
         finite = x[np.isfinite(x)]
-        counts[name] = {"not finite": float(np.mean(~np.isfinite(x))),
+        shares[name] = {"not finite": float(np.mean(~np.isfinite(x))),
                         "clipped": float(np.mean(finite > c)) if finite.size else None,
                         "median norm": float(np.median(finite)) if finite.size else None}
     if getattr(problem, "labels", None) is not None:
         wrong, count = labels_outside(problem.labels, sample)
-        counts["labels outside of the set"] = wrong / count if count else None
-    return counts
+        shares["labels outside of the set"] = wrong / count if count else None
+    return shares
 
 
 def labels_outside(labels: types.Labels, rows: PyTree) -> tuple[int, int]:

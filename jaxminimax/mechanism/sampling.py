@@ -299,9 +299,9 @@ def draw(keys: SampleKeys, query: Any, release: jax.Array) -> Sample:
     """
     sampling = known_sampling(query.sampling)
     sample = sampling.draw(keys, release, query.population)
-    rows = query.population if sample.rows is None else sample.rows.shape[0]
-    if rows != sampling.rows_read(query.population):
-        raise ValueError(f"{sampling!r} drew {rows} rows, and rows_read says "
+    slots = query.population if sample.rows is None else sample.rows.shape[0]
+    if slots != sampling.rows_read(query.population):
+        raise ValueError(f"{sampling!r} drew {slots} rows, and rows_read says "
                          f"{sampling.rows_read(query.population)}: make them agree.")
     return sample
 

@@ -27,19 +27,19 @@ _SETTINGS = ("Logistic loss", "Huber loss", "Ranges of ")
 _SHOWN = 15  # names of features
 
 
-def page(scorer: Scorer, data: dict[str, Any]) -> str:
+def page(scorer: Scorer, facts: dict[str, Any]) -> str:
     """Makes the page as HTML, with its pictures inside.
 
     Args:
       scorer: trained; what it released is drawn.
-      data: the record that the command prints, with the AUCs where rows were held out.
+      facts: what the command prints as JSON, with the AUCs where rows were held out.
     """
     stated, profiled = scorer.statement, None
     if scorer.described is not None:
         profiled = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
     large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
-    words = {"title": f"Private model of “{scorer.schema.label}”", "date": data.get("date") or "",
+    words = {"title": f"Private model of “{scorer.schema.label}”", "date": facts.get("date") or "",
              "paragraph": stated.paragraph(), "json": json.dumps(stated.to_json(), indent=1)}
     lists = {"notes": ("To note", (*map(str, scorer.notes), *large)),
              "meaning": ("What this guarantees", _plain(stated)),
@@ -51,7 +51,7 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     return string.Template(template).substitute(
         {name: html.escape(text) for name, text in words.items()}
         | {name: _listed(*heading_and_items) for name, heading_and_items in lists.items()},
-        facts=_named(_facts(scorer, stated, data)), table=_named(stated.table()),
+        facts=_named(_facts(scorer, stated, facts)), table=_named(stated.table()),
         pictures=_pictures(scorer.statement, profiled))
 
 
@@ -65,9 +65,9 @@ def _plain(stated: Statement) -> tuple[str, ...]:
             *meaning)
 
 
-def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[str, str]:
+def _facts(scorer: Scorer, stated: Statement, facts: Mapping[str, Any]) -> dict[str, str]:
     """Names what was trained, on what, for what, by whom, and what it cost."""
-    names, seed = list(map(str, scorer.schema.columns)), data.get("seed")
+    names, seed = list(map(str, scorer.schema.columns)), facts.get("seed")
     guarantee = NO_GUARANTEE if math.isinf(stated.epsilon) else (
         f"ε = {rounded_up(stated.epsilon)} at δ = {rounded_up(stated.delta, 6)} for "
         f"{stated.unit}: {stated.relation()}")
@@ -75,39 +75,39 @@ def _facts(scorer: Scorer, stated: Statement, data: Mapping[str, Any]) -> dict[s
             "guarantee": guarantee if seed is None else (
                 "none, as the noise is of a seed, which others can guess: an experiment. With a "
                 f"secret key: {guarantee}"),
-            "table": f"{data.get('table') or 'a table'}, {stated.records} records",
-            "purpose": data.get("purpose") or "not stated: --purpose says what the model is for",
-            "run by": data.get("by") or "not stated: --by says who runs the training",
+            "table": f"{facts.get('table') or 'a table'}, {stated.records} records",
+            "purpose": facts.get("purpose") or "not stated: --purpose says what the model is for",
+            "run by": facts.get("by") or "not stated: --by says who runs the training",
             "ledger": "none, so other releases of this table are not counted: --ledger counts them",
-            "SHA-256 of model.json": data.get("model_sha256") or "not stated: --out writes it",
-            "software": ", ".join(f"{name} {x}" for name, x in data.get("versions", {}).items()),
+            "SHA-256 of model.json": facts.get("model_sha256") or "not stated: --out writes it",
+            "software": ", ".join(f"{name} {x}" for name, x in facts.get("versions", {}).items()),
             "features": ", ".join(names[:_SHOWN]) + (
                 f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
-            **results(scorer, data)}
+            **results(scorer, facts)}
 
 
-def results(scorer: Scorer, data: Mapping[str, Any]) -> dict[str, str]:
+def results(scorer: Scorer, facts: Mapping[str, Any]) -> dict[str, str]:
     """Names what was released of the label and the groups, what is left, and how it predicts."""
     rows = released_words(scorer)
     if scorer.moments.labelled < 1:
         rows["released share of rows with a label"] = f"{scorer.moments.labelled:.3f}"
-    if (books := data.get("ledger")) is not None:
+    if (books := facts.get("ledger")) is not None:
         rows["ledger"] = (
             f"{100 * books['share_left']:.3g} % is left of ε = {books['epsilon']:g} at δ = "
             f"{books['delta']:g} for {books['unit']}; it has {', '.join(books['runs'])}")
-    if data.get("auc") is not None:
-        error = data.get("auc_standard_error")
-        rows["AUC"] = (f"{data['auc']:.4f}{'' if error is None else f' ± {error:.4f}'} on rows "
+    if facts.get("auc") is not None:
+        error = facts.get("auc_standard_error")
+        rows["AUC"] = (f"{facts['auc']:.4f}{'' if error is None else f' ± {error:.4f}'} on rows "
                        "held out, outside of the guarantee")
-    if data.get("auc_reference") is not None:
-        rows["without privacy"] = (f"AUC {data['auc_reference']:.4f} of a logistic regression on "
+    if facts.get("auc_reference") is not None:
+        rows["without privacy"] = (f"AUC {facts['auc_reference']:.4f} of a logistic regression on "
                                    "the same features, outside of the guarantee")
-    if data.get("held_out_without_label"):
+    if facts.get("held_out_without_label"):
         rows["rows held out without a label"] = (
-            f"{data['held_out_without_label']}, left out; outside of the guarantee")
+            f"{facts['held_out_without_label']}, left out; outside of the guarantee")
     for key, name in SCORES.items():
-        if data.get(key) is not None:
-            rows[name] = (f"{data[key]:.4g} on rows held out, and {data[f'{key}_reference']:.4g} "
+        if facts.get(key) is not None:
+            rows[name] = (f"{facts[key]:.4g} on rows held out, and {facts[f'{key}_reference']:.4g} "
                           "without privacy, outside of the guarantee")
     if scorer.group_losses is not None:
         rows["group losses"] = ", ".join(f"{name} {loss:.3f}" for name, loss in
@@ -191,13 +191,13 @@ def books_left(ledger: Ledger) -> dict[str, Any]:
             "runs": [run["name"] for run in stated.runs]}
 
 
-def lines(scorer: Scorer, data: dict[str, Any], count: int) -> list[str]:
+def lines(scorer: Scorer, facts: dict[str, Any], count: int) -> list[str]:
     """Returns the lines that are printed without --json; `held`: rows held out."""
     lines = [str(scorer.statement), *(f"{name[0].upper()}{name[1:]}: {text}."
-                                      for name, text in results(scorer, data).items())]
-    if count and data.get("auc", count) is None:
+                                      for name, text in results(scorer, facts).items())]
+    if count and facts.get("auc", count) is None:
         lines.append(f"The {count} rows held out have one label only, so they have no AUC.")
-    if data["seed"] is not None:
+    if facts["seed"] is not None:
         lines.append("The noise is of a seed: for experiments, not for release.")
     return lines
 
