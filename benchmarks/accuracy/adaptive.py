@@ -2,10 +2,9 @@
 
 Two kinds of settings, each with the clip norm that it was made with and with one ten times as
 large, as if nobody had known: the default rule for tables (`benchmarks.tables.scorers`), and the
-column "ijcnn1, MLP" of `benchmarks.papers.table2`, whose clip norm was chosen on validation
-splits that
-are not paid for. Steps, rounds and epsilon stay what they were; the counts' share of the budget is
-the default. With --json, runs that the file holds are not made again.
+column "ijcnn1, MLP" of `benchmarks.papers.table2`, whose clip norm was chosen on validation splits
+that are not paid for. Steps, rounds and epsilon stay what they were; the counts' share of the
+budget is the default. With --json, runs that the file holds are not made again.
 """
 
 import argparse

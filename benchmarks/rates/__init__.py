@@ -1,1 +1,1 @@
-"""How fast gaps fall with n and epsilon, beside rates, guarantees and plans of the theorems."""
+"""How fast gaps fall with n and epsilon, next to rates, guarantees and plans of the theorems."""
