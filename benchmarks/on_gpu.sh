@@ -83,7 +83,7 @@ for part in "${parts[@]}"; do
     deep) throughput rnn lora resnet ;;
     noise) in_time benchmarks.privacy.noise_law "${draws[@]}" --json "$folder/noise_law.json" ;;
     tests) device_tests ;;
-    table2) in_time benchmarks.published.table2 --datasets mnist --methods mlp \
+    table2) in_time benchmarks.papers.table2 --datasets mnist --methods mlp \
       --readings honest --delta 1e-6 "${column[@]}" --json "$folder/table2_mnist_mlp.json" ;;
   esac
   status=$?

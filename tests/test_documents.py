@@ -228,6 +228,22 @@ def test_files_and_commands_that_are_named_exist(page):
             assert f'"{flag}"' in sources, f"benchmarks.{module} {flag}"
 
 
+def test_commands_that_results_name_exist():
+    results = sorted(ROOT.glob("benchmarks/**/results/*.json"))
+    names = {name for path in results for name in re.findall(
+        r"python -m (benchmarks(?:\.\w+)+)", path.read_text(encoding="utf-8"))}
+    assert len(names) > 20
+    for name in names:
+        place = ROOT / name.replace(".", "/")
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), name
+
+
+def test_every_folder_of_benchmarks_has_its_question():
+    folders = {path.parent.name for path in ROOT.glob("benchmarks/*/__init__.py")}
+    section = read("CONTRIBUTING.md").partition("\n## Benchmarks\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`benchmarks/(\w+)`", section)) == folders
+
+
 @every_page
 def test_names_of_the_library_are_its_own(page):
     """`jmm.a.b` is there, wherever a page says it."""

@@ -6,10 +6,10 @@ One function for each marker `<!-- figure NAME of FILE -->`. The page says how m
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from benchmarks.accuracy.zoo import noise as zoo_noise
 from benchmarks.common import verdicts
-from benchmarks.published.table2 import verdicts as table2_verdicts
-from benchmarks.utility.variance import tables as variance_tables
-from benchmarks.utility.zoo import noise as zoo_noise
+from benchmarks.papers.table2 import verdicts as table2_verdicts
+from benchmarks.rates.variance import tables as variance_tables
 
 Result = dict[str, Any]
 

@@ -7,29 +7,20 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.accuracy import adaptive_floor, group_clips, libauc_values, more_problems, problems
+from benchmarks.accuracy.worst_group import figures as group_figures
+from benchmarks.accuracy.zoo import noise as zoo_noise
+from benchmarks.accuracy.zoo import tables as zoo_tables
 from benchmarks.code_size import kinds
 from benchmarks.common import report, verdicts
+from benchmarks.papers import decoupled, robust
+from benchmarks.papers import page as published_report
 from benchmarks.privacy import prices
-from benchmarks.published import decoupled, robust
-from benchmarks.published import page as published_report
+from benchmarks.rates import guarantees, plans
+from benchmarks.rates.variance import tables as variance_tables
 from benchmarks.speed import start
 from benchmarks.speed.throughput import tables as throughput_tables
-from benchmarks.utility import (
-    adaptive_floor,
-    calibration,
-    group_clips,
-    guarantees,
-    libauc_values,
-    more_problems,
-    notes,
-    plans,
-    problems,
-    untuned_groups,
-)
-from benchmarks.utility.variance import tables as variance_tables
-from benchmarks.utility.worst_group import figures as group_figures
-from benchmarks.utility.zoo import noise as zoo_noise
-from benchmarks.utility.zoo import tables as zoo_tables
+from benchmarks.tables import calibration, notes, untuned_groups
 
 _METHODS = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
             "front end": "front end"}

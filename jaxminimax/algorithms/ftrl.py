@@ -240,7 +240,7 @@ def planned_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
 
     The bound has noise move every point against the gradient. On the average it moves points in no
     direction, so a longer step costs less than the bound says. On the two bilinear games of
-    `benchmarks.utility.rates`, n of 1,000 and 10,000, twice the step had 0.5 to 0.95 of the gap,
+    `benchmarks.rates`, n of 1,000 and 10,000, twice the step had 0.5 to 0.95 of the gap,
     and longer ones had no less. The arguments are those of `theorem_step`.
     """
     step = theorem_step(query, dim=dim, diameter=diameter, noise_multiplier=noise_multiplier,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.published import bounds
-from benchmarks.utility import stability
+from benchmarks.papers import bounds
+from benchmarks.rates import stability
 from jaxminimax import Saddle
 
 RNG = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import sys
 import jax
 import pytest
 
+from benchmarks.papers.table2 import __main__ as table2
 from benchmarks.privacy import noise_law
-from benchmarks.published.table2 import __main__ as table2
 from benchmarks.speed import device
 from benchmarks.speed.throughput import __main__ as throughput
 from benchmarks.speed.throughput.cases import Case
@@ -22,7 +22,7 @@ SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
 PARSERS = {"benchmarks.speed.throughput": throughput.parser,
            "benchmarks.speed.device": device.parser,
            "benchmarks.privacy.noise_law": noise_law.parser,
-           "benchmarks.published.table2": table2.parser}
+           "benchmarks.papers.table2": table2.parser}
 
 
 def started(folder, *parts, platform="cpu", python=None, **variables):
@@ -52,7 +52,7 @@ def test_every_command_of_the_script_is_understood(tmp_path, platform):
             given = PARSERS[name]().parse_args(words)
             assert given.json.parent == tmp_path / "out"
             assert getattr(given, "quick", False) == (
-                platform == "cpu" and name != "benchmarks.published.table2")
+                platform == "cpu" and name != "benchmarks.papers.table2")
 
 
 def test_an_unknown_part_is_refused(tmp_path):

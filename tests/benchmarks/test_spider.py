@@ -18,9 +18,9 @@ from benchmarks.examples.methods.windows import (
     release_difference,
     release_in_window,
 )
-from benchmarks.utility.variance import __main__ as variance
-from benchmarks.utility.variance import auc as variance_auc
-from benchmarks.utility.variance import tables as variance_tables
+from benchmarks.rates.variance import __main__ as variance
+from benchmarks.rates.variance import auc as variance_auc
+from benchmarks.rates.variance import tables as variance_tables
 from jaxminimax import Saddle, sgda
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import release_keys
