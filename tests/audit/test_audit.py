@@ -284,7 +284,7 @@ def with_noise(described, z):
     return dataclasses.replace(described, noise_multiplier=z)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "sampling", "rounds"), rest_nightly([
     ("proximal", Poisson(rate=0.25), 2), ("sgda", FixedSize(batch=5), 2),
     ("extragradient", FixedSize(batch=5, replacement=True), 2),

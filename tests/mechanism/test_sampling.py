@@ -377,7 +377,7 @@ def test_rows_that_are_drawn_several_times_count_once(bug):
     assert subset_p(query(0.3, 6), 40_000) > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.optimised
 def test_the_product_law_catches_another_rate_and_a_choice_of_rows(bug):
     thresholds = poisson.thresholds
