@@ -7,6 +7,7 @@ samplings are in `fixed_size` and `poisson`.
 """
 
 import abc
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -180,8 +181,13 @@ class Sampling(abc.ABC):
         """The public number that a sum is divided by; never the realised batch size."""
 
     def mean_drawn(self, population: int) -> float:
-        """The mean number of rows of an attempt, which those that fit do not exceed."""
-        return self.batch_size(population)
+        """The mean number of rows of an attempt, where every row is drawn equally often.
+
+        A shard on a mesh has slots for so many times its share of the rows, and a margin that the
+        charge of a secret sample counts as failing with probability `distinct.CROWDED`. The
+        default promises nothing: each shard then has slots for all of `rows_in_shard`.
+        """
+        return math.inf
 
     @abc.abstractmethod
     def rows_read(self, population: int) -> int:
