@@ -247,14 +247,14 @@ def _picture(label: str, axes: tuple[_Axis, _Axis],
             np.asarray(points, np.float64).T, axes, strict=True)], -1)
 
     width, height = 300, 190  # of the axes
-    left, top = 62, 30  # the picture's margins
+    margin, top = 62, 30  # on the left and above
     shown = scaled([*(p for points in curves.values() for p in points), dot])
     room = 0.05 * np.ptp(shown, 0) + 0.01
     low, high = shown.min(0) - room, shown.max(0) + room
 
     def place(point: Any) -> np.ndarray:
         share = (np.asarray(point) - low) / (high - low)
-        return share * (width, -height) + (left, top + height)
+        return share * (width, -height) + (margin, top + height)
 
     def line(points: Any, style: str) -> str:
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in place(scaled(points)))
@@ -264,16 +264,16 @@ def _picture(label: str, axes: tuple[_Axis, _Axis],
         return (f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' {style}>"
                 f"{html.escape(words)}</text>")
 
-    bottom, right = top + height, left + width
-    parts = [f"<path d='M{left} {top}V{bottom}H{right}' stroke='currentColor' fill='none'/>",
-             text(left + width / 2, bottom + 38, axes[0].name),
-             text(left - 55, top - 16, axes[1].name, "start")]
+    bottom, right = top + height, margin + width
+    parts = [f"<path d='M{margin} {top}V{bottom}H{right}' stroke='currentColor' fill='none'/>",
+             text(margin + width / 2, bottom + 38, axes[0].name),
+             text(margin - 55, top - 16, axes[1].name, "start")]
     for x, words in _ticks(low[0], high[0], axes[0].log, axes[0].words):
         parts.append(text(place((x, low[1]))[0], bottom + 18, words))
     for y, words in _ticks(low[1], high[1], axes[1].log, axes[1].words):
         level = place((low[0], y))[1]
-        parts += [text(left - 5, level + 5, words, "end"),
-                  f"<path d='M{left} {level:.1f}H{right}' stroke='currentColor' opacity='.15'/>"]
+        parts += [text(margin - 5, level + 5, words, "end"),
+                  f"<path d='M{margin} {level:.1f}H{right}' stroke='currentColor' opacity='.15'/>"]
     for k, (name, points) in enumerate(curves.items()):
         style = ("stroke='var(--line)' stroke-width='2.5'", "stroke='currentColor' opacity='.6'")[k]
         fill = ("fill='var(--line)'", "opacity='.75'")[k]
