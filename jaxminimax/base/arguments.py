@@ -15,7 +15,6 @@ from jaxminimax.base.checks import describe, takes
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 
 
-
 def algorithm(x: Any, *functions: str) -> None:
     """Refuses an object that is no algorithm.
 

@@ -214,8 +214,8 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
     allowed = everything.releases()
     assumed = (
         f"The {len(held_out.rows)} records held out lie at places that were drawn from public "
-        f"coins (seed {held_out.seed}); the point is public, or a release stated here from the other "
-        "records alone.",
+        f"coins (seed {held_out.seed}); the point is public, or a release stated here from the "
+        "other records alone.",
         "Nothing else reads the records held out, before or after: no training, no scaling, no "
         "tuning, no choice of features or of the seed, no second certificate. Otherwise they cost "
         "more, and the certificate is void.")

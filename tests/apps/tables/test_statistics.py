@@ -250,7 +250,7 @@ def test_products_behind_a_distance_are_exact_on_every_device(name):
         "second moments": (statistics._SECOND, 4, (x, weight)),
         "ranges": (Problem(statistics._shares), (1, statistics.CELLS),
                    (jnp.zeros((2, 1), int), weight)),
-        "shares": (_auc._SHIFTED, 3, (jnp.zeros(2, int), weight)),
+        "shares": (Problem(_auc._shifted), 3, (jnp.zeros(2, int), weight)),
     }.get(name, (statistics._psi(label, layout, (0, 2) if layout else (), 1.5), 7,
                  (x, jnp.zeros(2), weight)))
     program = jax.jit(jax.vmap(problem.operator, (None, 0))).lower(
