@@ -152,7 +152,8 @@ def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:
         rows = bits[index]
         inside = present.reshape(*present.shape, *[1] * (rows.ndim - present.ndim))
         # Every row is in one shard, so the sum has one term besides zeros. As integers mod 2^32 or
-        # 2^64 that is exact, and the record's bits arrive: a float that is NaN or -0, a negative.
+        # 2^64 that is exact, and the record's bits arrive: a float that is NaN or -0, or an integer
+        # below 0.
         return back(jax.lax.psum(jnp.where(inside, rows, 0), agreement.AXIS))
 
     return jax.tree.map(leaf, mine)

@@ -50,7 +50,7 @@ from jaxminimax.base import tree
 from jaxminimax.base.random_bits import fold_in_on_host, random_words, threefry, threefry_key
 from jaxminimax.base.types import PyTree
 
-_ROW, _HALVES = 256, 4  # words of a row, and 16-bit hashes of it
+_ROW = 256  # words
 
 
 def root_key(key: jax.Array, mark: bytes) -> tuple[jax.Array, jax.Array]:
@@ -82,11 +82,12 @@ def digest(words: jax.Array, point: PyTree) -> jax.Array:
       ValueError: for complex numbers.
     """
     tree.refuse_complex(point, "params")
+    halves = 4  # 16-bit hashes of a row
     # drawn once, and not again in every loop that reads it
-    count = _HALVES * (2 * _ROW + 1) + 4  # words of a, b and the keys of E_1 and E_2
+    count = halves * (2 * _ROW + 1) + 4  # words of a, b and the keys of E_1 and E_2
     drawn = tree.materialise(lambda: random_words(threefry_key(words), (count,)))
-    factors = drawn[:2 * _HALVES * _ROW].reshape(_HALVES, 2, 1, _ROW)
-    *offsets, a, b, c, d = drawn[2 * _HALVES * _ROW:]
+    factors = drawn[:2 * halves * _ROW].reshape(halves, 2, 1, _ROW)
+    *offsets, a, b, c, d = drawn[2 * halves * _ROW:]
     total, first = jnp.zeros(2, jnp.uint32), 0
     for x in jax.tree.leaves(point):
         rows = _rows(jnp.asarray(x))

@@ -52,7 +52,7 @@ from jaxminimax.releases import parts, release_operation
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
 SCHEME = 5
-ADDED, DITHER, _SLOTS, _COUNTS = range(4)  # what the noise key of a sum is folded with
+ADDED, DITHER = 0, 1  # what the noise key of a sum is folded with; `Keys` has 2 and 3 as well
 
 
 def stream(mechanism: Answered, further: Kind | None = None) -> int:
@@ -143,11 +143,11 @@ class Keys:
 
     def slots(self) -> jax.Array:
         """The key of the slots that a shard's rows are put in."""
-        return fold_in(self.noise, _SLOTS)
+        return fold_in(self.noise, 2)
 
     def counts(self) -> jax.Array:
         """The key of the noise on counts of records within the clip norms."""
-        return fold_in(self.noise, _COUNTS)
+        return fold_in(self.noise, 3)
 
 
 # --- keys of what makes several releases with keys of their own ---

@@ -83,7 +83,6 @@ WIDE = 25
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
 MATRIX = 0.015  # of mu^2, for the second moments of rows
 LOSS_BOUND = 2.0
-LOSSES = 0.1  # of mu^2 besides the moments', for the losses that move weights
 CALIBRATED = 0.05  # of mu^2, for the release that makes scores log-odds
 CHECKED = 0.05  # of mu^2, for the losses of a model that was trained without groups
 # one object each, by which compiled programs are known
@@ -312,7 +311,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     release = functools.partial(statistics.shared_release, population, epsilon=epsilon,
                                 delta=delta, alongside=alongside, people=people)
     whole_noise = release(1.0, 1.0).query.noise_multiplier.w
-    losses_mu_squared = (1 - SHARE) * LOSSES * (2 / whole_noise) ** 2
+    losses_share = 0.1  # of mu^2 besides the moments', for the losses that move weights
+    losses_mu_squared = (1 - SHARE) * losses_share * (2 / whole_noise) ** 2
     # of losses of 1; the log weight of the smallest group has a noise of 0.2 at the end, at most
     weight_steps_total = min(2.1, 0.2 * min(sizes, default=0)
                              * math.sqrt(losses_mu_squared) / LOSS_BOUND)
@@ -330,7 +330,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     scales = _scales(release, schema, nu * math.sqrt(width))
     label, cut, time_part = _let_go(label, nu, width, method == "average" and scales.standardise,
                                     preconditioned)
-    gradients_share = ((1 - scales.share) * (1 - LOSSES if method == "minimax" else 1)
+    gradients_share = ((1 - scales.share) * (1 - losses_share if method == "minimax" else 1)
                        - CHECKED * bool(group_losses))
     mu = 2 / whole_noise * math.sqrt(gradients_share)
     effective_population = population if method == "average" else len(sizes) * min(sizes)
