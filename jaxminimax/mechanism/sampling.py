@@ -25,7 +25,6 @@ __all__ = ["Sampling", "overflow_probability"]
 
 # P[a sample of a fixed size cannot be drawn], per release: a matter of utility
 OVERFLOW = 1e-17
-_PASSES = np.uint32(2**32 - 1)  # what a run's key is folded with for what lasts several releases
 
 
 class Sample(NamedTuple):
@@ -72,7 +71,8 @@ class SampleKeys(NamedTuple):
         Args:
           number: of the pass, 0, 1, ...; below 2^32.
         """
-        return fold_in(fold_in(fold_in(self.run, _PASSES), self.part), number)
+        passes = np.uint32(2**32 - 1)  # the number of no release
+        return fold_in(fold_in(fold_in(self.run, passes), self.part), number)
 
 
 class InGroups(NamedTuple):
