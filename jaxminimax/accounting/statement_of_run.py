@@ -202,7 +202,6 @@ def statement_for(everything: Description, part_at: Callable[[int], Description]
         charged_noise_multiplier=tuple(x.effective_noise_multiplier(neighbours) for x in parts),
         realisation=tuple(leaf.sampler_summary(neighbours) for leaf in parts),
         accountant=accountant_name(worst.bound, people if worst.lemma else 1),
-        event=curve.event(worst.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
         assumed=(*claims(unit, people, rows_each), *ASSUMED,
