@@ -210,8 +210,8 @@ _DECADES = 4  # of both axes, down from a rate of 1
 def trade_off(curve: Profile, marked: float) -> str:
     """Draws the largest rate of true positives at every rate of false ones, with a dot at one."""
     def place(x: float, y: float) -> tuple[float, float]:
-        right, up = (1 + math.log10(rate) / _DECADES for rate in (x, y))
-        return _LEFT + _SIDE * right, _TOP + _SIDE * (1 - up)
+        horizontal, vertical = (1 + math.log10(rate) / _DECADES for rate in (x, y))
+        return _LEFT + _SIDE * horizontal, _TOP + _SIDE * (1 - vertical)
 
     def line(points: Iterable[tuple[float, float]], style: str) -> str:
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in itertools.starmap(place, points))
