@@ -24,6 +24,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 Work = collections.Counter[str]
+OPERATIONS = ("exact products", "products", "floats", "integers")
 # of nothing but places: the compiler computes addresses
 _PLACES = {"broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "copy", "iota",
            "rev", "slice", "concatenate", "pad", "stack", "stop_gradient", "bitcast_convert_type",
@@ -42,21 +43,18 @@ class _Value:
     Attributes:
       shape: its shape.
       dtype: of its elements.
-      bytes: that it takes; 0 for a constant of the program.
+      size: how many elements it has.
+      bytes: that they take; 0 for a constant of the program.
       depth: how many kernels come before it, one after the other.
       fusible: whether elementwise work made it.
     """
 
     shape: tuple[int, ...]
     dtype: Any
+    size: int
     bytes: int
     depth: int = 0
     fusible: bool = False
-
-    @property
-    def size(self) -> int:
-        """How many elements it has."""
-        return math.prod(self.shape)
 
 
 class _Step(NamedTuple):
@@ -69,7 +67,7 @@ class _Step(NamedTuple):
 
 def _value(x: Any) -> _Value:
     width = 0 if isinstance(x, Literal) else x.aval.dtype.itemsize
-    return _Value(x.aval.shape, x.aval.dtype, x.aval.size * width)
+    return _Value(x.aval.shape, x.aval.dtype, x.aval.size, x.aval.size * width)
 
 
 def _programs(equation: Any) -> list[Any]:
@@ -120,8 +118,8 @@ def _count(program: Any) -> Work:
             needed.append(step)
             live.update(step.operands)
     total = Work()
-    moved: set[_Value] = set()  # to or from memory by elementwise work and reductions
-    chains: set[int] = set()  # depths at which elementwise work ends in memory
+    # what elementwise work moves, and the depths at which it ends in memory
+    moved, chains = set[_Value](), set[int]()
     for step in reversed(needed):
         equation, operands, results = step
         name, depth = equation.primitive.name, max((x.depth for x in operands), default=0)
@@ -150,8 +148,8 @@ def _count(program: Any) -> Work:
 
 def arithmetic(step: _Step) -> Work:
     """Operations of an equation, by kind."""
-    equation, operands, [out, *_] = step
-    name, params = equation.primitive.name, equation.params
+    (equation, operands, [out, *_]), params = step, step.equation.params
+    name = equation.primitive.name
     if name in ("dot_general", "conv_general_dilated"):
         if name == "dot_general":
             (over, _), _ = params["dimension_numbers"]
@@ -166,11 +164,8 @@ def arithmetic(step: _Step) -> Work:
         return Work()
     first = operands[0] if operands else out
     kind = "floats" if jax.dtypes.issubdtype(first.dtype, np.inexact) else "integers"
-    if name == "sort":
-        return Work({kind: out.size * math.ceil(math.log2(max(2, out.size)))})
-    if name.startswith(_WRITES):
-        return Work({kind: operands[-1].size})
-    return Work({kind: max(out.size, first.size)})
+    writes = name.startswith(_WRITES)
+    return Work({kind: operands[-1].size if writes else max(out.size, first.size)})
 
 
 def _moved(step: _Step) -> int:
@@ -191,9 +186,5 @@ def _controlled(equation: Any) -> Work:
         return Work({kind: params["length"] * number for kind, number in counts[0].items()})
     if name == "while":
         return sum(counts, Work({"decisions": 1}))
-    return min(counts, key=operations) + Work({"decisions": not params.get("branches_platforms")})
-
-
-def operations(count: Work) -> int:
-    """Of every kind."""
-    return sum(count[kind] for kind in ("exact products", "products", "floats", "integers"))
+    least = min(counts, key=lambda count: sum(count[kind] for kind in OPERATIONS))
+    return least + Work({"decisions": not params.get("branches_platforms")})

@@ -18,7 +18,6 @@ minutes on a device test the predictions. On a CPU that is one core and processo
 The JSON file is written after every row, and rows that it holds are not made again.
 """
 
-import argparse
 import dataclasses
 import statistics
 from collections.abc import Callable
@@ -38,8 +37,7 @@ from jaxminimax.noise import floored_normal
 
 WORKLOADS = (*cases.WORKLOADS, *cases.PICTURES)
 BATCHES = (64, 256, 1024, 4096, 16384, 65536)
-STEPS = ("private", "in slices", "not private")
-_BITS, _LINKS, _ROUNDS, _SECONDS = 20, 64, 5, 0.2
+_BITS, _LINKS, _ROUNDS, _SECONDS, _ROWS = 20, 64, 5, 0.2, 8192  # the last: resident, at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +71,7 @@ DEVICES = {"H200, float32": dataclasses.replace(_H200, products=_H200.exact), "H
 
 
 def at_hand(kind: str) -> Device:
-    """This device: products and copies in memory, the rest in a cache; waits as for the H200."""
+    """What is here: products and copies in memory, the rest in a cache; waits as of the H200."""
     found, cpu = limits.measured(kind), jax.default_backend() == "cpu"
 
     def seconds(link: Callable[[Any], Any], start: Any) -> float:
@@ -83,9 +81,7 @@ def at_hand(kind: str) -> Device:
             return x, None
 
         run = jax.jit(lambda x: jax.lax.scan(links, x, length=_LINKS)[0])
-        run(start).block_until_ready()
-        return cases.seconds(cases.Entry(
-            lambda: run(start).block_until_ready(), _LINKS**2, 0.0, lambda x, y: {}), kind)
+        return limits.fastest(lambda: run(start), kind) / _LINKS**2
 
     x = jnp.ones(2**15 if cpu else 2**24)
     launch = seconds(lambda x: x @ x, jnp.eye(2))
@@ -136,17 +132,15 @@ def measured(case: Case, expected: float, kind: str) -> dict[str, float]:
     found = {"private": ours.make("ours", case, data, steps),
              "in slices": ours.make("ours, slices", case, data, steps),
              "not private": plain.make("not private, scan", case, data, steps)}
-    for entry in found.values():
-        entry.advance()
     turns = [{name: cases.seconds(entry, kind) for name, entry in found.items()}
-             for _ in range(_ROUNDS)]
+             for _ in range(_ROUNDS + 1)][1:]
     return {name: statistics.median(turn[name] for turn in turns) for name in found}
 
 
 def row(case: Case, devices: dict[str, Device], longest: float, kind: str) -> dict[str, Any]:
     """A workload at one batch size, measured if it takes no longer than that on this device."""
     counts = counted(case)
-    made = {on: {name: predicted(counts[name], device) for name in STEPS}
+    made = {on: {name: predicted(count, device) for name, count in counts.items()}
             for on, device in devices.items()}
     slowest = max(one["high"] for one in made["this"].values()) if "this" in made else longest
     return {"workload": case.workload, "batch": case.batch, "predicted": made,
@@ -159,9 +153,8 @@ def parser() -> report.Parser:
     p = report.Parser(__file__, __doc__, "json", compiles=True)
     p.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS)
     p.add_argument("--batches", nargs="+", type=report.count, default=BATCHES)
-    p.add_argument("--rows", type=report.count, default=8192, help="resident rows, at least")
     p.add_argument("--measure", action="store_true", help="on the device at hand, too")
-    p.add_argument("--longest", type=report.number(0, 600), default=0.1,
+    p.add_argument("--longest", type=report.number(0, 600), default=0.02,
                    help="seconds that a step that is measured may take")
     p.add_argument("--quick", action="store_true", help="two workloads of batch 64")
     return p
@@ -176,9 +169,9 @@ def main(argv: list[str] | None = None) -> int:
     kind = "cpu" if jax.default_backend() == "cpu" else "wall"
     if args.measure and kind == "cpu":
         machine.pin(1, "benchmarks.speed.roofline")
-    arguments = {"rows": args.rows, "measure": args.measure}
+    arguments = {"measure": args.measure}
     try:
-        rows = report.kept(args.json, "rows", arguments, tuple(arguments)) or []
+        rows = report.kept(args.json, "rows", arguments, ("measure",)) or []
     except ValueError as error:
         p.error(str(error))
     devices = DEVICES | ({"this": at_hand(kind)} if args.measure else {})
@@ -186,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
         for workload in args.workloads:
             if any((r["workload"], r["batch"]) == (workload, batch) for r in rows):
                 continue
-            case = Case(workload, batch, max(args.rows, batch))
+            case = Case(workload, batch, max(_ROWS, batch))
             rows.append(row(case, devices, args.longest, kind))
             report.save(args, {"processor": machine.processor(), "rows": rows, "devices": {
                 on: dataclasses.asdict(device) for on, device in devices.items()}}, arguments)
