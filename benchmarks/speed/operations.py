@@ -25,13 +25,13 @@ from jax.extend.core import Literal
 
 Work = collections.Counter[str]
 OPERATIONS = ("exact products", "products", "floats", "integers")
-# of nothing but places: the compiler computes addresses
-_PLACES = {"broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "copy", "iota",
-           "rev", "slice", "concatenate", "pad", "stack", "stop_gradient", "bitcast_convert_type",
-           "optimization_barrier", "random_wrap", "random_unwrap", "platform_index"}
+# the same numbers by another name, if as many bytes, and numbers in other places
+_VIEWS = {"reshape", "transpose", "squeeze", "expand_dims", "copy", "bitcast_convert_type",
+          "random_wrap", "random_unwrap", "broadcast_in_dim"}
+_PLACES = {"iota", "rev", "concatenate", "pad", "stack", "platform_index"} | _VIEWS
 _PARTS = {"slice", "dynamic_slice", "gather"}  # read what they return, not all of their operand
-_WRITES = ("scatter", "dynamic_update_slice")  # touch what they are given, twice
-_REDUCTIONS = ("reduce_", "arg", "cum")
+# the first touch what they are given, twice
+_WRITES, _REDUCTIONS = ("scatter", "dynamic_update_slice"), ("reduce_", "arg", "cum")
 _KERNELS = {"dot_general", "conv_general_dilated", "sort", "gather", "dynamic_slice", "top_k"}
 _CONTROL = {"scan", "while", "cond"}
 
@@ -47,6 +47,7 @@ class _Value:
       bytes: that they take; 0 for a constant of the program.
       depth: how many kernels come before it, one after the other.
       fusible: whether elementwise work made it.
+      source: the array that it is a view of.
     """
 
     shape: tuple[int, ...]
@@ -55,6 +56,7 @@ class _Value:
     bytes: int
     depth: int = 0
     fusible: bool = False
+    source: Any = None
 
 
 class _Step(NamedTuple):
@@ -82,7 +84,7 @@ def _programs(equation: Any) -> list[Any]:
 def _steps(program: Any, given: list[_Value]) -> tuple[list[_Step], list[_Value]]:
     """The equations of a program and of what it calls, in order, and its outputs."""
     values = dict(zip(program.invars, given, strict=True))
-    values.update({x: _value(x) for x in program.constvars})
+    values |= {x: _value(x) for x in program.constvars}
 
     def read(x: Any) -> _Value:
         return _value(x) if isinstance(x, Literal) else values[x]
@@ -117,30 +119,33 @@ def _count(program: Any) -> Work:
         if live.intersection(step.results):
             needed.append(step)
             live.update(step.operands)
-    total = Work()
-    # what elementwise work moves, and the depths at which it ends in memory
-    moved, chains = set[_Value](), set[int]()
+    # the last two: what elementwise work moves, and the depths at which it ends in memory
+    total, moved, chains = Work(), set[_Value](), set[int]()
     for step in reversed(needed):
         equation, operands, results = step
         name, depth = equation.primitive.name, max((x.depth for x in operands), default=0)
+        view = name in _VIEWS and operands[0].bytes == results[0].bytes
         if name in _CONTROL:
             total += _controlled(equation)
         else:
             total += arithmetic(step)
-            total["bytes"] += _moved(step) * (name not in _PLACES)
+            total["bytes"] += _moved(step) * (not view)
         reduces = name.startswith(_REDUCTIONS)
         elementwise = not (reduces or name in _KERNELS | _CONTROL or name.startswith(_WRITES))
         if elementwise or reduces:
             total["fused bytes"] += results[0].bytes if name == "slice" or reduces else 0
-            moved.update(x for x in operands if not x.fusible and name != "slice")
+            stored = [x for x in operands if not (x.fusible or view or name == "slice")]
+            moved.update(x.source or x for x in stored)
         else:
-            moved.update(x for x in operands if x.fusible)
+            moved.update(x.source or x for x in operands if x.fusible)
             chains.update(x.depth for x in operands if x.fusible)
             total["fused bytes"] += 0 if name in _CONTROL else _moved(step)
         total["kernels"] += not elementwise and name not in _CONTROL
         for x in results:
             x.depth, x.fusible = depth + (not elementwise), elementwise
-    ends = [x for x in outputs if x.fusible]
+            if view:
+                x.fusible, x.source = operands[0].fusible, operands[0].source or operands[0]
+    ends = [x.source or x for x in outputs if x.fusible]
     total["kernels"] += len(chains.union(x.depth for x in ends))
     total["fused bytes"] += sum(x.bytes for x in moved.union(ends))
     return total

@@ -154,8 +154,7 @@ def parser() -> report.Parser:
     p.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS)
     p.add_argument("--batches", nargs="+", type=report.count, default=BATCHES)
     p.add_argument("--measure", action="store_true", help="on the device at hand, too")
-    p.add_argument("--longest", type=report.number(0, 600), default=0.02,
-                   help="seconds that a step that is measured may take")
+    p.add_argument("--longest", type=report.number(0, 600), default=0.02, help="step, in seconds")
     p.add_argument("--quick", action="store_true", help="two workloads of batch 64")
     return p
 
@@ -184,9 +183,8 @@ def main(argv: list[str] | None = None) -> int:
             report.save(args, {"processor": machine.processor(), "rows": rows, "devices": {
                 on: dataclasses.asdict(device) for on, device in devices.items()}}, arguments)
             for on, steps in rows[-1]["predicted"].items():
-                report.say(f"{workload}, batch {batch}, {on}, us: " + "; ".join(
-                    f"{name} {1e6 * x['low']:.0f} to {1e6 * x['high']:.0f}, {x['binds']}"
-                    for name, x in steps.items()))
+                report.say(f"{workload}, batch {batch}, {on}: " + "; ".join(
+                    f"{name} {x['low']:.2e} to {x['high']:.2e} s" for name, x in steps.items()))
             report.say(f"  measured: {rows[-1]['measured']}")
     return 0
 
