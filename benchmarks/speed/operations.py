@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax.extend.core import Literal
 
 Work = collections.Counter[str]
@@ -163,12 +163,12 @@ def arithmetic(step: _Step) -> Work:
             kernel = operands[1].shape
             terms = math.prod(kernel) / max(1, kernel[params["dimension_numbers"].rhs_spec[0]])
             terms /= math.prod(params["lhs_dilation"])
-        exact = "HIGHEST" in str(params["precision"]) or out.dtype == np.float64
+        exact = "HIGHEST" in str(params["precision"]) or out.dtype == jnp.float64
         return Work({"exact products" if exact else "products": int(2 * terms * out.size)})
     if name in _PLACES | _PARTS:
         return Work()
     first = operands[0] if operands else out
-    kind = "floats" if jax.dtypes.issubdtype(first.dtype, np.inexact) else "integers"
+    kind = "floats" if jnp.issubdtype(first.dtype, jnp.inexact) else "integers"
     writes = name.startswith(_WRITES)
     return Work({kind: operands[-1].size if writes else max(out.size, first.size)})
 

@@ -75,7 +75,7 @@ def at_hand(kind: str) -> Device:
     found, cpu = limits.measured(kind), jax.default_backend() == "cpu"
 
     def seconds(link: Callable[[Any], Any], start: Any) -> float:
-        def links(x: Any, _: None) -> tuple[Any, None]:
+        def links(x: Any, turn: None) -> tuple[Any, None]:
             for _ in range(_LINKS):
                 x = link(x)
             return x, None
@@ -118,7 +118,8 @@ def counted(case: Case) -> dict[str, Work]:
                     key, state, data)
 
     def without(z: Any, key: jax.Array, *data: jax.Array) -> Any:
-        return plain.open_step(case, z, key, *plain.drawn(key, data, case.batch), jnp.float32(0))
+        x, y = plain.drawn(key, data, case.batch)
+        return plain.open_step(case, z, key, x, y, jnp.float32(0))
 
     solved = ours.problem(case)
     return {"private": private(solved), "in slices": private(ours.in_slices(solved)),
@@ -168,9 +169,8 @@ def main(argv: list[str] | None = None) -> int:
     kind = "cpu" if jax.default_backend() == "cpu" else "wall"
     if args.measure and kind == "cpu":
         machine.pin(1, "benchmarks.speed.roofline")
-    arguments = {"measure": args.measure}
     try:
-        rows = report.kept(args.json, "rows", arguments, ("measure",)) or []
+        rows = report.kept(args.json, "rows", vars(args), ("measure",)) or []
     except ValueError as error:
         p.error(str(error))
     devices = DEVICES | ({"this": at_hand(kind)} if args.measure else {})
@@ -181,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
             case = Case(workload, batch, max(_ROWS, batch))
             rows.append(row(case, devices, args.longest, kind))
             report.save(args, {"processor": machine.processor(), "rows": rows, "devices": {
-                on: dataclasses.asdict(device) for on, device in devices.items()}}, arguments)
+                on: dataclasses.asdict(device) for on, device in devices.items()}}, {"measure": args.measure})
             for on, steps in rows[-1]["predicted"].items():
                 report.say(f"{workload}, batch {batch}, {on}: " + "; ".join(
                     f"{name} {x['low']:.2e} to {x['high']:.2e} s" for name, x in steps.items()))
