@@ -6,7 +6,6 @@ from benchmarks.common import report
 from benchmarks.speed.throughput.report import TITLES
 
 _ON = "H200, float32"
-_BATCHES = (256, 4096, 65536)
 
 
 def _span(one: dict[str, Any], unit: float) -> str:
@@ -14,12 +13,14 @@ def _span(one: dict[str, Any], unit: float) -> str:
     return " to ".join(dict.fromkeys(f"{one[end] * unit:.3g}" for end in ("low", "high")))
 
 
+def _ordered(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(result["rows"], key=lambda r: ([*TITLES].index(r["workload"]), r["batch"]))
+
+
 def table(result: dict[str, Any]) -> str:
-    """Predicted milliseconds of a step on an H200, and what binds, at three batch sizes."""
+    """Predicted milliseconds of a step on an H200, and what binds."""
     lines = []
-    for r in sorted(result["rows"], key=lambda r: [*TITLES].index(r["workload"])):
-        if r["batch"] not in _BATCHES:
-            continue
+    for r in _ordered(result):
         steps, private = r["predicted"][_ON], r["work"]["private"]
         products = private.get("products", 0) + private["exact products"]
         lines.append([
@@ -37,7 +38,7 @@ def table(result: dict[str, Any]) -> str:
 def checked(result: dict[str, Any]) -> str:
     """Predicted and measured microseconds on the device at hand."""
     lines = []
-    for r in sorted(result["rows"], key=lambda r: [*TITLES].index(r["workload"])):
+    for r in _ordered(result):
         if r["measured"]:
             steps = r["predicted"]["this"]
             lines.append([TITLES[r["workload"]], f"{r['batch']:,}"] + [

@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import jaxminimax as jmm
 from benchmarks.common import report
 from benchmarks.speed import device as steps_of
+from benchmarks.speed import predictions
 from benchmarks.speed.operations import Work, work
 from benchmarks.speed.throughput import cases, limits, machine, ours
 from benchmarks.speed.throughput import peer_jax as plain
@@ -174,18 +175,17 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         p.error(str(error))
     devices = DEVICES | ({"this": at_hand(kind)} if args.measure else {})
+    record = {"processor": machine.processor(), "rows": rows, "devices": {
+        on: dataclasses.asdict(device) for on, device in devices.items()}}
     for batch in args.batches:
         for workload in args.workloads:
             if any((r["workload"], r["batch"]) == (workload, batch) for r in rows):
                 continue
             case = Case(workload, batch, max(_ROWS, batch))
             rows.append(row(case, devices, args.longest, kind))
-            report.save(args, {"processor": machine.processor(), "rows": rows, "devices": {
-                on: dataclasses.asdict(device) for on, device in devices.items()}}, {"measure": args.measure})
-            for on, steps in rows[-1]["predicted"].items():
-                report.say(f"{workload}, batch {batch}, {on}: " + "; ".join(
-                    f"{name} {x['low']:.2e} to {x['high']:.2e} s" for name, x in steps.items()))
-            report.say(f"  measured: {rows[-1]['measured']}")
+            report.save(args, record, {"measure": args.measure})
+            report.say(f"{workload}, batch {batch}")
+    print(predictions.table(record), predictions.checked(record), sep="\n\n")
     return 0
 
 
