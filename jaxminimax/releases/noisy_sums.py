@@ -86,7 +86,7 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
     # two words if rows of up to 2^(18 + finer bits) units may exceed 2^30 together
     grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
                 dither(key, like), wide=rows > SHORT >> finer_bits(parameters))
-    return Rounding(grid, jnp.any(noiseless))
+    return Rounding(grid, jnp.any(noiseless), ~jnp.all(noiseless))
 
 
 class Noisy(NamedTuple):
