@@ -37,7 +37,7 @@ import numpy as np
 from jaxminimax import mechanism as mechanisms
 from jaxminimax.accounting import epsilon
 from jaxminimax.audit import pairs, released, signals
-from jaxminimax.audit.pairs import PAIRS, Rounds
+from jaxminimax.audit.pairs import Rounds
 from jaxminimax.audit.signals import Signal, clopper_pearson, index_signal, signal
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
@@ -151,7 +151,7 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
                              "problem=..., z=... and pair=(data, neighbour).")
         return _audit_pair(key, algorithm, hyper, delta, runs, neighbours, pair, confidence,
                            problem, z)
-    checks.one_of("pair", pair, PAIRS)
+    checks.one_of("pair", pair, ("worst", "random"))
     if problem is not None or z is not None:
         raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
                          "pair=(data, neighbour).")

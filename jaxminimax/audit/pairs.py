@@ -22,7 +22,6 @@ from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Sadd
 from jaxminimax.mechanism import Query, Resolvent, composed, costs, grid, sampling
 from jaxminimax.releases.watch import update_and_releases
 
-PAIRS = ("worst", "random")
 GIANT = 1e3  # norm of the records' operators in clip norms
 
 
