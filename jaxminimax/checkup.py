@@ -27,12 +27,6 @@ from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import made_releases, record_isolation, release_keys, watch
 
-_BYTES = 2**28  # of synthetic data, beyond which no round is timed
-_LOOKED = 4096  # records that `look` evaluates
-_POINTS = 16  # at which signs are compared
-_SMALL = 1e-3  # of the norms' product, below which a number counts as zero
-_LOSS = 0.01  # share of the noise, charged for rounding of absent numbers, above which to warn
-
 
 @dataclasses.dataclass(frozen=True)
 class Report:
@@ -275,7 +269,7 @@ def _warnings(problem: Any, delta: float | None, n: int, noise: bool, z: Saddle,
         if parameters > getattr(query, "parameters", parameters):
             texts.append(f"query.parameters = {query.parameters} is below the {parameters} numbers "
                          "of a release, which would be refused.")
-        elif (lost := _lost(query, parameters)) > _LOSS:
+        elif (lost := _lost(query, parameters)) > 0.01:  # share of the noise
             texts.append(f"query.parameters = {query.parameters} is charged for, and a release has "
                          f"{parameters} numbers: parameters={parameters} needs {100 * lost:.1f} % "
                          "less noise for the same epsilon, as less rounding is charged.")
@@ -318,8 +312,8 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
     memory = compiled.memory_analysis()
     costs: dict[str, Any] = {"bytes": None if memory is None else int(
         memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}
-    if sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows)) > _BYTES:
-        return costs
+    if sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows)) > 2**28:
+        return costs  # rounds on so much data are not timed
     ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), rows)
     rounds_taken = []
     for _ in range(3):
@@ -336,13 +330,14 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
 def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> dict[str, Any]:
     """Measures shares of the records, at the initial point."""
     rows = data
+    record_limit = 4096  # that are evaluated
     if isinstance(data, host_data.HostData):
-        rows = data.take(np.arange(min(_LOOKED, data.population)))
+        rows = data.take(np.arange(min(record_limit, data.population)))
     elif isinstance(data, sharding.Sharded):  # without padding of shards
         rows = jax.tree.map(
             lambda x: x[:, :data.population] if data.grouped else x[:data.population], data.rows)
-    sample = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
-        x, (-1, *np.shape(x)[axes:]))[:_LOOKED]), rows)
+    sample = jax.tree.map(lambda x: jnp.asarray(x[:record_limit] if axes == 1 else np.reshape(
+        x, (-1, *np.shape(x)[axes:]))[:record_limit]), rows)
     key = (jax.random.key(0, impl="threefry2x32"),) if getattr(problem, "random", False) else ()
 
     def lengths_of(record: PyTree) -> Saddle:
@@ -398,7 +393,7 @@ def warnings_of_signs(problem: Any, z: Saddle) -> tuple[str, ...]:
     if getattr(problem, "public", None) is None:
         return ()
     at_each = jax.jit(lambda keys: jax.lax.map(lambda key: _derivatives(problem, z, key), keys))
-    numbers = np.asarray(at_each(jax.random.split(jax.random.key(0), _POINTS)), np.float64)
+    numbers = np.asarray(at_each(jax.random.split(jax.random.key(0), 16)), np.float64)  # points
     # entries that are 0 or not finite say nothing, at this point
     ww, wv, vw, vv = np.where(np.isfinite(numbers), numbers, 0.0).T
     texts = []
@@ -432,7 +427,7 @@ def _derivatives(problem: Any, z: Saddle, key: jax.Array) -> jax.Array:
 
     def product(x: PyTree, y: PyTree) -> jax.Array:  # 0 if it is small against the norms
         value, norms = optax.tree.vdot(x, y), optax.tree.norm(x) * optax.tree.norm(y)
-        return jnp.where(jnp.abs(value) > _SMALL * norms, value, 0.0)
+        return jnp.where(jnp.abs(value) > 1e-3 * norms, value, 0.0)
 
     public_w, public_v = (jax.jvp(public, (middle,), (direction,))[1]
                   for direction in (Saddle(a, zero_direction.v), Saddle(zero_direction.w, b)))

@@ -359,9 +359,10 @@ PRINTED = {
         'clip!r | memory!r | rows | strategy!r'),
     "mechanism": (
         "' or eta' if asked.eta < 1 else '' | ', '.join(offered) | MOST_BANDS"
-        " | MOST_INDICES | TOGETHER | _LONGEST | _MOST_LEAVES | _SELDOM | banded.bands"
+        " | MOST_INDICES | TOGETHER | _LONGEST | _SELDOM | banded.bands"
         " | bands | batch | clip!r | description.MOST_STEPS | distance!r | enough | exact!r"
-        " | inner_steps(self, parts) | longest | min(self.sizes) | n | name | neighbours!r"
+        " | inner_steps(self, parts) | longest | min(self.sizes) | most_leaves | n | name"
+        " | neighbours!r"
         " | parameters | parts | parts!r | phase + 1 | population | query.sampling!r"
         " | releases | repeat.parts | rows | sampling!r"
         " | sampling.rows_read(query.population) | self!r | self.adaptive!r | self.again"
@@ -391,11 +392,11 @@ PRINTED = {
         " | labelled!r | labels.size | layout | lengths | low!r | name | prior!r | reach!r"
         " | rows | shape | shares!r"),
     "releases": (
-        "2 ** 32 // _KINDS | _KINDS - 1 | _text(label) | _text(site.under)"
+        "2 ** 32 // kinds | _text(label) | _text(site.under)"
         " | _text(value.label) | answers | axes | caller | clip!r | data_argument!r"
         " | described | described(mechanism)[0]!r | e.primitive.name | error"
         " | groups_described!r | jnp.result_type(group) | jnp.result_type(spent)"
-        " | jnp.result_type(v) | jnp.shape(v) | kind | last[0] | limit | line"
+        " | jnp.result_type(v) | jnp.shape(v) | kind | kinds - 1 | last[0] | limit | line"
         " | losses.shape[2:] | mechanism.kind!r | mechanism.place | mechanism.population"
         " | name | named | num_coordinates | number | opened.data.described | p | path"
         " | place | place[1] | programs.line(e) | programs.line(equation) | promised!r"

@@ -197,10 +197,6 @@ def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate
     return min(1.0, float(min(upper.min(), lower.min())) * (1 + 1e-14))
 
 
-_FARTHEST = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5)  # deltas at which the printed range may end
-_POINTS = 33  # of the printed range
-
-
 def profile(mechanism: Description, spent: int | None = None, *, neighbours: str = "replace_one",
             people: int = 1, epsilons: Iterable[float] | None = None) -> Profile:
     """Computes the privacy profile of a mechanism at all epsilons of a range.
@@ -255,10 +251,12 @@ def short_profile(mechanism: Description, delta: float, *, neighbours: str, peop
 
 def _range(mechanism: Description, neighbours: str, people: int) -> np.ndarray:
     """Returns epsilons from 0 to where delta is small, and those that the printed rates need."""
-    reached = (_reaches(mechanism, least, neighbours, people) for least in _FARTHEST)
+    # at the first of these deltas whose epsilon is known, the printed range ends
+    reached = (_reaches(mechanism, least, neighbours, people)
+               for least in (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5))
     top = max(next((epsilon for epsilon in reached if epsilon is not None), 1.0), 1e-6)
     near = [epsilon for epsilon in _best_for(RATES, mechanism, neighbours, people) if epsilon < top]
-    return np.unique([*np.linspace(0.0, top, _POINTS), *near])
+    return np.unique([*np.linspace(0.0, top, 33), *near])
 
 
 def _best_for(rates: Iterable[float], mechanism: Description, neighbours: str,

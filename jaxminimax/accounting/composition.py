@@ -17,13 +17,10 @@ import scipy
 from jaxminimax.accounting import pairs, roots, tilt
 
 Direction = Sequence[tuple[pairs.Pair, int]]
-_TRUNCATED = 1e-4  # of delta, by all releases together
-_FEW_CELLS, _MOST_CELLS = 2**17, 2**19  # of one release on either side
+_FEW_CELLS = 2**17  # of one release on either side
 _ROUNDS = 4
-_LONG = 2**16  # cells of a deviation, from which on a transform is long
 _WIDER = (64.0, 16.0, 4.0, 1.0)
 _TIGHTER = 1 - 1e-4  # of epsilon or delta: a finer transform that gains less is the last one
-_NOTHING = 1e-250  # a delta that no transform is needed for
 
 
 class Answer(NamedTuple):
@@ -40,7 +37,7 @@ class _Guess:
         self.releases, self.delta = releases, delta
         self.times = sum(times for _, times in releases)
         # what is cut off each release adds up to a small part of delta
-        tail = _TRUNCATED * delta / self.times
+        tail = 1e-4 * delta / self.times
         self.parts = [tilt.stretched(pair, tail, times) for pair, times in releases]
         self.tops = [float(np.abs(masses.loss).max()) for masses in self.parts]
 
@@ -81,7 +78,7 @@ class _Guess:
         cheap = max(20 * spread, max(self.tops)) / _FEW_CELLS  # so many cost nothing
         # fine enough for 1e-4 of epsilon, or finer where that costs nothing
         h = min(tilt.cell(eps, t, spread, self.times), cheap)
-        return max(h, max(self.tops) / _MOST_CELLS)
+        return max(h, max(self.tops) / 2**19)
 
     def widths(self, t: float, eps: float) -> tuple[float, ...]:
         """Returns which multiples of `width` to try, falling.
@@ -89,7 +86,7 @@ class _Guess:
         Errors of rounding grow with the length of a transform, and of a long one they may exceed
         what finer cells gain. So wide ones come first, finer ones for as long as they are tighter.
         """
-        return _WIDER if self.near(t)[2] > _LONG * self.width(t, eps) else (1.0,)
+        return _WIDER if self.near(t)[2] > 2**16 * self.width(t, eps) else (1.0,)
 
     def composed(self, t: float, eps: float, log_delta: float, wider: float) -> tilt.Composed:
         """Composes by the transform, with cells of a multiple of `width`, or as memory demands."""
@@ -150,7 +147,8 @@ def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
 def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
     """Returns an upper bound on delta at eps of one direction, tilted by t."""
     best = Answer(tilt.chernoff(guess.parts, eps, t), "chernoff")
-    if guess.times > tilt.MOST_TIMES or best.value <= _NOTHING:
+    # no transform is needed for so small a delta
+    if guess.times > tilt.MOST_TIMES or best.value <= 1e-250:
         return best
     previous = math.inf
     for wider in guess.widths(t, eps):

@@ -73,9 +73,6 @@ from jaxminimax.mechanism import size_law
 
 _LEAST = 1e-306
 _SMALLEST, _LARGEST = 1e-18, 1e9  # of mu
-_FARTHEST = 39.0  # deviations, beyond which a Gaussian has less than that
-_MULTIPLICITY_TAIL = 1e-30  # probability of multiplicities left out, charged in full
-_ROUNDING = 32 * 2.0**-53
 _TABLE = 2000  # places at which the water level is solved from afar; between them from nearby
 
 
@@ -133,8 +130,9 @@ def epsilon(mu: float, delta: float) -> float:
 
     if not exceeds(0.0):
         return 0.0
-    # s = 39 at the upper end; of two neighbours, the one that does not exceed delta
-    return roots.bisect(exceeds, 0.0, mu * (_FARTHEST + mu / 2))[1]
+    # s = 39 at the upper end, beyond which a Gaussian has less than the least delta; of two
+    # neighbours, the one that does not exceed delta
+    return roots.bisect(exceeds, 0.0, mu * (39.0 + mu / 2))[1]
 
 
 def closest_mu(epsilon: float, divergence: float) -> float:
@@ -159,7 +157,7 @@ def closest_mu(epsilon: float, divergence: float) -> float:
 
 
 def multiplicities(population: int, batch: int, replacement: bool, people: int = 1,
-                   rate: float | None = None, tail: float = _MULTIPLICITY_TAIL,
+                   rate: float | None = None, tail: float = 1e-30,
                    ) -> tuple[np.ndarray, np.ndarray, float, float]:
     """Returns the law of the slots that k records take: j and P[j] for j >= 1, P[0], the rest.
 
@@ -229,7 +227,7 @@ class Profile:
             value = np.full_like(eps, self.left_out)
             for p, m in zip(self.w, self.mu, strict=True):
                 value += p * delta(m, np.maximum(m * low - m * m / 2, eps))
-        return np.minimum(1.0, value * (1 + _ROUNDING))
+        return np.minimum(1.0, value * (1 + 32 * 2.0**-53))  # rounding
 
     def _mass(self, eps: np.ndarray) -> np.ndarray:
         """Returns the mass that the multiplicities share, over e^eps."""

@@ -83,9 +83,6 @@ from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 # a - 1 grows by an eighth: what lies between two orders is then known to 0.4 %
 ORDERS = 1 + np.geomspace(0.005, 1024.0, 105)
-_MOST_POINTS = 300_000  # of a quadrature
-_AGREE = 1e-7  # of a divergence at two steps, relative
-_NEARLY = 1.05  # by how much D_a / a may exceed its value at order 2 within the printed orders
 
 
 class Concentrated(NamedTuple):
@@ -156,7 +153,7 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
     for i, order in enumerate(ORDERS):
         # the centres of P^a Q^(1 - a) lie between 0 and (2 a - 1) k
         far = (2 * order - 1) * max(up, down)
-        if (far + 40 * z) / step > _MOST_POINTS:
+        if (far + 40 * z) / step > 300_000:  # points of a quadrature
             break
         # and 20 deviations beyond, where less is left than rounding
         x = np.arange(-20 * z, far + 20 * z + 2 * step, step)
@@ -169,7 +166,8 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
         # D_a = ln(1 + integral) / (a - 1)
         fine_divergence, coarse_divergence = (np.logaddexp(0.0, f) / (order - 1)
                                               for f in (fine, coarse))
-        if abs(fine_divergence - coarse_divergence) <= _AGREE * fine_divergence + 1e-300:
+        # a divergence is kept if two steps agree on it
+        if abs(fine_divergence - coarse_divergence) <= 1e-7 * fine_divergence + 1e-300:
             out[i] = fine_divergence * (1 + 1e-9) + 1e-15 * order
     return out
 
@@ -231,12 +229,9 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
     two = upto[np.searchsorted(a, 2.0)]
     if not math.isfinite(two):
         return None
-    last = int(np.flatnonzero(upto <= _NEARLY * two)[-1])
+    # D_a / a may exceed its value at order 2 by a twentieth within the printed orders
+    last = int(np.flatnonzero(upto <= 1.05 * two)[-1])
     return Concentrated(float(upto[last]), float(a[last]))
-
-
-_MOST_NODES = 4_000_000  # of a quadrature, at most
-_OFF = 2e-15  # relative, of exponents
 
 
 def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
@@ -332,7 +327,7 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
     step = 2 * math.pi * height / (40 + 0.5 * height**2 * curved)
     # the integrand has nothing beyond 14 deviations outside of [-2 a, 2 a]
     points = math.ceil((2 * order + 14 * z) / step)
-    if not points <= _MOST_NODES:
+    if not points <= 4_000_000:
         return math.inf
     x = step * np.arange(-points, points + 1)
     center = -(x**2) / (2 * z * z)
@@ -353,7 +348,7 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
         top = float(f.max())
         counts = f > top - 60
         # rounding of the largest exponents that count; added, so that rho is rounded up
-        off = _OFF * (1 + order * float(np.max(np.abs(p[counts]) + np.abs(q[counts]))))
+        off = 2e-15 * (1 + order * float(np.max(np.abs(p[counts]) + np.abs(q[counts]))))
         logs.append(top + math.log(float(np.sum(np.exp(f - top)))) + scale + off)
     return max(*logs, 0.0) / (order - 1)
 

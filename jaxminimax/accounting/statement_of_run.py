@@ -12,10 +12,6 @@ from jaxminimax.base import VERSION, checks, identity
 from jaxminimax.mechanism import Description, Repeat, Sequence, leaves, repetitions, sentences
 from jaxminimax.mechanism.costs import concrete
 
-ENFORCED = (
-    "The noise, the samples and the clip norms of the run are those that the accountant counted.",
-    "A release beyond the allowed number, or on a sample that cannot be drawn, is NaN.")
-
 
 def common_assumptions(what: str, settings: str, also: str = "") -> tuple[str, ...]:
     """Returns the assumptions on a "run" or a "search"; `also` names more that reads records."""
@@ -32,34 +28,25 @@ def common_assumptions(what: str, settings: str, also: str = "") -> tuple[str, .
         "Operator: How long a release takes is not published.")
 
 
-ALONE = ("User: This statement covers one run. Several runs on the same data add up; a ledger adds "
-         "them.")
-ASSUMED = (*common_assumptions("run", "all hyper-parameters"), ALONE)
+ASSUMED = (
+    *common_assumptions("run", "all hyper-parameters"),
+    "User: This statement covers one run. Several runs on the same data add up; a ledger adds "
+    "them.")
 ENDS = ("User: The run ended by a rule that reads only released numbers, and randomness that is "
         "independent of the data. No epsilon here covers an end decided by private quantities that "
         "were not released, such as a validation loss or a crash that depends on the data.")
-_FIXED_END = ("User: epsilon_spent_if_fixed holds only for an end that was fixed before the run. "
-              "If somebody looked at releases to decide when to stop, only the epsilon of all "
-              "allowed releases and that of the milestone hold. {quote}")
-_ANOTHER = ("User: The algorithm {name} is no part of the library. Drivers refuse a round whose "
-            "program reads records other than through its releases. That its start, its constants "
-            "and what Python does between rounds are not computed from records is not checked.")
-_SEVERAL_RECORDS = ("A person who contributes k records is protected less: epsilon can be more "
-                    "than k times as large. people=k counts any k records.")
-_ONE = f"User: The unit of privacy is one record. {_SEVERAL_RECORDS}"
-_CLAIM = f"User: One record is '{{unit}}'. The code does not check this. {_SEVERAL_RECORDS}"
-_PERSONS = ("User: The owner of every row is stated correctly. A record is {unit}, the rows of one "
-            "owner; a person with several names is protected less. " + identity.NAMES)
-_SEVERAL = ("User: No person contributes more than {people} records, wherever they are in the "
-            "data. The code does not check this.")
-CAPPED = ("A record is a person, with at most {rows} row(s). The person's other rows are not read. "
-          "The contents of these rows and their number are protected together, as one record.")
-
-
 def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple[str, ...]:
     """States what the unit of privacy rests on."""
-    sentence = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
-    return ((_SEVERAL if people > 1 else sentence).format(unit=unit, people=people),)
+    if people > 1:
+        return (f"User: No person contributes more than {people} records, wherever they are in the "
+                "data. The code does not check this.",)
+    if rows_each:
+        return (f"User: The owner of every row is stated correctly. A record is {unit}, the rows "
+                "of one owner; a person with several names is protected less. " + identity.NAMES,)
+    claim = ("The unit of privacy is one record." if unit in (None, "one record") else
+             f"One record is '{unit}'. The code does not check this.")
+    return (f"User: {claim} A person who contributes k records is protected less: epsilon can be "
+            "more than k times as large. people=k counts any k records.",)
 
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
@@ -74,21 +61,21 @@ def large_delta(delta: float, n: int) -> tuple[str, ...]:
     return ()
 
 
-_BOUND = {
-    "gaussian": "exact Gaussian composition",
-    "pld": "composition of privacy loss distributions, rounded up",
-    "chernoff": "Chernoff's bound on the composed privacy loss"}
-
-
 def accountant_name(bound: str, people: int = 1) -> str:
     """Returns the bound, the library and its version; `people` if it is by the group lemma."""
+    name = {"gaussian": "exact Gaussian composition",
+            "pld": "composition of privacy loss distributions, rounded up",
+            "chernoff": "Chernoff's bound on the composed privacy loss"}[bound]
     lemma = "" if people == 1 else f", and the group privacy lemma for {people} records"
-    return f"{_BOUND[bound]}{lemma} (jaxminimax {VERSION})"
+    return f"{name}{lemma} (jaxminimax {VERSION})"
 
 
 def enforced_by(mechanism: Description) -> tuple[str, ...]:
     """Returns what the code enforces of a mechanism."""
-    return (*((sentences.EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
+    return (*((sentences.EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(),
+            "The noise, the samples and the clip norms of the run are those that the accountant "
+            "counted.",
+            "A release beyond the allowed number, or on a sample that cannot be drawn, is NaN.")
 
 
 def assumed_by(mechanism: Description) -> tuple[str, ...]:
@@ -147,7 +134,11 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
 
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     if not name.startswith("jaxminimax."):
-        assumed = (_ANOTHER.format(name=name), *assumed)
+        assumed = (
+            f"User: The algorithm {name} is no part of the library. Drivers refuse a round whose "
+            "program reads records other than through its releases. That its start, its constants "
+            "and what Python does between rounds are not computed from records is not checked.",
+            *assumed)
     return statement_for(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
                     people=people, attack_bounds=attack_bounds, rows_each=rows_each,
@@ -186,7 +177,10 @@ def statement_for(everything: Description, part_at: Callable[[int], Description]
     looking = milestone = None
     early: tuple[str, ...] = ()
     if spent < allowed:
-        early = ENDS, _FIXED_END.format(quote=printing.quote_one(delta))
+        early = ENDS, (
+            "User: epsilon_spent_if_fixed holds only for an end that was fixed before the run. If "
+            "somebody looked at releases to decide when to stop, only the epsilon of all allowed "
+            f"releases and that of the milestone hold. {printing.quote_one(delta)}")
         looking, end = epsilon_delta.odometer(part_at, allowed, spent, delta, neighbours, people)
         milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
@@ -203,8 +197,9 @@ def statement_for(everything: Description, part_at: Callable[[int], Description]
         realisation=tuple(leaf.sampler_summary(neighbours) for leaf in parts),
         accountant=accountant_name(worst.bound, people if worst.lemma else 1),
         event=curve.event(worst.cost),
-        enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
-                  *enforced_by(everything)),
+        enforced=(*((f"A record is a person, with at most {rows_each} row(s). The person's other "
+                     "rows are not read. The contents of these rows and their number are protected "
+                     "together, as one record.",) if rows_each else ()), *enforced_by(everything)),
         assumed=(*claims(unit, people, rows_each), *ASSUMED,
                  *large_delta(delta, everything.records()), *early, *assumed_by(everything),
                  *assumed),
@@ -215,27 +210,6 @@ def statement_for(everything: Description, part_at: Callable[[int], Description]
 
 
 # --- of a search ---
-
-_SEARCH_ENFORCED = (
-    "The noise, the samples and the clip norms of every run and of its score are those that the "
-    "accountant counted.",
-    "The search publishes one run: its state, the index of its candidate and its released score. "
-    "It does not publish the number of runs, which of them it was, or the other runs and their "
-    "scores.",
-    "The number of runs and the candidate of every run are drawn from the key, before any record "
-    "is read. Every run has samples and noise of its own.")
-_SEARCH_ASSUMED = (
-    *common_assumptions("search", "the list of candidates", "scores, "),
-    "User: This statement covers one search. Other releases of the same data add up. Their "
-    "epsilons and deltas are added as numbers, because a search is not a composition of releases.")
-_TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
-         "reveal it. The time reveals the number of runs, and an observer who knows that there "
-         "were k runs sees a privacy loss of up to k runs.")
-_PADDED = ("The search always makes the largest possible number of runs, so that its time does not "
-           "reveal how many count.")
-_APART = ("User: The training and the score read different records. Which records these are does "
-          "not depend on the contents of any record.")
-
 
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
                      score_range: tuple[float, float], target: tuning.Target, *, unit: str,
@@ -278,11 +252,38 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
                                for mechanism in mechanisms),
         accountant="privacy profile of one run, and of the best of a random number of runs "
                    f"(jaxminimax {VERSION})",
-        enforced=(*((sentences.EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,
-                  *((_PADDED,) if padded else ())),
-        assumed=(*claims(unit, 1), *_SEARCH_ASSUMED, *(() if padded else (_TIME,)),
-                 *((_APART,) if apart else ()), *(() if exact else (sentences.FLOATS,)), *taken,
-                 *assumed))
+        enforced=(*((sentences.EXACT,) if exact else ()), *guaranteed,
+                  *_enforced_of_search(padded)),
+        assumed=(*claims(unit, 1), *_assumed_of_search(padded, apart),
+                 *(() if exact else (sentences.FLOATS,)), *taken, *assumed))
+
+
+def _enforced_of_search(padded: bool) -> tuple[str, ...]:
+    """Returns what the code enforces of every search, and of one that is padded."""
+    return (
+        "The noise, the samples and the clip norms of every run and of its score are those that "
+        "the accountant counted.",
+        "The search publishes one run: its state, the index of its candidate and its released "
+        "score. It does not publish the number of runs, which of them it was, or the other runs "
+        "and their scores.",
+        "The number of runs and the candidate of every run are drawn from the key, before any "
+        "record is read. Every run has samples and noise of its own.",
+        *("The search always makes the largest possible number of runs, so that its time does not "
+          "reveal how many count.",) * padded)
+
+
+def _assumed_of_search(padded: bool, apart: bool) -> tuple[str, ...]:
+    """Returns the assumptions on a search: on its time unless it is padded, and on `apart`."""
+    return (
+        *common_assumptions("search", "the list of candidates", "scores, "),
+        "User: This statement covers one search. Other releases of the same data add up. Their "
+        "epsilons and deltas are added as numbers, because a search is not a composition of "
+        "releases.",
+        *("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
+          "reveal it. The time reveals the number of runs, and an observer who knows that there "
+          "were k runs sees a privacy loss of up to k runs.",) * (not padded),
+        *("User: The training and the score read different records. Which records these are does "
+          "not depend on the contents of any record.",) * apart)
 
 
 def _score_in_words(score: Repeat, score_range: tuple[float, float], apart: bool) -> str:

@@ -27,13 +27,7 @@ from jaxminimax.accounting.printing import (
 )
 
 LARGE_DELTA = "Delta is too large"
-USER, OPERATOR = "User: ", "Operator: "  # the owner of an assumption is its first word
-OWNERS = ("Assumptions and their owners (user: writes the problem, chooses the settings, knows "
-           "the records; operator: runs the program, keeps the key, the logs and the outputs)")
-_ALONE = ("These bounds on attacks follow from epsilon and delta alone; the noise that was added "
-          "may allow less.")
-_TRUST = ("trusted curator: the operator holds the records and the key, and the program adds the "
-          "noise; readers of the releases hold neither")
+USER = "User: "  # the owner of an assumption is its first word
 
 
 class Stated(abc.ABC):
@@ -118,7 +112,9 @@ class Stated(abc.ABC):
         return {"unit of privacy": self.unit, "neighbouring data sets": self.relation(),
                 "epsilon": (rounded_up(self.epsilon) if math.isfinite(self.epsilon)
                             else NO_GUARANTEE),
-                "delta": delta, "trust model": _TRUST, **self.rows()}
+                "delta": delta, "trust model": (
+                    "trusted curator: the operator holds the records and the key, and the program "
+                    "adds the noise; readers of the releases hold neither"), **self.rows()}
 
     def meaning(self) -> tuple[str, ...]:
         """Returns sentences on what epsilon and delta say about an attacker."""
@@ -134,7 +130,9 @@ class Stated(abc.ABC):
             f"neighbouring data sets, is right in at most {right} % of cases. Guessing is right in "
             "50 %.",
             membership(0.001, self.true_positives(0.001)),
-            *(() if getattr(self, "attack_bounds", None) else (_ALONE,)),
+            *(() if getattr(self, "attack_bounds", None) else (
+                "These bounds on attacks follow from epsilon and delta alone; the noise that was "
+                "added may allow less.",)),
             "The guarantee does not hide what the data show about people in general.")
 
     def advantage(self) -> float:
@@ -156,7 +154,7 @@ class Stated(abc.ABC):
 
     def owned(self) -> tuple[str, ...]:
         """Returns the assumptions, each with its owner: the user, unless it names the operator."""
-        return tuple(x if x.startswith((USER, OPERATOR)) else USER + x
+        return tuple(x if x.startswith((USER, "Operator: ")) else USER + x
                      for x in self.assumed if not x.startswith(LARGE_DELTA))
 
     def __str__(self) -> str:
@@ -170,7 +168,9 @@ class Stated(abc.ABC):
             _wrapped(self.paragraph()), *map(_wrapped, large), "",
             *(_wrapped(f"{name:{width}}{text}", width) for name, text in table.items()), "",
             *(("What the numbers mean:", *map(item, meaning), "") if meaning else ()),
-            _wrapped(f"{OWNERS}:"), *map(item, self.owned()), "",
+            _wrapped("Assumptions and their owners (user: writes the problem, chooses the "
+                     "settings, knows the records; operator: runs the program, keeps the key, the "
+                     "logs and the outputs):"), *map(item, self.owned()), "",
             "Technical annex:", *map(item, self.annex()),
             "Enforced by the code:", *map(item, self.enforced)])
 

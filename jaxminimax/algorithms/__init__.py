@@ -20,13 +20,14 @@ __all__ = ["active_groups", "balanced_groups", "extragradient", "ftrl", "gda", "
 ALGORITHMS: dict[str, typing.Any] = {name: importlib.import_module(f"{__name__}.{name}")
                                      for name in __all__}
 # public names of every algorithm, and of single ones; all others are for modules of this folder
-_COMMON = ("Hyper", "State", "example", "init", "mechanism", "plan", "plan_variants", "update")
-_FURTHER = {"ftrl": ("observe_record",), "gda": ("safe_offset",), "group_oco": ("releases",),
-            "group_sgd": ("gradient_step", "weight_step"), "proximal": ("certified",),
-            "phased_erm": ("calibrated_eta", "certified", "regularised"),
-            "recursive": ("certified",), "sgda": ("theorem2_step", "theorem3_step")}
 for _name, _module in ALGORITHMS.items():
-    _module.__all__ = [x for x in (*_COMMON, *_FURTHER.get(_name, ())) if hasattr(_module, x)]
+    _module.__all__ = [x for x in (
+        "Hyper", "State", "example", "init", "mechanism", "plan", "plan_variants", "update",
+        *{"ftrl": ("observe_record",), "gda": ("safe_offset",), "group_oco": ("releases",),
+          "group_sgd": ("gradient_step", "weight_step"), "proximal": ("certified",),
+          "phased_erm": ("calibrated_eta", "certified", "regularised"),
+          "recursive": ("certified",), "sgda": ("theorem2_step", "theorem3_step"),
+          }.get(_name, ())) if hasattr(_module, x)]
 
 
 def described_by(algorithm: typing.Any) -> type:

@@ -122,7 +122,6 @@ def weigh(mean: Mean, z: Saddle, weight: jax.Array) -> Mean:
 GEOMETRIES = ("euclidean", "entropy")
 EUCLIDEAN = Saddle("euclidean", "euclidean")
 ENTROPIC = Saddle("entropy", "entropy")
-_LEAST = 1e-30  # a probability below it counts as this much: what became 0 may come back
 
 
 class State(NamedTuple):
@@ -329,7 +328,8 @@ def moved(z: PyTree, change: PyTree, problem: AnyProblem, geometry: Saddle = EUC
 
 def _entropic(x: jax.Array, change: jax.Array) -> jax.Array:
     wide = tree.at_least_float32(x.dtype)
-    logits = jnp.log(jnp.maximum(x.astype(wide), _LEAST)) + change.astype(wide)
+    # a probability below 1e-30 counts as this much: what became 0 may come back
+    logits = jnp.log(jnp.maximum(x.astype(wide), 1e-30)) + change.astype(wide)
     return jax.nn.softmax(logits, axis=-1).astype(x.dtype)
 
 

@@ -48,8 +48,6 @@ from jaxminimax.mechanism.costs import concrete
 from jaxminimax.releases.groups import release_loss
 from jaxminimax.releases.stream import next_pair
 
-_DRAW = 0x647261  # what a run's key is folded with for the draws of groups
-
 
 @pytree_dataclass
 class Hyper:
@@ -175,7 +173,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
         calibrated.
     """
     t = state.spent // 2
-    draw = jax.random.fold_in(jax.random.fold_in(key, _DRAW), t)
+    # the draws of groups have a key of their own
+    draw = jax.random.fold_in(jax.random.fold_in(key, 0x647261), t)
     group = jax.random.categorical(draw, state.log_weights).astype(jnp.int32)  # i ~ v_t
     first, second, present = next_pair(state.turns, group, hyper.sizes, data)
     over = state.over | ~present

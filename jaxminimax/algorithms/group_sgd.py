@@ -41,8 +41,6 @@ from jaxminimax.mechanism.groups import group_batch_sizes
 from jaxminimax.releases.groups import release_group_gradient, release_group_losses
 
 State = descent.State  # z: the model w and the logarithms of the weights v, `[p]`; no memory
-# what the run's key is folded with for the draw of a group, which no guarantee rests on
-_CHOICE = 0x6D6763
 
 
 @pytree_dataclass
@@ -164,8 +162,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     done = state.spent // 2
     t = done + 1
     w, log_weights = state.z
-    group = jax.random.categorical(  # i_t
-        jax.random.fold_in(jax.random.fold_in(key, _CHOICE), done), log_weights)
+    # i_t, by a key of its own, which no guarantee rests on
+    group = jax.random.categorical(
+        jax.random.fold_in(jax.random.fold_in(key, 0x6D6763), done), log_weights)
     g = release_group_gradient(key, gradients, done, problem, w, data, group)
     y = release_group_losses(key, losses, done, problem, w, data)  # y_t, at w_t before it moves
     w = descent.stepped(w, g, hyper.step, t, problem)  # w_{t+1}

@@ -53,7 +53,6 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, Query, Repeat, Sampling
 
 State = descent.State  # its memory: g_{t-1}, the operator of the round before
-GAMES = ("monotone", "bilinear", "strongly_monotone")
 
 
 @pytree_dataclass
@@ -171,7 +170,7 @@ def plan(target: planning.Target, *, population: int, dim: int | Saddle, bound: 
     Raises:
       ValueError: for numbers out of range or missing.
     """
-    checks.one_of("game", game, GAMES)
+    checks.one_of("game", game, ("monotone", "bilinear", "strongly_monotone"))
     if records is not None:
         _check_records(records)
     norms = _norms(dim, smooth, smooth_l1, diameter, radius, geometry)

@@ -28,13 +28,6 @@ from jaxminimax.mechanism import Query
 
 Step = float | jax.Array | Callable[[jax.Array], jax.Array]
 MOST_ROUNDS = 100_000  # more cost time, and the sampler's error in every release costs epsilon
-# the public numbers of plans: counts, and intervals of the others that are not (0, infinity)
-_COUNTS = {"population": 1, "dim": 1, "dim.w": 1, "dim.v": 1, "iterations": 1, "rounds": 1,
-           "batch": 1, "groups": 1, "inner": 2, "phases": 1}
-_FROM_ZERO = ("public_bound", "public_smooth", "smooth_difference")
-_SHARES = ("delta", "anchors")
-# checked by their users
-_APART = ("problem", "sizes", "rounds", "records", "geometry", "modulus", "sampling", "solver")
 _NO_PUBLIC = "_planned_without_public_terms"
 
 __all__ = ["Cosine", "Decay", "FromOptax"]  # what users see of it as `schedules`
@@ -269,19 +262,24 @@ def check_numbers(**numbers: Any) -> None:
     Raises:
       ValueError: naming the number.
     """
+    lowest_counts = {"population": 1, "dim": 1, "dim.w": 1, "dim.v": 1, "iterations": 1,
+                     "rounds": 1, "batch": 1, "groups": 1, "inner": 2, "phases": 1}
     for name, value in numbers.items():
         if isinstance(value, Saddle):
             check_numbers(**{f"{name}.{player}": x for player, x in value._asdict().items()})
-        elif name in _COUNTS:
-            checks.count(name, value, low=_COUNTS[name])
+        elif name in lowest_counts:
+            checks.count(name, value, low=lowest_counts[name])
         else:
-            checks.number(name, value, low=0.0, closed=name in _FROM_ZERO,
-                          high=1.0 if name in _SHARES else math.inf)
+            zero_allowed = name in ("public_bound", "public_smooth", "smooth_difference")
+            checks.number(name, value, low=0.0, closed=zero_allowed,
+                          high=1.0 if name in ("delta", "anchors") else math.inf)
 
 
 def check_given(numbers: dict[str, Any]) -> None:
     """Calls `check_numbers` of a plan's numbers, leaving out None, words, flags and objects."""
-    check_numbers(**{name: x for name, x in numbers.items() if name not in _APART and not (
+    # the others are checked by their users
+    apart = ("problem", "sizes", "rounds", "records", "geometry", "modulus", "sampling", "solver")
+    check_numbers(**{name: x for name, x in numbers.items() if name not in apart and not (
         x is None or isinstance(x, str | bool | types.ModuleType) or callable(x))})
 
 

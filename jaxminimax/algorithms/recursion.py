@@ -79,11 +79,6 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import HyperT
 from jaxminimax.mechanism import Full, Poisson
 
-MODES = ("tight", "paper", "manual")
-# The bound of T = 2 tends to 2^(1/4) = 1.19 times that of T = 1, and its gap is about half. With
-# 4 n records the smallest bound falls by 2^(-1/2), so that the plan's falls.
-NEAR = 1.2
-
 
 class Schedule(NamedTuple):
     """The parameters that the theorem prescribes.
@@ -289,7 +284,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
     Raises:
       ValueError: for numbers out of range.
     """
-    checks.one_of("mode", mode, MODES)
+    checks.one_of("mode", mode, ("tight", "paper", "manual"))
     planning.check_numbers(population=population, kappa=kappa)
     population = int(population)  # NumPy's would overflow
     bound, diameter = public.bound, public.diameter
@@ -311,7 +306,10 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
         match rounds:
             case "near_optimal":
                 bound_of = {t: gap(t) for t in possible}
-                count = max(t for t in possible if bound_of[t] <= NEAR * min(bound_of.values()))
+                # The bound of T = 2 tends to 2^(1/4) = 1.19 times that of T = 1, and its gap is
+                # about half. With 4 n records the smallest bound falls by 2^(-1/2), so that the
+                # plan's falls.
+                count = max(t for t in possible if bound_of[t] <= 1.2 * min(bound_of.values()))
             case "bound_optimal":
                 count = min(possible, key=gap)
             case _:

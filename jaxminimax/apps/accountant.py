@@ -20,8 +20,6 @@ from jaxminimax.mechanism.sampling import choices
 # whose releases are clipped sums of samples of one set of records
 NAMES = tuple(name for name, module in sorted(ALGORITHMS.items())
               if described_by(module) is mechanism.Query and not takes(module, "parts"))
-EXAMPLE = ("example:\n  python -m jaxminimax {} --n 10000 --batch-size 100 --rounds 500 {} "
-           "--delta 1e-6")
 
 
 def add(commands: Any) -> None:
@@ -32,7 +30,8 @@ def add(commands: Any) -> None:
             ("explain", "the privacy statement of given noise", "--noise-multiplier 2")):
         command = commands.add_parser(
             name, help=text, description=text + ", of a run that releases clipped sums",
-            epilog=EXAMPLE.format(name, noise),
+            epilog=f"example:\n  python -m jaxminimax {name} --n 10000 --batch-size 100 --rounds "
+                   f"500 {noise} --delta 1e-6",
             formatter_class=argparse.RawDescriptionHelpFormatter)
         flag = command.add_argument
         flag("algorithm", metavar="ALGORITHM", nargs="?",

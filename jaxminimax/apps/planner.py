@@ -14,7 +14,6 @@ from jaxminimax.base import types
 from jaxminimax.drivers import plan, plans
 
 _PLANNED = {name: x for name, x in sorted(ALGORITHMS.items()) if hasattr(x, "plan")}
-_WHAT = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
 
 
 def _count_or_word(text: str) -> int | str:
@@ -63,8 +62,9 @@ def add(commands: Any) -> None:
     algorithms they include the constants of the `problem`, because a plan reads nothing else of it.
     """
     lines = (f"  {name}: {', '.join(flag_of(x) for x in plan_options(name))}" for name in _PLANNED)
+    text = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
     command = commands.add_parser(
-        "plan", help=_WHAT, description=_WHAT, formatter_class=argparse.RawDescriptionHelpFormatter,
+        "plan", help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(["options of each algorithm:", *lines, "example:",
                           "  python -m jaxminimax plan gda --epsilon 1 --delta 1e-6 "
                           "--population 1000 --bound 1 --smooth 1 --modulus 0.5"]))

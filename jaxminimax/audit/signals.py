@@ -23,8 +23,6 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
 from jaxminimax.mechanism import Full, TreeSums, factorisation, repeat
 
-LAWS = ("gaussian", "laplace")
-
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
@@ -317,7 +315,7 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
         (1.0, False)
     """
     checks.count("runs", runs, low=4)
-    checks.one_of("law", law, LAWS)
+    checks.one_of("law", law, ("gaussian", "laplace"))
     checks.number("confidence", confidence, low=0.0, high=1.0)
     charged = algorithm.mechanism(hyper) if mechanism is None else mechanism
     observed = rounds(key, algorithm, hyper, z, data, problem, observe, runs)

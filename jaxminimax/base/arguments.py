@@ -14,13 +14,6 @@ import numpy as np
 from jaxminimax.base.checks import describe, takes
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 
-_AS_ARRAYS = {"pandas": ".to_numpy()", "polars": ".to_numpy()", "pyarrow": ".to_numpy()",
-              "torch": ".detach().cpu().numpy()", "tensorflow": ".numpy()"}
-_MODELS = {  # how a model of a framework gives its parameters
-    "flax": "graph, w, rest = nnx.split(model, nnx.Param, ...) in nnx, and model.init(key, record)"
-            "['params'] in linen",
-    "equinox": "w, static = eqx.partition(model, eqx.is_inexact_array)"}
-
 
 def algorithm(x: Any, *functions: str) -> None:
     """Refuses an object that is no algorithm.
@@ -168,8 +161,12 @@ def _model_fix(*trees: PyTree) -> str:
     """The way to take the parameters out of a model of a framework; "" for other trees."""
     parts = [x for tree in trees for x in (tree if isinstance(tree, Saddle) else (tree,))]
     names = {kind.__module__.split(".")[0] for x in parts for kind in type(x).__mro__}
-    return "".join(f"take the parameters alone, by {_MODELS[name]}, and close over the rest."
-                   for name in sorted(names & set(_MODELS)))
+    models = {  # how a model of a framework gives its parameters
+        "flax": "graph, w, rest = nnx.split(model, nnx.Param, ...) in nnx, and model.init(key, "
+                "record)['params'] in linen",
+        "equinox": "w, static = eqx.partition(model, eqx.is_inexact_array)"}
+    return "".join(f"take the parameters alone, by {models[name]}, and close over the rest."
+                   for name in sorted(names & set(models)))
 
 
 def _refuse_leaf(leaf_name: str, leaf: Any, list_name: str = "", tree: PyTree = None) -> None:
@@ -181,7 +178,9 @@ def _refuse_leaf(leaf_name: str, leaf: Any, list_name: str = "", tree: PyTree = 
         raise TypeError(f"{list_name} must be an array of JAX or NumPy, got a list of {name}: "
                         "lists are trees of single numbers here, so give np.asarray(...) of the "
                         "whole, with records of several lengths padded to one, and a mask.")
-    fix = f"give x{_AS_ARRAYS.get(module, '')}." if module in _AS_ARRAYS else (
+    methods = {"pandas": "to_numpy()", "polars": "to_numpy()", "pyarrow": "to_numpy()",
+               "torch": "detach().cpu().numpy()", "tensorflow": "numpy()"}
+    fix = f"give x.{methods[module]}." if module in methods else (
         _model_fix(tree, leaf) or "give np.asarray(x).")
     if hasattr(leaf, "__next__") or "DataLoader" in name:
         fix = ("give arrays, or placement.HostData of a data set that returns records by number: "

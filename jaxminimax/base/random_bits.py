@@ -13,7 +13,6 @@ from jax import lax
 from jaxminimax.base.tree import in_float64, materialise
 from jaxminimax.base.types import PyTree
 
-_LANES, _MANY = 16, 2**12  # words in a row, and from how many on rows pay
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
@@ -113,7 +112,8 @@ def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
         keys so that the same noise comes up again), for several keys, for too many words.
     """
     size = math.prod(shape)
-    if not (rolled or size < _MANY) and _generator(key) == "threefry2x32":
+    # of fewer words, passes over rows cost more than they save
+    if not (rolled or size < 2**12) and _generator(key) == "threefry2x32":
         return _many_words(jax.random.key_data(key), size, part).reshape(shape)
     return jnp.concatenate(word_pairs(key, ((size + 1) // 2,), part, rolled))[:size].reshape(shape)
 
@@ -128,10 +128,11 @@ def _many_words(data: jax.Array, size: int, part: int) -> jax.Array:
     count = (size + 1) // 2
 
     def interleaved() -> jax.Array:
-        row, lane = (lax.broadcasted_iota(jnp.uint32, (-(-count // _LANES), _LANES), axis)
+        lanes = 16  # words in a row
+        row, lane = (lax.broadcasted_iota(jnp.uint32, (-(-count // lanes), lanes), axis)
                      for axis in range(2))
-        x, y = threefry(data, row * _LANES + lane + np.uint32(part << 31), jnp.zeros_like(row))
-        second = lax.broadcasted_iota(jnp.int32, (len(row), 2, _LANES), 1) == 1
+        x, y = threefry(data, row * lanes + lane + np.uint32(part << 31), jnp.zeros_like(row))
+        second = lax.broadcasted_iota(jnp.int32, (len(row), 2, lanes), 1) == 1
         return jnp.where(second, y[:, None], x[:, None])
 
     words = materialise(interleaved)

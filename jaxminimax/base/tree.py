@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from jaxminimax.base.types import PyTree, T
 
-_BLOCK = 32
 EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen every bound
 
 
@@ -56,12 +55,13 @@ def sum_rows(weight: jax.Array, x: jax.Array) -> jax.Array:
     terms or rounds them up depending on the sum so far, so that one row may decide about all that
     follow. (One row moved the sum of n = 65,536 rows by 65 times its own value.)
     """
-    count = x.shape[0] // _BLOCK
-    in_blocks = count * _BLOCK
-    blocks = jnp.einsum("bi,bik->bk", weight[:in_blocks].reshape(count, _BLOCK),
-                        x[:in_blocks].reshape(count, _BLOCK, x.shape[1]), precision=EXACT)
+    block = 32  # rows
+    count = x.shape[0] // block
+    in_blocks = count * block
+    blocks = jnp.einsum("bi,bik->bk", weight[:in_blocks].reshape(count, block),
+                        x[:in_blocks].reshape(count, block, x.shape[1]), precision=EXACT)
     remainder = jnp.einsum("i,ik->k", weight[in_blocks:], x[in_blocks:], precision=EXACT)
-    if blocks.shape[0] > _BLOCK:
+    if blocks.shape[0] > block:
         return sum_rows(jnp.ones(blocks.shape[0], blocks.dtype), blocks) + remainder
     return jnp.sum(blocks, 0) + remainder
 

@@ -63,13 +63,6 @@ from jaxminimax.releases.held_out import largest_distance, release_held_out_boun
 KINDS = {"worst_group": "The worst group's risk", "strong_gap": "The strong gap",
          "primal_risk": "The primal risk"}
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of beta, for the noise
-_PLACES = ("The {held} records held out lie at places that were drawn from public coins (seed "
-           "{seed}); the point is public, or a release stated here from the other records alone.")
-_UNREAD = ("Nothing else reads the records held out, before or after: no training, no "
-           "scaling, no tuning, no choice of features or of the seed, no second certificate. "
-           "Otherwise they cost more, and the certificate is void.")
-_DRAWN = ("The records held out are independent draws of the population that is meant, and "
-          "independent of the others.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,11 +212,19 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
                 f"Every loss of the population lies in [{losses[0]:g}, {losses[1]:g}] on the "
                 "feasible set.",))]
     allowed = everything.releases()
-    places = _PLACES.format(held=len(held_out.rows), seed=held_out.seed)
+    assumed = (
+        f"The {len(held_out.rows)} records held out lie at places that were drawn from public "
+        f"coins (seed {held_out.seed}); the point is public, or a release stated here from the "
+        "other records alone.",
+        "Nothing else reads the records held out, before or after: no training, no scaling, no "
+        "tuning, no choice of features or of the seed, no second certificate. Otherwise they cost "
+        "more, and the certificate is void.")
     stated = statement_of_run.statement_for(everything, lambda _: everything, delta, spent=allowed,
-                              allowed=allowed, unit=unit, assumed=(places, _UNREAD))
+                                            allowed=allowed, unit=unit, assumed=assumed)
     return Certificate(of, width.bound, 1 - beta, tuple(y.ravel().tolist()), width.noise,
-                       width.sampling, (_DRAWN, *conditions), stated)
+                       width.sampling, (
+                           "The records held out are independent draws of the population that is "
+                           "meant, and independent of the others.", *conditions), stated)
 
 
 def _radius(problem: Bounded, z: Saddle, reach: float | None, primal: bool) -> float:

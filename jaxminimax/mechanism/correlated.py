@@ -82,9 +82,6 @@ from jaxminimax.mechanism.sampling import Sample, SampleKeys, Sampling, WorstCas
 
 __all__ = ["CyclicPoisson"]
 
-_ABSENT = ("A record that is absent leaves its row empty: no other record takes its number, which "
-           "decides the part that it is in.")
-
 
 class Bands(NamedTuple):
     """Releases whose noise is made of several independent draws each.
@@ -323,7 +320,9 @@ class CyclicPoisson(Sampling):
 
     def assumed(self) -> tuple[str, ...]:
         """The assumptions that row numbers are public, and those of absent records kept."""
-        return (sentences.PLACES, _ABSENT)
+        return (sentences.PLACES,
+                "A record that is absent leaves its row empty: no other record takes its number, "
+                "which decides the part that it is in.")
 
     def worst_case(self, population: int) -> WorstCase:
         """A record of part 0 with probability q; the others contribute nothing."""

@@ -78,10 +78,6 @@ REPLACE_ONE = "replace_one"
 NEIGHBOURS = (REPLACE_ONE, "add_or_remove_one")
 
 
-# The factor by which failures of fixed-size samples are charged for several records. By
-# Bernstein's inequality for the rows of a shard, 1 was enough in every case that was tried.
-_SUBSTITUTES = 1000.0
-
 
 class Unit(NamedTuple):
     """The unit of a noise multiplier.
@@ -200,12 +196,13 @@ class Charge(NamedTuple):
         rate of 1. On a mesh that set and its counterpart have the same rows in the same shards; its
         substitutes are others of the n - k records, which may lie in fewer shards, so that a shard
         is full more often than it is for one record. That matters only by P[no hit]; without
-        replacement everything is charged `_SUBSTITUTES` times for it.
+        replacement everything is charged 1,000 times for it. By Bernstein's inequality for the
+        rows of a shard, once was enough in every case that was tried.
         """
         total = people * self.failure  # a union bound over k events, or k steps of a chain
         if people > 1:
             if any(loss.kind == "fixed" for loss, _ in self.losses):
-                total *= _SUBSTITUTES
+                total *= 1000.0
             # (1) for every Poisson release; at rate 1 the chain of k steps is enough
             total += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
                          if loss.kind == "poisson" and loss.rate < 1)

@@ -35,10 +35,8 @@ from jaxminimax.base.tree import in_any_lane, in_float64, materialise
 from jaxminimax.mechanism.sampling import OVERFLOW
 
 _PLACES, _TIES = 0x706C6163, 0x74696573  # what a sample's key is folded with
-_DENSE = 3  # below that many rows a slot all rows are put in order
 # P[the rest of a sample leaves no room in the pass of a record's shard], per release, on any mesh
 CROWDED = 1e-27
-_COUNTED = 160  # slots that are ordered by counting, as quick as a sort's first steps
 
 
 class Room(NamedTuple):
@@ -85,12 +83,13 @@ def room(rows: int, population: int, short: Callable[[int], float],
       seldom: what it may be.
     """
     low = high = rows
-    while _DENSE * high <= population and short(high) > seldom:
+    dense = 3  # below that many rows a slot all rows are put in order
+    while dense * high <= population and short(high) > seldom:
         low, high = high + 1, 2 * high
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if short(middle) <= seldom else (middle + 1, high)
-    return Room(low, False) if _DENSE * low <= population else Room(rows, True)
+    return Room(low, False) if dense * low <= population else Room(rows, True)
 
 
 @functools.lru_cache(maxsize=256)
@@ -279,6 +278,7 @@ def places(key: jax.Array, count: int) -> jax.Array:
 
     The first bits decide, unless two numbers have the same.
     """
+    counted = 160  # slots that are ordered by counting, as quick as a sort's first steps
     # not for each comparison, nor number by number in a program of 64 bits
     first, second = materialise(lambda: word_pairs(key, (count,)))
 
@@ -288,7 +288,7 @@ def places(key: jax.Array, count: int) -> jax.Array:
                              num_keys=4)[-1]
         # counting tells each number's place, sorting which number is at a place: one of both for
         # all, for in a vmap the ties of one lane send the others here too
-        return order if count > _COUNTED else jnp.argsort(order).astype(jnp.int32)
+        return order if count > counted else jnp.argsort(order).astype(jnp.int32)
 
     @in_float64
     def sort(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -299,7 +299,7 @@ def places(key: jax.Array, count: int) -> jax.Array:
         same = (both[1:] >> low.bit_length()) == (both[:-1] >> low.bit_length())
         return (both & low).astype(jnp.int32), jnp.any(same)
 
-    if count <= _COUNTED:
+    if count <= counted:
         order = materialise(lambda: jnp.sum(first[:, None] < first[None, :], 0, dtype=jnp.int32))
         # places 0, ..., c - 1 add up to c (c - 1) / 2; equal numbers share the lower one
         ties = jnp.sum(order) < count * (count - 1) // 2

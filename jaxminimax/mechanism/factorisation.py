@@ -77,12 +77,7 @@ __all__ = ["CorrelatedSums", "TreeSums", "planned_bands", "sums_for"]
 
 FRACTION = 17  # bits after the point of a coefficient
 TOGETHER = 32  # releases whose independent numbers are one draw
-MOST_BANDS = 2**16
-_MOST_LEAVES = 2**20  # so that norms take a second
-_U = 72.0  # e^-72 is half of DITHER_FAILURE
-_DRAWN = 2**15  # numbers that a release may draw by `planned_bands`: a quarter of a millisecond
-_PLANNED = 512  # bands, at most
-_LONG = 2**18  # leaves; for as many a tree is better than the bands that are planned
+MOST_BANDS = 2**16  # sums of so many products have 32 bits
 
 
 @functools.lru_cache(maxsize=64)
@@ -166,7 +161,7 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
     # lengths below are in units of the grid, of which noise has 2^L a deviation
     unit = 2.0 ** grid.grid_bits(z if smallest is None else smallest, parameters)
     moved = factor_norms.column * (1 if absent else 2) * unit / real  # H
-    deviation = factor_norms.total * math.sqrt(2 * _U) / 2  # n
+    deviation = factor_norms.total * math.sqrt(2 * 72) / 2  # n; e^-72 is half of DITHER_FAILURE
     spread = math.sqrt(parameters * factor_norms.trace) / 2 + deviation  # m + n
     if apart is None or apart >= releases:
         # ||v||^2 <= H^2 + 2 n H + (m + n)^2, for a record of one leaf
@@ -184,8 +179,9 @@ def check_bands(bands: int, releases: int, parameters: int) -> None:
     if bands > MOST_BANDS:
         raise ValueError(f"bands must be at most {MOST_BANDS}, got {bands}: a release draws as "
                          "many numbers for each of its own.")
-    if releases > _MOST_LEAVES:
-        raise ValueError(f"Correlated noise is for at most {_MOST_LEAVES} releases, got "
+    most_leaves = 2**20  # so that norms take a second
+    if releases > most_leaves:
+        raise ValueError(f"Correlated noise is for at most {most_leaves} releases, got "
                          f"{releases}: use TreeSums, or independent noise.")
     if parameters * TOGETHER >= 2**31 - 32:
         raise ValueError(f"parameters must be below 2**26 - 1 for correlated noise, got "
@@ -208,7 +204,8 @@ def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) 
         >>> jmm.mechanism.planned_bands(1000) > 1
         True
     """
-    largest = min(_PLANNED, releases, max(1, _DRAWN // parameters))
+    # a release draws at most 2^15 numbers, which take a quarter of a millisecond
+    largest = min(512, releases, max(1, 2**15 // parameters))
     errors = {}
     for bands in (2**k for k in range(largest.bit_length())):
         factor_norms = norms(releases, bands, apart)
@@ -361,7 +358,8 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int | None = None
     """
     most_parameters = grid.PARAMETERS if parameters is None else parameters
     tree = TreeSums(clip=clip, leaves=leaves, parameters=most_parameters)
-    if leaves >= _LONG:
+    # for as many leaves a tree is better than the bands that are planned
+    if leaves >= 2**18:
         return tree
     banded = CorrelatedSums(clip=clip, leaves=leaves, parameters=most_parameters,
                             bands=planned_bands(leaves, None, parameters or 1))

@@ -12,8 +12,6 @@ from jaxminimax.mechanism.sentences import Words
 __all__ = ["HeldOutBound"]
 
 SLACK = 1e-3  # what arithmetic may move, over Delta
-CLIPPED = ("Every held-out record's operator is clipped to the stated norm, players together, and "
-           "its loss to the stated range, before they are averaged.")
 
 
 @types.pytree_dataclass
@@ -90,7 +88,8 @@ class HeldOutBound(description.Leaf):
         return Words(
             f"{self.times} release(s) of a bound on {loss}, from {self.population} records held "
             f"out, operators of norm at most {concrete(self.bound):g}, with Gaussian noise.",
-            (CLIPPED,), (
+            ("Every held-out record's operator is clipped to the stated norm, players together, "
+             "and its loss to the stated range, before they are averaged.",), (
                 "The problem's linear minimiser finds a minimum over the feasible set, which lies "
                 "within the stated distance of the point; neither it nor public terms read the "
                 "data.",),

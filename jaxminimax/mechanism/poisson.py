@@ -37,7 +37,6 @@ from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresh
 __all__ = ["Poisson"]
 
 _SIZE, _AGAIN = 0x73697A65, 0x6761696E  # what a sample's key is folded with
-_HARDLY = 0.9  # s, at most: or draws would take long, and hardly follow the rate
 _MOST_ENUMERATED = 4096  # slots whose law is computed one by one, in 50 ms
 _SELDOM = 1e-3  # s, unless stated: so little that sums are divided by q n
 
@@ -97,7 +96,8 @@ class Poisson(Sampling):
                     f"capacity must be at least the expected {self.rate * population:.6g} records "
                     f"of a sample, got {self.capacity}: about every second sample, or more, would "
                     "be drawn again. Leave it None, or give room for a few standard deviations.")
-            if self.drawn_less(population) > _HARDLY:
+            # draws would take long, and hardly follow the rate
+            if self.drawn_less(population) > 0.9:
                 raise ValueError(
                     f"capacity={self.capacity} is too little for samples at rate {self.rate!r} of "
                     f"{population} records: more than nine in ten would be drawn again. Leave it "

@@ -60,9 +60,6 @@ __all__ = ["AdaptiveClip", "Query"]
 
 
 REACH = 2.0**20  # of a clip norm, from the first one
-_UNITS = 18  # at most 2^18 units of the noise's grid for a record
-_SUM = 30  # bits of a count in these units
-_MARGIN = 1 + 2.0**-20  # roundings of z_b in float32
 
 
 @pytree_dataclass
@@ -132,11 +129,14 @@ def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
 
     `a` is 0 where no integer noise is large enough: for multipliers above 2^22.
     """
-    unit_bits = min(_UNITS, _SUM - int(rows).bit_length())  # a <= 2^most
+    # a <= 2^most, and a count of all rows in these units has 30 bits
+    unit_bits = min(18, 30 - int(rows).bit_length())
     # 2^L / z_b in (2^(most - 1), 2^most], but at least 1
     bits = jnp.clip(jnp.frexp(z)[1].astype(jnp.int32) - 1 + max(unit_bits, 1), 0, grid.MOST_BITS)
-    # a <= 2^L / z_b, rounded down: a record moves a count by less, at the same noise
-    units = jnp.floor((1 << bits).astype(jnp.float32) / (jnp.where(z == 0, 1.0, z) * _MARGIN))
+    # a <= 2^L / z_b, rounded down: a record moves a count by less, at the same noise. The margin
+    # covers the roundings of z_b in float32.
+    margin = 1 + 2.0**-20
+    units = jnp.floor((1 << bits).astype(jnp.float32) / (jnp.where(z == 0, 1.0, z) * margin))
     units = jnp.clip(units, 0, 2.0**unit_bits).astype(jnp.int32)
     return jnp.where(z == 0, 1, units), bits
 

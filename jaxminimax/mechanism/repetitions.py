@@ -46,8 +46,6 @@ __all__ = ["Repetitions"]
 
 BITS = 62  # of the word that K is drawn from
 _LONGEST = 2**16  # of the table that it is looked up in
-_TAIL = 1e-9  # probability that the table leaves out
-_LEAST = 1e-9  # gamma
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,11 +132,12 @@ def _mean(eta: float, gamma: float, longest: int) -> float:
 def _table(asked: Repetitions) -> tuple[float, tuple[int, ...], float, float]:
     """Gamma, the integers of the realised law, how far that is off, and its mean."""
     longest = _LONGEST if asked.most is None else asked.most
-    if _mean(asked.eta, _LEAST, longest) < asked.expected:
+    smallest = 1e-9  # of gamma
+    if _mean(asked.eta, smallest, longest) < asked.expected:
         raise ValueError(f"No law with eta = {asked.eta:g} and at most {longest} runs has "
                          f"{asked.expected:g} expected ones: raise most"
                          f"{' or eta' if asked.eta < 1 else ''}, or lower expected.")
-    low, high = _LEAST, 1 - 1e-9  # the mean falls with gamma
+    low, high = smallest, 1 - 1e-9  # the mean falls with gamma
     for _ in range(60):
         middle = math.sqrt(low * high)
         above = _mean(asked.eta, middle, longest) > asked.expected
@@ -147,7 +146,7 @@ def _table(asked: Repetitions) -> tuple[float, tuple[int, ...], float, float]:
     law = _law(asked.eta, high, longest)
     # P[K >= k]; the law ends where that is at most 1e-9
     beyond = np.cumsum(law[::-1])[::-1]
-    law = law[: max(2, int(np.sum(beyond > _TAIL)))]
+    law = law[: max(2, int(np.sum(beyond > 1e-9)))]
     law = law / law.sum()
     weights = [max(1, int(x)) for x in np.round(law * 2.0**BITS)]
     # P[K = 1] takes what rounding leaves over

@@ -16,8 +16,6 @@ from jaxminimax.solvers import certifying_steps
 
 __all__ = ["Resolvent"]
 
-ASSUMES = ("monotone", "lipschitz")
-
 
 @types.pytree_dataclass
 class Resolvent(OneRelease):
@@ -100,7 +98,7 @@ class Resolvent(OneRelease):
         """The sampling, the regularised problem, and whether its solution can be certified."""
         super().check(repeat)
         parts = repeat.parts
-        checks.one_of("assumes", self.assumes, ASSUMES)
+        checks.one_of("assumes", self.assumes, ("monotone", "lipschitz"))
         if self.doubling and parts > 60:
             raise ValueError(f"parts must be at most 60 where the proximal weight doubles, got "
                              f"{parts}.")

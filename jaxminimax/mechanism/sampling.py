@@ -7,6 +7,7 @@ samplings are in `fixed_size`, `poisson` and `correlated`.
 """
 
 import abc
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -24,7 +25,6 @@ __all__ = ["Sampling", "overflow_probability"]
 
 # P[a sample of a fixed size cannot be drawn], per release: a matter of utility
 OVERFLOW = 1e-17
-_PASSES = np.uint32(2**32 - 1)  # what a run's key is folded with for what lasts several releases
 
 
 class Sample(NamedTuple):
@@ -71,7 +71,8 @@ class SampleKeys(NamedTuple):
         Args:
           number: of the pass, 0, 1, ...; below 2^32.
         """
-        return fold_in(fold_in(fold_in(self.run, _PASSES), self.part), number)
+        passes = np.uint32(2**32 - 1)  # the number of no release
+        return fold_in(fold_in(fold_in(self.run, passes), self.part), number)
 
 
 class InGroups(NamedTuple):
@@ -182,8 +183,13 @@ class Sampling(abc.ABC):
         """The public number that a sum is divided by; never the realised batch size."""
 
     def mean_drawn(self, population: int) -> float:
-        """The mean number of rows of an attempt, which those that fit do not exceed."""
-        return self.batch_size(population)
+        """The mean number of rows of an attempt, where every row is drawn equally often.
+
+        A shard on a mesh has slots for so many times its share of the rows, and a margin that the
+        charge of a secret sample counts as failing with probability `distinct.CROWDED`. The
+        default promises nothing: each shard then has slots for all of `rows_in_shard`.
+        """
+        return math.inf
 
     @abc.abstractmethod
     def rows_read(self, population: int) -> int:

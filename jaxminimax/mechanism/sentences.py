@@ -29,8 +29,6 @@ REGENERATED = ("Correlated noise is computed again from the key and the number o
 CERTIFIED = ("A solution without a certificate of the stated residual is not released; NaN takes "
              "its place.")
 
-_ORDER = (EXACT, CLIPPED, FOLLOWED, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
-
 
 class Words(NamedTuple):
     """The sentences of a leaf in statements.
@@ -59,7 +57,8 @@ def imperfections(cost: Charge) -> str:
 
 def in_order(lines: Iterable[str]) -> tuple[str, ...]:
     """Returns the sentences without repetition: those above in their order, then all others."""
-    rank = {sentence: number for number, sentence in enumerate(_ORDER)}
+    order = (EXACT, CLIPPED, FOLLOWED, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
+    rank = {sentence: number for number, sentence in enumerate(order)}
     return tuple(sorted(dict.fromkeys(lines), key=lambda x: rank.get(x, len(rank))))
 
 

@@ -77,8 +77,6 @@ import numpy as np
 
 WORDS = 5  # of 32 bits that decide a size
 BITS = 32 * WORDS
-FAILURE = 1e-28  # pi, at most, if rounding were exact
-_FINER = 128  # bits of the masses beyond those of the thresholds
 _MASS = 288  # bits of the likeliest mass of a `Law`
 
 
@@ -170,7 +168,8 @@ def masses(rate: float, population: int, bits: int = BITS) -> tuple[int, tuple[i
       population: n.
       bits: B.
     """
-    return binomial_masses(population, *float(rate).as_integer_ratio(), bits + _FINER)
+    # 128 bits beyond those of the thresholds
+    return binomial_masses(population, *float(rate).as_integer_ratio(), bits + 128)
 
 
 @functools.lru_cache(maxsize=64)
@@ -227,18 +226,19 @@ class Realised(NamedTuple):
 
 
 def ordinary(rate: float, population: int, capacity: int) -> tuple[int, int]:
-    """The ends a and b, the least wide for which the others are charged at most `FAILURE`."""
+    """The ends a and b, the least wide for which the others are charged at most 1e-28."""
     first, mass = masses(rate, population)
     total, low, high = sum(mass), 0, min(capacity, population)
-    allowed = int(total * FAILURE) // 4  # four tails share it
+    failure = 1e-28  # pi, at most, if rounding were exact
+    allowed = int(total * failure) // 4  # four tails share it
     below = above = 0
-    # a: the largest k with P[M <= k] of at most a quarter of FAILURE
+    # a: the largest k with P[M <= k] of at most a quarter of it
     for k, x in enumerate(mass, first):
         below += x
         if below > allowed:
             break
         low = k
-    # b: the least k with P[M >= k] of at most a quarter of FAILURE
+    # b: the least k with P[M >= k] of at most a quarter of it
     for k, x in zip(reversed(range(first, first + len(mass))), reversed(mass), strict=True):
         above += x
         if above > allowed:

@@ -57,10 +57,13 @@ def agree(mesh: Mesh, **values: Any) -> None:
         return
     from jax.experimental import multihost_utils
 
+    # equal hashes of 256 bits are of equal values
     digests = np.stack([np.frombuffer(hashlib.sha256(_bytes(x)).digest(), np.uint8)
                       for x in values.values()])
     all_digests = np.asarray(multihost_utils.process_allgather(digests))
     for k, (name, value) in enumerate(values.items()):
+        # all processes see all hashes, and judge alike: all take part in the comparison of copies,
+        # which waits for every one of them, or none does, and all raise or none
         spread = [x for x in jax.tree.leaves(value) if _is_spread(x)]
         if not ((all_digests[:, k] == digests[k]).all() and _copies_agree(mesh, spread)):
             raise ValueError(f"{name} must be equal on all processes, and is not: make it on one "
@@ -115,6 +118,7 @@ def _as_neighbours(x: jax.Array, axes: list[str], mesh: Mesh) -> jax.Array:
 
 def _words(x: jax.Array) -> jax.Array:
     """The bits of an array, as unsigned integers of at most 32."""
+    # as numbers a NaN differs from itself, and 0 equals -0, which divides to another infinity
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint8)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
@@ -137,7 +141,7 @@ def _copies_agree(mesh: Mesh, leaves: list[jax.Array]) -> bool:
                          f"{shardings}.")
     if all(math.prod(mesh.shape[axis] for axis in jax.tree.leaves(tuple(spec)))
            == mesh.devices.size for spec in specs):
-        return True
+        return True  # spread over all axes: no two devices hold the same part
     leaves = [jax.device_put(x, NamedSharding(mesh, spec))
               for x, spec in zip(leaves, specs, strict=True)]
 
@@ -151,6 +155,7 @@ def _copies_agree(mesh: Mesh, leaves: list[jax.Array]) -> bool:
                      if axis not in jax.tree.leaves(tuple(spec)) and mesh.shape[axis] > 1]
             if axes:
                 agreed &= _as_neighbours(x, axes, mesh)
+        # the minimum over all devices, so that all processes have the same answer
         return jax.lax.pmin(agreed.astype(jnp.int32), mesh.axis_names) == 1
 
     return bool(all_agree(*leaves))
@@ -165,6 +170,7 @@ def _bytes(value: Any) -> bytes:
     """Returns the bytes of a value, or the layout of an array that is spread over processes."""
     if isinstance(value, bytes):
         return value
+    # shapes and dtypes too: equal bytes of other types would be other numbers
     parts = [str(jax.tree.structure(value)).encode()]
     for x in jax.tree.leaves(value):
         parts.append(repr((np.shape(x), jnp.result_type(x))).encode())

@@ -45,6 +45,8 @@ class Reader:
         if self.population < 1:
             raise ValueError("HostData need at least one record, got a reader of none.")
         _check_count(self.population)
+        # record 0 is read alone, and again with the last one: a random augmentation or an order of
+        # the reader's own may show as two answers to one number
         (first,) = self._read([0])
         self.record = jax.tree_util.tree_map_with_path(_spec, first)
         ends = self._read(sorted({0, self.population - 1}))
@@ -65,6 +67,7 @@ class Reader:
             ValueError or a TypeError of the reader: what records contain is no refusal of a
             run, after which it would not be charged. The message says nothing of the record.
         """
+        # a record that is drawn twice is read once, so both copies are of one answer
         unique, place = np.unique(numbers, return_inverse=True)
         place = place.reshape(np.shape(numbers))
         if not unique.size:
@@ -230,7 +233,7 @@ class HostData:
         Otherwise it also reads data around each row, up to megabytes.
         """
         for x in self.sources:
-            mapped: Any = x
+            mapped: Any = x  # a view; the map of the file is the base of the last one
             while isinstance(mapped, np.ndarray | memoryview):
                 mapped = mapped.base if isinstance(mapped, np.ndarray) else mapped.obj
             if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
@@ -342,11 +345,14 @@ class Window:
           rounds no sum otherwise.
         """
         sent, count = self.numbers.shape
+        # of the release among those sent; for another one some sample is read, and does not fit as
+        # `inside` is False
         place = spent - self.first
         index, inside = jnp.clip(place, 0, sent - 1), (place >= 0) & (place < sent)
         numbers, valid, fits, marked = jax.tree.map(
             lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False),
             (self.numbers, self.valid, self.fits, self.marks))
+        # a mark is one more where its sample fits, so that this flag is compared with it
         is_own = inside & jnp.all(mark(words, numbers, valid) + fits == marked)
         rows = jax.tree.map(lambda x: x.reshape(sent * count, *x.shape[2:]), self.rows)
         places = index * count + jnp.arange(count, dtype=jnp.int32)

@@ -58,6 +58,7 @@ def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Me
         return function(point, rows)
 
     def on_device(point: PyTree, mine: PyTree) -> PyTree:
+        # all D sums on every device, in the order of the shards: one order, hence the same bits
         return jax.tree.map(_in_order, jax.lax.all_gather(function(point, mine), agreement.AXIS))
 
     return in_shards(on_device, mesh, (EVERYWHERE, rows_spec(grouped)))(point, rows)
@@ -77,6 +78,7 @@ def one_row(rows: PyTree, number: jax.Array, mesh: Mesh | None) -> PyTree:
     size = jax.tree.leaves(rows)[0].shape[0] // mesh.shape[agreement.AXIS]
 
     def on_device(mine: PyTree, first: jax.Array, number: jax.Array) -> PyTree:
+        # counted from a device's first row, the number is in [0, size) on one device alone
         return _taken(mine, number[None] - first[0], size, 0)
 
     return in_shards(on_device, mesh, (rows_spec(False), rows_spec(False), EVERYWHERE))(
@@ -118,6 +120,7 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
     shards, size = mesh.shape[agreement.AXIS], sharding.held_rows(data)
     width = -(-numbers.shape[-1] // shards)
     room = [(0, 0)] * axis + [(0, shards * width - numbers.shape[-1])]
+    # the last row again fills the last shares, so that all have w rows
     numbers = jnp.pad(jnp.clip(numbers, 0, data.population - 1), room, mode="edge")
 
     def on_device(mine: PyTree, first: jax.Array, numbers: jax.Array) -> PyTree:
@@ -141,13 +144,16 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
 def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:
     """Returns rows of all shards on each: a row's bits from the shard that has it."""
     present = (local >= 0) & (local < size)
-    place = jnp.clip(local, 0, size - 1)
+    place = jnp.clip(local, 0, size - 1)  # of a row that it has not a device reads another one
 
     def leaf(x: jax.Array) -> jax.Array:
         bits, back = _bits(x)
         index: Any = place if axis == 0 else (jnp.arange(x.shape[0])[:, None], place)
         rows = bits[index]
         inside = present.reshape(*present.shape, *[1] * (rows.ndim - present.ndim))
+        # Every row is in one shard, so the sum has one term besides zeros. As integers mod 2^32 or
+        # 2^64 that is exact, and the record's bits arrive: a float that is NaN or -0, or an integer
+        # below 0.
         return back(jax.lax.psum(jnp.where(inside, rows, 0), agreement.AXIS))
 
     return jax.tree.map(leaf, mine)
@@ -157,7 +163,7 @@ def _bits(x: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
     """Returns numbers whose sum with zeros is exact, and the inverse; NaN and -0 are kept."""
     dtype, wide = x.dtype, jnp.uint64 if x.dtype.itemsize == 8 else jnp.uint32
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        return x, lambda a: a
+        return x, lambda a: a  # x + 0 is x, but that -0 becomes 0
     if not jnp.issubdtype(dtype, jnp.floating):
         return x.astype(wide), lambda a: a.astype(dtype)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")

@@ -82,15 +82,19 @@ def _most_rows(query: Query, size: int) -> int:
 def pass_rows(query: Query, size: int, shards: int) -> int:
     """The rows that a shard of `size` rows works on at once; more have probability `CROWDED`.
 
-    By Bernstein's inequality a sum of independent draws of that mean, and so one of draws without
-    replacement, exceeds it by a with probability at most exp(-a^2 / (2 (mean + a / 3))).
+    That is so if every row is drawn equally often, with the mean that a sampling states; without
+    one there are slots for every row that a sample may have in a shard. By Bernstein's inequality
+    a sum of independent draws of that mean, and so one of draws without replacement, exceeds it by
+    a with probability at most exp(-a^2 / (2 (mean + a / 3))).
     """
     max_rows = _most_rows(query, size)
-    if shards == 1 or not query.sampling.secret:  # known rows may all lie in one shard
+    drawn = query.sampling.mean_drawn(query.population)
+    # known rows may all lie in one shard
+    if shards == 1 or not query.sampling.secret or math.isinf(drawn):
         return max_rows
     # without a record, the others of a sample are fewer, but not if more than n rows are drawn
     n = query.population - (batch_size(query) > query.population)
-    mean = query.sampling.mean_drawn(query.population) * min(1.0, size / max(n, 1))
+    mean = drawn * min(1.0, size / max(n, 1))
     # the a with a^2 / (2 (mean + a / 3)) = -ln(CROWDED), a root of a quadratic
     exponent = -math.log(distinct.CROWDED)
     margin = exponent / 3 + math.sqrt((exponent / 3) ** 2 + 2 * exponent * mean)
@@ -99,6 +103,8 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
 
 def add_up(sums: Sums, floats: jax.Array) -> Sums:
     """Adds the sums of shards up on every device; floating-point sums only if wanted."""
+    # integers on the grid are exact in any order of the devices, and so are counts of records;
+    # floating-point sums are rounded
     return Sums(if_wanted(lambda: jax.lax.psum(sums.floats, AXIS), floats), jax.tree.map(
         lambda x: across(x, AXIS), sums.integers, is_leaf=is_words), jax.tree.map(
         lambda x: jax.lax.psum(x, AXIS), sums.num_unclipped))
@@ -145,7 +151,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     if rows is not None:
         count = jnp.int32(rows.shape[0]) if valid is None else jnp.sum(valid, dtype=jnp.int32)
         # sorted, the rows of shard s are one range: those in [s size, (s + 1) size). Rows that do
-        # not count come last, as the largest int32, beyond every shard
+        # not count come last, as the largest int32, beyond every shard: S size is below 2^31
         rows = jnp.sort(rows if valid is None else jnp.where(valid, rows, np.int32(2**31 - 1)))
 
     def sum_sample(z: Saddle, mine: PyTree, shard: jax.Array | int, first: jax.Array,
@@ -184,10 +190,11 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
                   key_words: jax.Array, extra: PyTree) -> Sums:
         """Sums over the rows `first`, ..., `first` + size - 1: number `shard` of its device."""
         if rows is not None and count is not None:
+            # places of the shard's range among the sorted rows; from `count` on none is a record
             ends = jnp.stack([first, first + size])
             begin, end = jnp.minimum(jnp.searchsorted(rows, ends), count)
             return sum_sample(z, mine, shard, first, rows, begin, end, rounding, key_words, extra)
-        if shards_here > 1:
+        if shards_here > 1:  # the rows of a device's shards lie one after another
             mine = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, shard * size, size), mine)
         numbers = first + jnp.arange(size, dtype=jnp.int32)
         if attach is not None and extra is not None:
@@ -198,6 +205,9 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
 
     def on_device(z: Saddle, mine: PyTree, firsts: jax.Array, rounding: Rounding,
                   *arguments: Any) -> Sums:
+        # It sees its own rows, and the first row numbers of its own shards. The point, the sampled
+        # row numbers and the rounding are the same along the axis of the rows: all round on one
+        # grid.
         def shard_sum(shard: jax.Array | int) -> Sums:
             return sum_shard(z, mine, shard, firsts[shard], rounding, *arguments)
 
@@ -249,6 +259,7 @@ def counted(number: jax.Array, sizes: jax.Array) -> jax.Array:
 
 def one_group(data: Sharded, group: jax.Array) -> Sharded:
     """Returns the rows of a group, as a population of n_max."""
+    # row j of a group stays in its shard j // m, so none has to move
     spread = NamedSharding(data.mesh, rows_spec(False))
     return dataclasses.replace(data, grouped=False, rows=jax.tree.map(
         lambda x: jax.lax.with_sharding_constraint(x[group], spread), data.rows))
@@ -281,12 +292,14 @@ def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         numbers = first[0] + jnp.arange(jax.tree.leaves(mine)[0].shape[1], dtype=jnp.int32)
         mask = counted(numbers, limits)
         rows = attach(mine, groups[:, None], jnp.broadcast_to(numbers, mask.shape), extra)
+        # group after group, and the mask in the same order
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
         return add_up(total(z, flat, mask.reshape(-1), rounding), rounding.floats)
 
     limits = jnp.asarray(sizes, jnp.int32)
     groups = jnp.arange(len(sizes), dtype=jnp.int32)
     if group is not None:
+        # its rows have the same shapes whichever group it is
         groups = jnp.asarray(group, jnp.int32)[None]
         limits = limits[groups]
     return in_shards(on_device, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
@@ -307,6 +320,7 @@ def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data
       extra: as in `sum_over_groups`.
     """
     def on_device(w: PyTree, mine: PyTree, first: jax.Array, extra: PyTree) -> jax.Array:
+        # nothing is added up here: values stay beside their rows, and the release masks padding
         p, size = jax.tree.leaves(mine)[0].shape[:2]
         numbers = jnp.broadcast_to(first[0] + jnp.arange(size, dtype=jnp.int32), (p, size))
         rows = attach(mine, jnp.arange(p, dtype=jnp.int32)[:, None], numbers, extra)

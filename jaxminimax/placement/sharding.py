@@ -71,6 +71,8 @@ def automatic(mesh: Mesh) -> Mesh:
 
 
 def _check_processes(mesh: Mesh) -> None:
+    # what processes compare is gathered from all there are: those of a mesh of some would wait for
+    # the others for ever
     process_ids = processes(mesh)
     if process_ids not in ({jax.process_index()}, set(range(jax.process_count()))):
         raise ValueError(f"mesh must have devices of this process alone or of all "
@@ -97,6 +99,8 @@ def own_shards(mesh: Mesh, shards: int | None = None) -> list[int]:
     """Numbers of the shards that this process holds, or copies of them."""
     _check_processes(mesh)
     count, devices = count_shards(mesh, shards), mesh.shape[AXIS]
+    # along the axis of the rows device d has the shards d S / D, ..., (d + 1) S / D - 1; a process
+    # holds a shard if one of its devices does, as the only one or as a copy along other axes
     holders = np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0).reshape(devices, -1)
     return [k for k in range(count) if jax.process_index() in {
         device.process_index for device in holders[k * devices // count]}]
@@ -111,7 +115,7 @@ def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
     """
     checks.count("population", population)
     count = count_shards(mesh, shards)
-    size = -(-population // count)
+    size = -(-population // count)  # m = ceil(n / S)
     if size * count >= 2**31:
         raise ValueError(f"data must have fewer than 2**31 rows, got {population}: row numbers "
                          "have 32 bits.")
@@ -138,7 +142,7 @@ def own_rows(population: int, mesh: Mesh, *, shards: int | None = None) -> np.nd
     size = shard_rows(population, mesh, shards)
     mine = [np.arange(k * size, (k + 1) * size) for k in own_shards(mesh, shards)]
     rows = np.concatenate([np.zeros(0, np.int64), *mine])
-    return rows[rows < population]
+    return rows[rows < population]  # from n on there are no records
 
 
 def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
@@ -207,12 +211,16 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
                          f"population={population}: give rows own_rows(population, mesh).")
 
     def leaf(x: Any) -> jax.Array:
+        # one process has all rows, and no shard has padding
         if all_rows == population and len(processes(mesh)) == 1:
             return jax.device_put(x, spread)
         host = np.asarray(x)
         lead, trailing = host.shape[:axis], host.shape[axis + 1:]
 
         def piece(index: Any) -> np.ndarray:
+            # rows first, ..., stop - 1 of the population are this device's. `mine` is sorted, so
+            # those that are records are a range of it; zeros stand for the others, and whatever
+            # stood there would not count, as rows from n on are masked by their number
             first, stop, _ = index[axis].indices(all_rows)
             begin, end = np.searchsorted(mine, [first, stop])
             padding = np.zeros((*lead, stop - first - (end - begin), *trailing), host.dtype)
@@ -349,7 +357,7 @@ def replicated(tree: PyTree, mesh: Mesh) -> PyTree:
         spec, sharding = PartitionSpec(), getattr(x, "sharding", None)
         if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == mesh.axis_names and (
                 sharding.device_set == set(mesh.devices.flat)):
-            spec = sharding.spec
+            spec = sharding.spec  # copies along the axis of the rows, parts along others
         if AXIS in jax.tree.leaves(tuple(spec)):
             raise ValueError(f"Parameters must not be spread over the axis {AXIS!r}, got {spec}: "
                              "use another axis of the mesh.")

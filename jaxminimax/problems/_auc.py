@@ -33,8 +33,6 @@ __all__ = ["auc", "auc_score", "auc_start", "linear_scorer", "mlp_init", "mlp_sc
            "release_prior", "release_shares"]
 
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
-_LEAST = 1e-3  # of a released share
-_SHARP, _CLOSE = 4.0, 1e-3  # slope of a score, and the least distance of means that it divides by
 
 
 def linear_scorer(theta: jax.Array, x: jax.Array) -> jax.Array:
@@ -206,9 +204,9 @@ def auc_score(scorer: Scorer, *, prior: float) -> Callable[[Saddle, PyTree], jax
         x, y = record
         a, b, s = z.w["a"], z.w["b"], scorer(z.w["theta"], x)
         positive = jnp.asarray(y) > 0.5
-        margin = jnp.where(positive, s - b, a - s) / jnp.maximum(a - b, _CLOSE)
+        margin = jnp.where(positive, s - b, a - s) / jnp.maximum(a - b, 1e-3)
         weight = jnp.where(positive, rare / prior, rare / (1 - prior))
-        return weight * jax.nn.sigmoid(_SHARP * margin)
+        return weight * jax.nn.sigmoid(4.0 * margin)
 
     return score
 
@@ -293,9 +291,9 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
     if weight is None:
         cells, weight = cells[:, None], jnp.ones((len(cells), 1))
     key = jax.random.fold_in(key, 0x7368)  # apart from a run that was given the same key
-    answer = sums.compiled_release(key, mechanism, _SHIFTED, Saddle(jnp.zeros(count), ()),
+    answer = sums.compiled_release(key, mechanism, Problem(_shifted), Saddle(jnp.zeros(count), ()),
                                    (cells, weight))
-    positive = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
+    positive = jnp.clip(answer.w + 1 / count, 1e-3, 1.0)  # noise may leave less than 0
     return positive / jnp.sum(positive)
 
 
@@ -305,6 +303,3 @@ def _shifted(z: Saddle, record: PyTree) -> Saddle:
     one_hot = jax.nn.one_hot(cell, len(z.w), dtype=z.w.dtype)
     share = jnp.matmul(jnp.asarray(weight, z.w.dtype), one_hot, precision=tree.EXACT)
     return Saddle(share - 1 / len(z.w), None)
-
-
-_SHIFTED = Problem(_shifted)

@@ -51,7 +51,7 @@ from jaxminimax.problems import _vi
 __all__ = ["fermi", "fermi_start", "parity", "parity_start"]
 
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
-KINDS, PENALTIES = ("parity", "odds", "error_rate"), ("squared", "absolute")
+KINDS = ("parity", "odds", "error_rate")
 
 
 def conditionals(shares: np.ndarray | jax.Array, kind: str, classes: int) -> tuple[Any, Any]:
@@ -251,7 +251,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
     label, conditional = conditionals(shares, kind, 2)
     contrasts = _contrasts(conditional)  # [l, k, c]
     _numbers(weight, radius)
-    checks.one_of("penalty", penalty, PENALTIES)
+    checks.one_of("penalty", penalty, ("squared", "absolute"))
     checks.number("centre", centre, low=0.0, high=1.0, closed=True)
     if reach is not None:
         checks.number("reach", reach, low=0.0)

@@ -35,7 +35,7 @@ from jaxminimax.problems._vi import Bounded, mean_of
 __all__ = ["adversarial", "bounded_group_loss", "dro", "gradient_attack", "reweighted",
            "reweighted_risk", "reweighted_start", "squared_loss", "worst_mixture"]
 
-DIVERGENCES, NORMS = ("cvar", "chi_square"), ("l2", "linf")
+DIVERGENCES = ("cvar", "chi_square")
 Loss = Callable[[PyTree, PyTree], jax.Array]
 
 
@@ -238,7 +238,7 @@ def gradient_attack(loss: Loss | GroupProblem, *, radius: float, norm: str = "li
         [-0.1  0.1]
     """
     checks.number("radius", radius, low=0.0)
-    checks.one_of("norm", norm, NORMS)
+    checks.one_of("norm", norm, ("l2", "linf"))
     checks.count("steps", steps)
     base = loss.loss if isinstance(loss, GroupProblem) else loss
     size = radius * min(1.0, 2.5 / steps)

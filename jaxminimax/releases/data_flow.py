@@ -59,13 +59,8 @@ from jaxminimax.mechanism import Parallel
 from jaxminimax.releases import made_releases
 from jaxminimax.releases.release_operation import Described
 
-# operations whose results are their operands, one by one
-_SAME = ("stop_gradient", "optimization_barrier", "copy", "device_put", "sharding_constraint")
 _ROUNDS = 16  # whose numbers are computed, and so many iterations of each loop inside
 _MOMENTS = 32  # of one release in a round, at most
-_TELLING = 16  # rows; shorter arrays may have a leaf's shape by chance
-# what depends on more than its operands, or on the run's key itself
-_UNKNOWN = ("random_bits", "random_gamma", "private_release", "axis_index")
 
 
 class Rows(NamedTuple):
@@ -171,7 +166,8 @@ def check(program: Any, key: jax.Array, data: PyTree, state: PyTree, results: Py
     rows |= {x.shape: Read(f"an array of the shape of {name}, closed over by update",
                            "closure", "the round's function")
              for name, x in zip(names, leaves, strict=True)
-             if x.ndim and x.shape[0] >= _TELLING and x.shape[0] not in lengths}
+             # shorter arrays may have a leaf's shape by chance
+             if x.ndim and x.shape[0] >= 16 and x.shape[0] not in lengths}
     jaxpr, paths = program.jaxpr, tree.paths("", results)
     carried_leaves = list(zip(jaxpr.invars[1: 1 + count], jaxpr.outvars[:len(paths)], strict=False))
     counts = {k for k, (x, y) in enumerate(carried_leaves) if x is not y and not x.aval.shape
@@ -297,7 +293,10 @@ class _Flow:
         moving = [x for x in values[1:] if not str(x.origin).startswith("('state'")]
         if name == "select_n" and len(moving) == 1:
             self.going_on["computed", origin, 0] = moving[0].counted
-        labels = [x.label for x in values] if name in _SAME else [label] * len(e.outvars)
+        # operations whose results are their operands, one by one
+        passed_on = ("stop_gradient", "optimization_barrier", "copy", "device_put",
+                     "sharding_constraint")
+        labels = [x.label for x in values] if name in passed_on else [label] * len(e.outvars)
         return [Value(x, ("computed", origin, k), computed)
                 for k, (x, computed) in enumerate(zip(labels, counted, strict=True))]
 
@@ -713,8 +712,10 @@ def _last(carry: Counted | None, depth: int, length: int) -> Counted | None:
 def _counted(e: Any, values: list[Value]) -> list[Counted | None]:
     """The results of an operation whose operands are counted."""
     inputs = [x.counted for x in values if x.counted is not None]
+    # these depend on more than their operands, or on the run's key itself
+    unknown = ("random_bits", "random_gamma", "private_release", "axis_index")
     if len(inputs) < len(values) or _calls_host(e) or any(
-            x.primitive.name in _UNKNOWN for x in _all(e)):
+            x.primitive.name in unknown for x in _all(e)):
         return [None] * len(e.outvars)
 
     @functools.cache

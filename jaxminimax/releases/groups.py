@@ -26,8 +26,6 @@ from jaxminimax.releases import noisy_sums, opening, reading, release_keys
 from jaxminimax.releases.noisy_sums import noisy_sum
 from jaxminimax.releases.watch import watched
 
-_LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
-
 
 @watched
 def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
@@ -315,10 +313,11 @@ def _scores(sizes: tuple[int, ...], raw_losses: jax.Array, bound: jax.Array,
     raw_losses, bound, z = tree.widened((raw_losses, bound, z))
     # clip(loss, 0, B) / B; padding adds 0
     losses = jnp.where(_present(raw_losses, sizes), _clipped_parts(raw_losses, bound), 0.0)
-    integers = jnp.round(losses * 2.0**_LOSS_BITS)  # exact, and so are their sums
+    bits = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
+    integers = jnp.round(losses * 2.0**bits)  # exact, and so are their sums
     noiseless = z == 0
     share = min(sizes) / np.array(sizes, np.float64)  # c_i is this over z in units of the grid
-    unit = 2.0 ** (grid.MOST_BITS - _LOSS_BITS) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
+    unit = 2.0 ** (grid.MOST_BITS - bits) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
     # the integer next to c_i I_i
     score = jnp.round(jnp.sum(integers, -1) * (share * unit))
     # capped for int32: `chosen` takes no group that is 2^29 or more below

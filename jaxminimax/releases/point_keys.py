@@ -50,9 +50,7 @@ from jaxminimax.base import tree
 from jaxminimax.base.random_bits import fold_in_on_host, random_words, threefry, threefry_key
 from jaxminimax.base.types import PyTree
 
-_POINTS = 2**31 - 2  # what a run's key is folded with: no release, pass or mark has this number
-_ROW, _HALVES = 256, 4  # words of a row, and 16-bit hashes of it
-_WORDS = _HALVES * (2 * _ROW + 1) + 4  # of a, b and the keys of E_1 and E_2
+_ROW = 256  # words
 
 
 def root_key(key: jax.Array, mark: bytes) -> tuple[jax.Array, jax.Array]:
@@ -62,7 +60,7 @@ def root_key(key: jax.Array, mark: bytes) -> tuple[jax.Array, jax.Array]:
       key: root key of the run.
       mark: 8 bytes of all else that a release depends on: another mark has other noise.
     """
-    root = fold_in_on_host(key, _POINTS)
+    root = fold_in_on_host(key, 2**31 - 2)  # no release, pass or mark has this number
     for word in np.frombuffer(mark, "<u4"):
         root = fold_in_on_host(root, int(word))
     return fold_in_on_host(root, 1), fold_in_on_host(root, 0)
@@ -84,10 +82,12 @@ def digest(words: jax.Array, point: PyTree) -> jax.Array:
       ValueError: for complex numbers.
     """
     tree.refuse_complex(point, "params")
+    halves = 4  # 16-bit hashes of a row
     # drawn once, and not again in every loop that reads it
-    drawn = tree.materialise(lambda: random_words(threefry_key(words), (_WORDS,)))
-    factors = drawn[:2 * _HALVES * _ROW].reshape(_HALVES, 2, 1, _ROW)
-    *offsets, a, b, c, d = drawn[2 * _HALVES * _ROW:]
+    count = halves * (2 * _ROW + 1) + 4  # words of a, b and the keys of E_1 and E_2
+    drawn = tree.materialise(lambda: random_words(threefry_key(words), (count,)))
+    factors = drawn[:2 * halves * _ROW].reshape(halves, 2, 1, _ROW)
+    *offsets, a, b, c, d = drawn[2 * halves * _ROW:]
     total, first = jnp.zeros(2, jnp.uint32), 0
     for x in jax.tree.leaves(point):
         rows = _rows(jnp.asarray(x))

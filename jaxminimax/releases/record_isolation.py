@@ -23,7 +23,6 @@ from jaxminimax.base.types import PyTree
 from jaxminimax.placement import host_data, sharding
 
 _TELLING = 16  # an axis as long as the data means something from this length on
-_OF_ALL = ("rng_bit_generator", "rng_uniform")  # that draw for a batch from one key
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
@@ -145,8 +144,9 @@ def _check_equations(equations: list[Any]) -> None:
             raise ValueError(f"The operator calls the host ({name}, {programs.line(equation)}): "
                              "prints and callbacks see records without noise. Leave them out, or "
                              "compute a number by jax.pure_callback, vmap_method='sequential'.")
-        if name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", ""))
-                                  for x in (*equation.invars, *equation.outvars)):
+        if name in ("rng_bit_generator", "rng_uniform") or any(
+                "rbg" in str(getattr(x.aval, "dtype", ""))
+                for x in (*equation.invars, *equation.outvars)):
             raise ValueError("The operator draws from a key of a device's own generator (rbg), "
                              "which draws for all records of a batch at once, from the first one's "
                              "key: use impl='threefry2x32', or a problem with random=True.")

@@ -52,12 +52,7 @@ from jaxminimax.releases import parts, release_operation
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
 SCHEME = 5
-_FIRST = 2**31  # the number that release 0 is folded into a run's key with
-_SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a release is folded with
-ADDED, DITHER, _SLOTS, _COUNTS = range(4)  # what the noise key of a sum is folded with
-_KINDS = 2**8
-# second keys of descriptions that have other kinds
-_FURTHER = (Kind.NODE, Kind.INNOVATION, Kind.MEAN_INNOVATION)
+ADDED, DITHER = 0, 1  # what the noise key of a sum is folded with; `Keys` has 2 and 3 as well
 
 
 def stream(mechanism: Answered, further: Kind | None = None) -> int:
@@ -73,14 +68,16 @@ def stream(mechanism: Answered, further: Kind | None = None) -> int:
     Raises:
       ValueError: for a kind or a place out of range.
     """
-    kind = mechanism.kind
-    if not (isinstance(kind, int) and 0 <= kind < _KINDS and kind not in _FURTHER):
+    kind, kinds = mechanism.kind, 2**8
+    # second keys of descriptions that have other kinds
+    second = (Kind.NODE, Kind.INNOVATION, Kind.MEAN_INNOVATION)
+    if not (isinstance(kind, int) and 0 <= kind < kinds and kind not in second):
         raise ValueError(f"kind of {type(mechanism).__name__} must be that of a class of the "
-                         f"library, or a number from 64 to {_KINDS - 1}, got {mechanism.kind!r}.")
-    if not 0 <= mechanism.place < 2**32 // _KINDS:
-        raise ValueError(f"place must be in [0, {2**32 // _KINDS}), got {mechanism.place}: leave "
+                         f"library, or a number from 64 to {kinds - 1}, got {mechanism.kind!r}.")
+    if not 0 <= mechanism.place < 2**32 // kinds:
+        raise ValueError(f"place must be in [0, {2**32 // kinds}), got {mechanism.place}: leave "
                          "it to Sequence and Parallel, which set it.")
-    return int(kind if further is None else further) + _KINDS * mechanism.place
+    return int(kind if further is None else further) + kinds * mechanism.place
 
 
 class Keys:
@@ -115,22 +112,22 @@ class Keys:
             (`SampleKeys.of_pass` has that one), below 2^32 for others.
         """
         # (stream, 2^31 + number mod 2^32): a different counter for each stream and number
-        counter = jnp.uint32(_FIRST) + jnp.asarray(number).astype(jnp.uint32)
+        counter = jnp.uint32(2**31) + jnp.asarray(number).astype(jnp.uint32)
         self.run, self._own = run, fold_in(run, counter, stream)
-        self.sample, self.noise = (fold_in(self._own, use) for use in (_SAMPLE, _NOISE))
+        self.sample, self.noise = (fold_in(self._own, use) for use in (0, 1))  # see above
 
     def operators(self) -> jax.Array:
         """Key data that the operators draw from, uint32 `[2]`, of every record; see above."""
-        return self._data(_OPERATORS)
+        return self._data(2)
 
     def public(self) -> jax.Array:
         """The key of the public term that is added to a release."""
-        return threefry_key(self._data(_PUBLIC))
+        return threefry_key(self._data(3))
 
     def ahead(self) -> jax.Array:
         """The words that mark a sample drawn ahead, uint32 `[2]`; see `host_data.mark`."""
         # by words that serve nothing else, since marks are sent along with the rows
-        return self._data(_AHEAD)
+        return self._data(4)
 
     def _data(self, use: int) -> jax.Array:
         # two words, which are a key of threefry; one of rbg has four
@@ -146,11 +143,11 @@ class Keys:
 
     def slots(self) -> jax.Array:
         """The key of the slots that a shard's rows are put in."""
-        return fold_in(self.noise, _SLOTS)
+        return fold_in(self.noise, 2)
 
     def counts(self) -> jax.Array:
         """The key of the noise on counts of records within the clip norms."""
-        return fold_in(self.noise, _COUNTS)
+        return fold_in(self.noise, 3)
 
 
 # --- keys of what makes several releases with keys of their own ---

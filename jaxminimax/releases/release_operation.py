@@ -23,8 +23,6 @@ from jax.interpreters import ad, batching, mlir
 from jaxminimax.base import programs
 
 _INSIDE: ContextVar[bool] = ContextVar("whether a release is being traced", default=False)
-_NO_DERIVATIVE = ("update takes a derivative through a release. It would be the derivative of the "
-                  "sum without its noise: release what you need of it.")
 
 
 class Operands(NamedTuple):
@@ -171,7 +169,8 @@ def _keys_of_lanes(values: Sequence[Any], axes: Sequence[Any], *,
 
 
 def _no_derivative(*_: Any, **__: Any) -> Any:
-    raise ValueError(_NO_DERIVATIVE)
+    raise ValueError("update takes a derivative through a release. It would be the derivative of "
+                     "the sum without its noise: release what you need of it.")
 
 
 def _operation(name: str, batched: Callable[..., Any]) -> Any:

@@ -27,7 +27,6 @@ from jaxminimax.releases import noisy_sums, opening, reading, record_isolation, 
 from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import Regularised, certify, groups, operator_extrapolation, saddle
 
-_NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with
 _CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on
 
 
@@ -106,13 +105,12 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         steps = part_steps if isinstance(query.steps, tuple) else query.steps
         _check_float64(wide, public=problem.public, project=problem.project)
         # the solver's draws and the noise have keys of their own
-        v, certain = _proximal_point(fold_in(key, _SOLVER), query, steps, problem, wide,
+        v, certain = _proximal_point(fold_in(key, 2), query, steps, problem, wide,
                                      (batch, valid), mesh)
         # of public and released numbers: NaN for all data where a certificate could fail
         certain &= _resolvent_never_fails(query, steps, wide, problem.project(wide))
         # v + N(0, (z * noise unit)^2 I)
-        return _noisy(fold_in(key, _NOISE), v, certain, noise_unit(query), check_noise(query),
-                      query, z)
+        return _noisy(fold_in(key, 1), v, certain, noise_unit(query), check_noise(query), query, z)
 
     g = with_key_in_float64(answer, opened.keys.noise, query, part, part_steps, opened.point, batch,
                             valid)

@@ -21,8 +21,6 @@ from jaxminimax.noise import floored_normal, gaussian
 from jaxminimax.releases import noisy_sums, opening, reading, release_keys
 from jaxminimax.releases.watch import watched
 
-_HALF = 13  # bits of the lower part of an integer: sums of either part's products have 32 bits
-
 
 def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
               data: PyTree) -> tuple[opening.Place, opening.Place, jax.Array]:
@@ -215,6 +213,9 @@ def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Sa
     shift = jnp.concatenate([jnp.full(x.size, finest_bits - s.log2_steps) for s, player in zip(
         scale, like, strict=True) if s is not None for x in jax.tree.leaves(player)])
 
+    # of the lower part of an integer: sums of either part's products have 32 bits
+    half_bits = 13
+
     def add(total: PyTree, block: jax.Array, lag: jax.Array) -> PyTree:
         current, high, low = total
         # zeta of the releases of a block, [releases, size], each number on its own grid
@@ -223,8 +224,8 @@ def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Sa
         a = last.weights(lag, table)[:, None]
         # zeta_t, and sum_k a_k zeta_{t-k} = 2^13 high + low
         return (current + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),
-                high + jnp.sum(a * (zeta >> _HALF), 0, dtype=jnp.int32),
-                low + jnp.sum(a * (zeta & (2**_HALF - 1)), 0, dtype=jnp.int32))
+                high + jnp.sum(a * (zeta >> half_bits), 0, dtype=jnp.int32),
+                low + jnp.sum(a * (zeta & (2**half_bits - 1)), 0, dtype=jnp.int32))
 
     zero = jnp.zeros(size, jnp.int32)
     current, high, low = last.over((zero, zero, zero), add)
@@ -236,7 +237,7 @@ def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Sa
     # at a beginning fewer coefficients are in use
     half = halves[last.reach]
     # floors of floors nest
-    mixed = (high + ((low + uniform + half) >> _HALF)) >> (FRACTION - _HALF)
+    mixed = (high + ((low + uniform + half) >> half_bits)) >> (FRACTION - half_bits)
     return noisy_sums.as_leaves(current + mixed, like)
 
 

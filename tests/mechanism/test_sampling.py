@@ -635,6 +635,19 @@ def test_a_pass_holds_the_rows_of_a_shard_before_samples_are_drawn_again():
     assert shard_sums.pass_rows(wide, size, 8) == shard_sums.pass_rows(usual, size, 8)
 
 
+def test_a_sampling_that_states_no_mean_has_slots_for_each_row_of_a_shard():
+    """Rows of unequal rates may crowd into one shard, whatever their mean is."""
+    class Unstated(Poisson):
+        mean_drawn = sampling.Sampling.mean_drawn
+
+    n, shards = 20_000, 8
+    equal = query(0.06, n)
+    unstated = dataclasses.replace(equal, sampling=Unstated(rate=0.06))
+    slots = unstated.sampling.rows_in_shard(n, n // shards)
+    assert shard_sums.pass_rows(unstated, n // shards, shards) == slots
+    assert shard_sums.pass_rows(equal, n // shards, shards) < slots
+
+
 @pytest.mark.slow
 def test_records_of_samples_that_are_drawn_again_are_seldomer_and_the_mean_is_right():
     count, n, how = 40_000, 40, AGAIN.sampling

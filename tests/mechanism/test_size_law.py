@@ -133,7 +133,7 @@ def test_the_charge_is_negligible_at_every_rate(rate, population):
     assert cost.law_error == 0
     assert cost.departure() == 0 < cost.departure(people=2) < 1e-29
     law = size_law.charged_law(rate, population, sampling._room(population)[1])
-    assert law.failure <= 1.1 * size_law.FAILURE
+    assert law.failure <= 1.1e-28
     assert cost.failures(people=3) == pytest.approx(3 * cost.failure, rel=1e-3)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
@@ -16,29 +16,6 @@ from jaxminimax.apps.tables.columns import Charged, Column, check_column, range_
 from jaxminimax.apps.tables.schema import Schema, columns_of
 from jaxminimax.base import checks, identity, row_names
 from jaxminimax.noise import secret_key
-
-_SEEDED = ("Operator: Nobody else has random_state, or can guess it. Anyone who can may remove the "
-           "noise: this is an experiment, and no release.")
-_WEIGHTS = ("The weights of the classes are public: they were not chosen by looking at these "
-            "records.")
-_LABEL = "label of the records"  # no column of a table that a schema could declare
-_NO_WEIGHTS = ("fit takes no sample_weight: the guarantee bounds what one record adds to a "
-               "release, so a record of weight 2 cannot count twice. Leave the weights out.")
-
-_KINDS: dict[str, tuple[Any, str]] = preparation.ARGUMENTS | {
-    "schema": (Schema | Mapping | None, "a Schema, columns by name, or None"),
-    "randomised": checks.TRUTH,
-    "groups": (str | numbers.Integral | tuple | None, "the name or number of a column, or None"),
-    "group_values": (tuple | list | np.ndarray | None, "the groups, such as ('f', 'm'), or None")}
-
-# errors of scikit-learn that print cells, and what to say instead
-_WITH_CELLS = {
-    "could not convert string": "X has text where numbers must be: give a data frame and "
-                                "schema={name: Category(values), ...}.",
-    "Complex data": "Complex data not supported: X and y must be real numbers.",
-    "feature names should match": "X has none of the columns that fit had: give it those names.",
-    "Expected 2D array": "X must be a table of numbers, [n, d]. Expected 2D array, got another "
-                         "shape. Reshape your data: X[:, None] makes one of a single column."}
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -61,6 +38,14 @@ class PrivateEstimator(BaseEstimator):
     allow_large_delta: bool = False
     random_state: Any = None
 
+    # what each field may be; a subclass has some of them
+    _kinds: ClassVar[dict[str, tuple[Any, str]]] = preparation.ARGUMENTS | {
+        "schema": (Schema | Mapping | None, "a Schema, columns by name, or None"),
+        "randomised": checks.TRUTH,
+        "groups": (str | numbers.Integral | tuple | None,
+                   "the name or number of a column, or None"),
+        "group_values": (tuple | list | np.ndarray | None,
+                         "the groups, such as ('f', 'm'), or None")}
     _public = "Which classes there are is public."
 
     def __sklearn_tags__(self) -> Any:
@@ -89,9 +74,12 @@ class PrivateEstimator(BaseEstimator):
           TypeError: for a sample weight, or another argument that there is not.
         """
         if refused:
-            raise TypeError(_NO_WEIGHTS if "sample_weight" in refused else
-                            f"fit has no argument {', '.join(sorted(refused))}.")
-        checks.kinds(_KINDS, vars(self))
+            raise TypeError(
+                "fit takes no sample_weight: the guarantee bounds what one record adds to a "
+                "release, so a record of weight 2 cannot count twice. Leave the weights out."
+                if "sample_weight" in refused else
+                f"fit has no argument {', '.join(sorted(refused))}.")
+        checks.kinds(self._kinds, vars(self))
         checks.count("most", self.most, high=identity.MOST_ROWS)
         for name, cells in (("owners", owners), ("groups", groups)):
             if cells is not None:
@@ -109,15 +97,14 @@ class PrivateEstimator(BaseEstimator):
         target, weights = self._target(y), self._weights()
         owners, rows_per_owner = self._owners(X, owners)
         columns, declared = self._columns(table)
-        schema = Schema(columns, _LABEL, **self._label())
+        schema = Schema(columns, "label of the records", **self._label())
         prepared = preparation.prepare(
             records.encoded(table, schema, labels=target, owners=owners), schema, self._rule(),
             epsilon=self.epsilon, delta=self.delta, names=columns_of(table),
             groups=self._groups(groups, table, target), rows_per_owner=rows_per_owner,
             people=self.people, unit=self.unit, allow_large_delta=self.allow_large_delta,
-            assumed=(*declared, self._public, *([_WEIGHTS] if isinstance(weights, list) else []),
-                     *([] if self.random_state is None else [_SEEDED])),
-            class_weight=weights, certify=getattr(self, "held_out", None))
+            assumed=(*declared, *self._assumed(isinstance(weights, list))), class_weight=weights,
+            certify=getattr(self, "held_out", None))
         try:
             self.scorer_: scorer.Scorer = training.carry_out(
                 prepared, self._key(), self._trained, ledger=self.ledger)
@@ -129,6 +116,14 @@ class PrivateEstimator(BaseEstimator):
             ) from None
         self.statement_ = self.scorer_.statement
         return self
+
+    def _assumed(self, weighted: bool) -> tuple[str, ...]:
+        """Returns what is assumed of classes, of their weights if they have any, and of a seed."""
+        weights = ("The weights of the classes are public: they were not chosen by looking at "
+                   "these records.",) * weighted
+        return self._public, *weights, *(() if self.random_state is None else (
+            "Operator: Nobody else has random_state, or can guess it. Anyone who can may remove "
+            "the noise: this is an experiment, and no release.",))
 
     @property
     def epsilon_spent_(self) -> float:
@@ -197,7 +192,18 @@ class PrivateEstimator(BaseEstimator):
             else:
                 X, y = validation.validate_data(self, X, y, ensure_min_samples=2, **checks_of_cells)
         except ValueError as error:
-            for text, words in _WITH_CELLS.items():
+            # errors of scikit-learn that print cells, and what to say instead
+            for text, words in {
+                    "could not convert string":
+                        "X has text where numbers must be: give a data frame and schema={name: "
+                        "Category(values), ...}.",
+                    "Complex data": "Complex data not supported: X and y must be real numbers.",
+                    "feature names should match":
+                        "X has none of the columns that fit had: give it those names.",
+                    "Expected 2D array":
+                        "X must be a table of numbers, [n, d]. Expected 2D array, got another "
+                        "shape. Reshape your data: X[:, None] makes one of a single column.",
+                    }.items():
                 if text in str(error) and not set(columns_of(X) if "names" in text else ()) & set(
                         getattr(self, "feature_names_in_", ())):
                     raise ValueError(words) from None

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["Category", "Charged", "DamagedFileError", "Defaults", "FairDefaults", "Note",
            "NoteWarning", "Number", "Schema", "Scorer", "StoppedOnNotesError", "defaults",
            "fair_defaults", "train"]
-_HOMES = {"Defaults": "rule", "defaults": "rule", "FairDefaults": "fair", "fair_defaults": "fair",
-          "train": "training"}
 
 
 def __getattr__(name: str) -> Any:
     """Imports the module of a name that trains."""
-    if name not in _HOMES:
+    modules = {"Defaults": "rule", "defaults": "rule", "FairDefaults": "fair",
+               "fair_defaults": "fair", "train": "training"}
+    if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{modules[name]}"), name)
 
 
 def __dir__() -> list[str]:

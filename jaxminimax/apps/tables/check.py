@@ -157,15 +157,10 @@ def _price(args: argparse.Namespace, rows: int) -> str:
 # --- the command ---
 
 
-_UNPUBLISHED = "NOT FOR PUBLICATION"
-_NOTHING = ("Nothing was released: these are public facts.",
-            "Nothing was released: keep what is not for publication to yourself.")
-_WHAT = "shows what training would read of a table, and releases nothing without a budget"
-
-
 def add(commands: Any) -> None:
     """Adds `check` to the commands of a parser."""
-    parser = commands.add_parser("check", help=_WHAT, description=_WHAT + (
+    text = "shows what training would read of a table, and releases nothing without a budget"
+    parser = commands.add_parser("check", help=text, description=text + (
         ". With --epsilon and --delta it releases once, with noise, how many cells of each column "
         "are missing, clipped or not declared, and how many labels are positive or missing."))
     flag = parser.add_argument
@@ -208,13 +203,16 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     lines = [f"{population} records ({record['unit']}), {schema.width} features.",
              *map(str, noted), *(f"{name}: {words}." for name, words in record["columns"].items())]
     if args.look:
-        record[_UNPUBLISHED] = {name: as_written(kind, schema.cells(frame, name))
-                                for name, kind in schema.columns.items()}
-        lines += [f"{_UNPUBLISHED}, as counted without noise:", *(
+        heading = "NOT FOR PUBLICATION"
+        record[heading] = {name: as_written(kind, schema.cells(frame, name))
+                           for name, kind in schema.columns.items()}
+        lines += [f"{heading}, as counted without noise:", *(
             f"  {name}: {', '.join(f'{n} {flaw}' for flaw, n in counts.items()) or 'as declared'}."
-            for name, counts in record[_UNPUBLISHED].items())]
+            for name, counts in record[heading].items())]
     if args.epsilon is None:
-        return record, "\n".join((*lines, _NOTHING[args.look]))
+        return record, "\n".join((*lines, "Nothing was released: " + (
+            "keep what is not for publication to yourself." if args.look else
+            "these are public facts.")))
     notes.check_delta(args.delta, population, False)
     described = counts_query(population, rows.x.shape[-1], args.epsilon, args.delta, args.people)
     ledger = None if args.ledger is None else Ledger(args.ledger)

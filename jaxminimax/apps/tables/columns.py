@@ -21,10 +21,8 @@ from jaxminimax.base.identity import LONGEST, absent, exact
 
 _NO_RANGE = ("the range of a charged column is released by train(...), which encodes its cells: "
              "declare Number(low, high) to encode them here.")
-LARGEST = 1e150  # of a range's ends and of one over its width, whose squares are finite, too
 # text that says that a label of two values is missing; "-" and "None" may be values
 NO_LABEL = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "?", ".")
-_WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
 def as_numbers(cells: Any) -> np.ndarray:
@@ -94,7 +92,7 @@ def word(cell: Any) -> str:
         value = _number(cell)
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     text = str(cell).strip()
-    match = _WHOLE.fullmatch(text)
+    match = re.fullmatch(r"([+-]?\d+)\.0+", text)  # "3.0" and "3" are one value
     return {"true": "1", "false": "0"}.get(text.lower(), match[1] if match else text)
 
 
@@ -145,27 +143,17 @@ def check_column(name: str, cells: Any) -> None:
                          "X.b.astype(str).")
 
 
-# by what it is read as: cells that are no numbers, and how to write them as numbers
-_WRITTEN = {
-    "with a currency": r".*[$\u20ac\u00a3\u00a5].*",
-    "dates or times": r"\d{1,4}[-/.:]\d{1,2}[-/.:T ].*|\d{1,2}:\d\d",
-    "with thousands separators": r"[+-]?\d{1,3}([ ,.'\u2019\u202f\xa0]\d{3})+([.,]\d*)?",
-    "with a decimal comma": r"[+-]?\d*,\d+",
-    "with a unit or a percent sign": r"[+-]?\d[\d.,]* ?[^\d\s.,].*",
-    "lists or records": r"[\[{(].*"}
-_NO_NUMBERS = {  # types of columns, by what they begin with
-    r"(date|time|duration|period|interval)": "of dates or times: give years or days",
-    r"(large_|fixed_size_)?(list|struct|array|map)": "nested: give each of its numbers a column",
-    r"(large_|fixed_size_)?(binary|bytes|complex)": "no numbers: give numbers"}
-
-
 def check_type(name: Any, kind: Any) -> None:
     """Refuses a column of a type that holds no numbers, before a cell of it is read.
 
     Raises:
       ValueError: naming the column, its type, and what to give.
     """
-    for beginning, advice in _NO_NUMBERS.items():
+    for beginning, advice in {
+            r"(date|time|duration|period|interval)": "of dates or times: give years or days",
+            r"(large_|fixed_size_)?(list|struct|array|map)":
+                "nested: give each of its numbers a column",
+            r"(large_|fixed_size_)?(binary|bytes|complex)": "no numbers: give numbers"}.items():
         # the whole type of a list may have the values of its cells
         if (match := re.match(beginning, str(kind).lower())) is not None:
             raise ValueError(f"column {name!r} is declared as a number, and its type {match[0]} is "
@@ -183,7 +171,14 @@ def as_written(kind: "Column", cells: Any) -> dict[str, int]:
     else:
         texts = [word(x) for x, y in zip(listed, as_numbers(cells), strict=True)
                  if math.isnan(y)]
-        counts |= Counter(next((flaw for flaw, like in _WRITTEN.items() if re.fullmatch(like, x)),
+        patterns = {  # of cells that are no numbers
+            "with a currency": r".*[$\u20ac\u00a3\u00a5].*",
+            "dates or times": r"\d{1,4}[-/.:]\d{1,2}[-/.:T ].*|\d{1,2}:\d\d",
+            "with thousands separators": r"[+-]?\d{1,3}([ ,.'\u2019\u202f\xa0]\d{3})+([.,]\d*)?",
+            "with a decimal comma": r"[+-]?\d*,\d+",
+            "with a unit or a percent sign": r"[+-]?\d[\d.,]* ?[^\d\s.,].*",
+            "lists or records": r"[\[{(].*"}
+        counts |= Counter(next((flaw for flaw, like in patterns.items() if re.fullmatch(like, x)),
                                "other text") for x in texts if x not in NO_LABEL)
     return {flaw: count for flaw, count in counts.items() if count}
 
@@ -222,12 +217,14 @@ class Number:
 
     def __post_init__(self) -> None:
         checks.kinds({"log": checks.TRUTH, "missing": checks.TRUTH}, vars(self))
+        # of a range's ends and of one over its width, whose squares are finite, too
+        largest = 1e150
         for name in ("low", "high"):
             value = getattr(self, name)
             if isinstance(value, np.number):  # the width of narrow ones could overflow
                 object.__setattr__(self, name, value := value.item())
             if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
-                    abs(value) <= LARGEST):  # type: ignore[operator]
+                    abs(value) <= largest):  # type: ignore[operator]
                 shown = "text" if isinstance(value, str) else checks.describe(value)
                 raise ValueError("range must be two finite numbers, at most 1e150 in magnitude, "
                                  f"got {name} = {shown}.")
@@ -237,7 +234,7 @@ class Number:
             raise ValueError(f"log = true needs a range of numbers from 0 on, got low = "
                              f"{self.low!r}: log(1 + x) is taken.")
         low, high = self.ends
-        if not high - low >= 1 / LARGEST:
+        if not high - low >= 1 / largest:
             raise ValueError(f"range must be 1e-150 wide at least, got [{self.low!r}, "
                              f"{self.high!r}]{' before log(1 + x)' * self.log}: widen it.")
 

@@ -39,12 +39,12 @@ from jaxminimax.base import VERSION, own_files
 from jaxminimax.releases import release_keys
 
 STRENGTHS = (1.0, 1000.0)  # C: with the usual regularisation, and with nearly none
-_TRAIN = "trains a private scorer of a table"
 
 
 def add(commands: Any) -> None:
     """Adds `train` to the commands of a parser."""
-    command = commands.add_parser("train", help=_TRAIN, description=_TRAIN + (
+    text = "trains a private scorer of a table"
+    command = commands.add_parser("train", help=text, description=text + (
         ". With --test-fraction it also prints the AUC on rows held out, and that of a logistic "
         "regression without privacy on the same features: both are outside of the guarantee. With "
         "--out a command that was stopped goes on where it was, if it is given again."))

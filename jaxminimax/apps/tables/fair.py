@@ -38,10 +38,6 @@ from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_share
 from jaxminimax.problems._fair import KINDS
 
 SHARE = 0.02  # of mu^2, for the shares of groups
-OF_SCORER = 0.9  # of what the run has
-LENGTH = 3.0  # of player v's operator, of two groups
-STEP = 0.15  # of player v
-ROUNDS = 300
 MEMBERS = 30  # of a mixture: iterates one after the other are nearly the same
 
 
@@ -144,11 +140,12 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
         statistics.Apart(math.sqrt(2), "shares of cells are at least 0 and add up to 1 at most."))
     plain = rule.defaults(population, schema, epsilon=epsilon, delta=delta,
                           alongside=(*alongside, shares), preconditioned=False, people=people)
-    rounds = max(plain.hyper.iterations, ROUNDS)
+    rounds = max(plain.hyper.iterations, 300)  # player v needs some hundred rounds to follow w
+    # v, a handful of numbers, has one tenth of what the run has
     hyper = sgda.Hyper(
-        query=Query(clip=Saddle(plain.label.clip, LENGTH * labels * math.sqrt(groups - 1)),
-                    noise_multiplier=budget_split(w=OF_SCORER), population=population),
-        step=Saddle(min(0.1 * plain.time / rounds, 2.0), STEP), iterations=rounds,
+        query=Query(clip=Saddle(plain.label.clip, 3.0 * labels * math.sqrt(groups - 1)),
+                    noise_multiplier=budget_split(w=0.9), population=population),
+        step=Saddle(min(0.1 * plain.time / rounds, 2.0), 0.15), iterations=rounds,
         averaging=descent.TAIL, optimiser=Saddle(rule.HEAVY_BALL, optax.sgd))
     hyper = calibrate(sgda, hyper, epsilon=epsilon, delta=delta,
                       alongside=(*plain.alongside, plain.moments), people=people)

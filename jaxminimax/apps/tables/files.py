@@ -18,25 +18,8 @@ from jaxminimax.apps.tables.columns import check_type
 from jaxminimax.base import checks
 from jaxminimax.base.identity import persons
 
-_PARQUET = (".parquet", ".pq")
-_SEPARATORS = ",;\t|"
 _ROWS = 2**16  # of a frame
 _SMALL = 2**22  # bytes of a CSV file that is read before pandas is loaded
-# cells that `float` refuses, and pandas would refuse or, in a column of truth values, not refuse
-_NO_NUMBERS = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?", ".", "-",
-               "true", "True", "TRUE", "false", "False", "FALSE"]
-
-_BEGINNINGS = {  # of a file: what it is by them, and what to do
-    rb"PK\x03\x04|\xd0\xcf\x11\xe0": "a zip archive or an Excel workbook: save its sheet as CSV",
-    rb"\x1f\x8b|BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd": "compressed: decompress it first",
-    rb"\xff\xfe|\xfe\xff|[^\0]\0[^\0]\0|\0[^\0]\0[^\0]": "text in UTF-16: save it as UTF-8",
-    rb"PAR1": "Parquet: name it FILE.parquet",
-    rb"ARROW1|FEA1|ORC|Obj\x01|\x89HDF|\x80[\x02-\x05]": "of another program: save it as Parquet",
-    rb"SQLite format 3": "a database of SQLite: write its table with pandas.read_sql(...).to_csv",
-    rb"%PDF": "a PDF: ask for the table as CSV",
-    rb"(?i)\s*<(!doctype|!--|html|\?xml|table)": "HTML or XML: ask for the table as CSV",
-    rb"\s*[\[{]\s*([\[{\"\]}]|-?\d|null|true|false)": (
-        "JSON or JSON lines: write it with pandas.read_json(FILE, lines=...).to_csv(FILE.csv)")}
 
 
 def read(path: Any, numeric: Collection[str] = ()) -> Any:
@@ -126,7 +109,7 @@ class Frames:
 
 
 def _is_parquet(path: Any) -> bool:
-    return pathlib.Path(path).suffix.lower() in _PARQUET
+    return pathlib.Path(path).suffix.lower() in (".parquet", ".pq")
 
 
 @contextlib.contextmanager
@@ -142,7 +125,23 @@ def _explained(path: Any) -> Iterator[None]:
     try:
         with open(path, "rb") as file:
             first = file.read(512).removeprefix(codecs.BOM_UTF8)
-        for pattern, advice in _BEGINNINGS.items():
+        for pattern, advice in {
+                rb"PK\x03\x04|\xd0\xcf\x11\xe0":
+                    "a zip archive or an Excel workbook: save its sheet as CSV",
+                rb"\x1f\x8b|BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd": "compressed: decompress it first",
+                rb"\xff\xfe|\xfe\xff|[^\0]\0[^\0]\0|\0[^\0]\0[^\0]":
+                    "text in UTF-16: save it as UTF-8",
+                rb"PAR1": "Parquet: name it FILE.parquet",
+                rb"ARROW1|FEA1|ORC|Obj\x01|\x89HDF|\x80[\x02-\x05]":
+                    "of another program: save it as Parquet",
+                rb"SQLite format 3":
+                    "a database of SQLite: write its table with pandas.read_sql(...).to_csv",
+                rb"%PDF": "a PDF: ask for the table as CSV",
+                rb"(?i)\s*<(!doctype|!--|html|\?xml|table)":
+                    "HTML or XML: ask for the table as CSV",
+                rb"\s*[\[{]\s*([\[{\"\]}]|-?\d|null|true|false)":
+                    "JSON or JSON lines: write it with pandas.read_json(FILE, lines=...)"
+                    ".to_csv(FILE.csv)"}.items():
             if re.match(pattern, first) and not (pattern == b"PAR1" and _is_parquet(path)):
                 raise ValueError(f"by its first bytes it is {advice}.")
         yield
@@ -210,7 +209,10 @@ def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> I
         {"dtype": object, "encoding_errors": "surrogateescape"}]
     if places:
         types = dict.fromkeys(range(len(names)), "str") | dict.fromkeys(places, "float64")
-        ways.insert(0, {"dtype": types, "na_values": dict.fromkeys(places, _NO_NUMBERS)})
+        # `float` refuses them, and pandas would too, or not in a column of truth values
+        no_numbers = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?", ".", "-",
+                      "true", "True", "TRUE", "false", "False", "FALSE"]
+        ways.insert(0, {"dtype": types, "na_values": dict.fromkeys(places, no_numbers)})
         if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):  # later ones round correctly
             ways[0]["float_precision"] = "round_trip"
     rows_yielded = 0
@@ -324,7 +326,7 @@ def header(path: Any) -> tuple[list[str], dict[str, Any]]:
     if not first:
         raise ValueError("there is no header line.")
     outside = "".join(first.split('"')[::2])
-    separator = max(_SEPARATORS, key=outside.count)
+    separator = max(",;\t|", key=outside.count)
     spaced = [cell.startswith(" ") for cell in outside.split(separator)[1:]]
     cells = next(csv.reader(first.splitlines(True), delimiter=separator, skipinitialspace=True))
     names = [name.strip() or f"Unnamed: {k}" for k, name in enumerate(cells)]

@@ -86,12 +86,8 @@ from jaxminimax.mechanism import Repeat
 from jaxminimax.releases import sums
 
 BEND = 1.0  # of Huber's loss, in units of h deviations of the label
-_RARE = 0.02  # share of a value from which training starts, at least: of two values
-_RAREST = 0.002  # and of several, which are rarer
 CALIBRATION_CLIP, CALIBRATION_CLIP_OF_CLASSES = math.sqrt(2.0), 2.0
 _UNIT = 2.0  # of log-odds, for t
-_RIDGE = 3.0  # standard deviations of the noise
-_SHRINKS = 4.0  # the same, where the shift of two values is halved
 _Rows = tuple[jax.Array, jax.Array, jax.Array]  # x, y and weight of a person's rows
 
 
@@ -118,10 +114,6 @@ def _huber(w: jax.Array, _: PyTree, record: _Rows) -> jax.Array:
     """Returns a person's mean loss, sum_k weight_k H(x_k w - y_k)."""
     x, y, weight = record
     return weight @ optax.losses.huber_loss(x @ w, y, delta=BEND)
-
-
-_GROUP_HUBER = GROUP_LOGISTIC._replace(loss=lambda w, record: _huber(w, (), record),
-                                       operator=saddle_operator(_huber))
 
 
 class Label(Protocol):
@@ -216,7 +208,7 @@ class TwoValues:
 
     def prior(self, mean: np.ndarray) -> float:
         """Returns the share of positives."""
-        return float(np.clip(mean[0] + 0.5, _RARE, 1 - _RARE))
+        return float(np.clip(mean[0] + 0.5, 0.02, 0.98))
 
     def target(self, y: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
         """Returns the label as it is."""
@@ -267,7 +259,7 @@ class Several:
 
     def prior(self, mean: np.ndarray) -> np.ndarray:
         """Returns the share of every value, at least a five-hundredth."""
-        shares = np.clip(mean + 1 / self.count, _RAREST, 1.0)
+        shares = np.clip(mean + 1 / self.count, 0.002, 1.0)
         return shares / shares.sum()
 
     def target(self, y: np.ndarray, moments: Moments, floor: float) -> np.ndarray:
@@ -298,7 +290,9 @@ class Amount:
     low: float
     high: float
     knee: float = 1.0
-    released, problem, group_problem = "mean of the label", Problem(_number), _GROUP_HUBER
+    released, problem = "mean of the label", Problem(_number)
+    group_problem = GROUP_LOGISTIC._replace(loss=lambda w, record: _huber(w, (), record),
+                                            operator=saddle_operator(_huber))
     clip = longest_gradient = math.sqrt(2.0) * BEND
     curvature = 0.5
     longest_round_time, time_divisor, time_grows_with_width = 5.0, 2.0, False
@@ -376,9 +370,6 @@ def _psi_of_several(z: Saddle, record: _Weighted) -> Saddle:
                                      1), None)
 
 
-_PSI, _SEVERAL = Problem(_psi), Problem(_psi_of_several)
-
-
 def _probabilities_of_two(scores: np.ndarray, middle: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns probabilities p, and the centred scores t, cut to [-1, 1]."""
     return scipy.special.expit(scores), np.clip((scores - middle) / _UNIT, -1.0, 1.0)
@@ -414,18 +405,18 @@ def release_calibration(key: jax.Array, described: Repeat, scores: np.ndarray, y
     p, t = (in_blocks(lambda s, k=k: function(s, middle)[k], store.zeros(*scores.shape), scores)
             for k in (0, 1))
     data = place((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
-    numbers = sums.compiled_release(key, described, _SEVERAL if several else _PSI,
+    numbers = sums.compiled_release(key, described, Problem(_psi_of_several if several else _psi),
                                     Saddle(np.zeros(2 if several else 5, np.float32), ()), data).w
     numbers = np.asarray(numbers, np.float64)
     if several:
-        intercept, step = 0.0, numbers[0] / (max(numbers[1], 0.0) + _RIDGE * deviation)
+        intercept, step = 0.0, numbers[0] / (max(numbers[1], 0.0) + 3 * deviation)
     else:
         *gradient, flat, mixed, steep = numbers.tolist()
         values, vectors = np.linalg.eigh([[flat, mixed], [mixed, steep]])
-        values = np.maximum(values, 0.0) + _RIDGE * deviation
+        values = np.maximum(values, 0.0) + 3 * deviation
         intercept, step = vectors @ ((vectors.T @ gradient) / values)
         # of few rows the shift is noise: h of them is a mean, and `deviation` that of its noise
-        intercept /= 1 + (_SHRINKS * deviation / max(flat, deviation)) ** 2
+        intercept /= 1 + (4 * deviation / max(flat, deviation)) ** 2
     step /= _UNIT
     slope = float(1 + step if step > 0 else 1 / (1 - step))
     return np.asarray(intercept + (1 - slope) * middle).tolist(), slope

@@ -17,17 +17,18 @@ column's cells with a declared value (s' = s sqrt(k) for k values), and of a num
 distance of its mean from an end, 1 - |m_1|, and the variance, m_2 - m_1^2 (s' = s sqrt(1 + 4
 m_1^2)). The lower end of a range from 0 does no harm, as counts and amounts lie there. Checks whose
 bound would be too weak to be of use are left out. Rows without a label are noted where their share
-is surely above `UNLABELLED` (s' = 2 s); all other numbers are divided by the share of those that
+is surely above 5 % (s' = 2 s); all other numbers are divided by the share of those that
 have one, and so is their s.
 
 **Small variances.** Cells that are no number count as the middle of their range. So where the mean
 is there, a variance that may be 0 is noted, unless the middle is 0, as that of a standardised
 column. Elsewhere a small variance is a constant, or a range far too wide, or right: amounts and
 logarithms in a range from 0 lie close together. It does harm where it is less than what is added to
-it before features are divided by its root, `rule.FLOOR` at least, which is more than `HIDDEN`. So a
-variance is noted where it is within noise of 0, or below `HIDDEN`, and only where the noise is so
-small that a column of variance `USEFUL` has no note; in the lower half of a range from 0, and of
-logarithms, one of `USEFUL_FROM_0`.
+it before features are divided by its root, `rule.FLOOR` at least, which is more than that of a
+standard deviation of a fiftieth of the width. So a variance is noted where it is within noise of 0,
+or below that, and only where the noise is so small that a column with a standard deviation of a
+twentieth of the width has no note; in the lower half of a range from 0, and of logarithms, of a
+fortieth.
 
 **Variances, by rows.** The second moments of scaled rows (`statistics`), where they are released,
 are a second measurement: their diagonal times what squares were divided by. The mean of both, with
@@ -52,30 +53,6 @@ from jaxminimax.apps.tables.schema import Schema
 if TYPE_CHECKING:
     from jaxminimax.apps.tables.scorer import Moments
 
-FALSE = 0.01  # chance of a note on right data, all checks of a table together
-POWER = 1.4  # standard deviations: wrong data are noted with a chance of 92 %
-NEAR, NEAR_POWER = 2.5, 1.8  # and, for a mean that near the middle, of 95 % together
-KEPT = 0.5  # share of the variance that is left by cut rows, on right data
-MATCHING = 0.5  # share of a column's cells with a declared value, on right data
-UNLABELLED = 0.05  # share of rows without a label, on right data
-RARE = 0.05  # share of the rarer label, on right data
-TENTH = 0.2**2 / 12  # variance of numbers that are uniform on a tenth of [-1, 1]
-HIDDEN = (2 / 50) ** 2  # and of a standard deviation of a fiftieth of its width,
-USEFUL, USEFUL_FROM_0 = (2 / 20) ** 2, (2 / 40) ** 2  # and of a twentieth, a fortieth
-END = 0.2  # distance of a mean from an end of [-1, 1], on right data
-CLIPPED = 0.07  # and of numbers of which four fifths are clipped there
-WEAKEST = {"matching": 0.9, "rare": 0.15, "spread": 0.25, "end": 0.5}  # worth a note
-# words in the name of a column that counts or names rows, and of one that is a time
-_WHO = {"id", "ids", "uuid", "guid", "key", "index", "idx", "name", "address", "street", "url",
-        "hash", "token", "username"}
-_WHEN = {"date", "time", "timestamp", "datetime", "dob", "birthday", "birthdate"}
-# names that say whose row it is: user, patient_id, accountno, e-mail, id
-_WHOSE = re.compile(
-    "(?:^| )(?:account|applicant|borrower|citizen|client|customer|donor|employee|household|"
-    "individual|insured|member|owner|participant|patient|person|policyholder|respondent|student|"
-    "subject|user|voter)(?: ?(?:ids?|no|nr|num|number|code|key|ref|hash|name))?$|(?:^| )(?:ids?|"
-    "uuid|guid|mrn|ssn|e?mail|phone|passport|iban|login|(?:first|last|sur|full) ?name)"
-    "(?: (?:address|number|no|hash))?$|^id |^name$")
 _MANY = 50  # rows a value, on average, below which a category has too many
 _SHOWN = 10  # names
 
@@ -196,7 +173,14 @@ def whose(name: Any, kind: Any = None, population: float = math.inf) -> Note | N
       kind: as it is declared; None for one that is not.
       population: n, records.
     """
-    evidence, alike = "by its name", bool(_WHOSE.search(" ".join(_words(name))))
+    # such as user, patient_id, accountno, e-mail and id
+    evidence, alike = "by its name", re.search(
+        "(?:^| )(?:account|applicant|borrower|citizen|client|customer|donor|employee|household|"
+        "individual|insured|member|owner|participant|patient|person|policyholder|respondent|"
+        "student|subject|user|voter)(?: ?(?:ids?|no|nr|num|number|code|key|ref|hash|name))?$|"
+        "(?:^| )(?:ids?|uuid|guid|mrn|ssn|e?mail|phone|passport|iban|login|"
+        "(?:first|last|sur|full) ?name)(?: (?:address|number|no|hash))?$|^id |^name$",
+        " ".join(_words(name))) is not None
     if isinstance(kind, Category):
         evidence, alike = (f"with {kind.width} values for {population} records",
                      2 * kind.width > population)
@@ -217,10 +201,12 @@ def _words(name: Any) -> list[str]:
 def doubt(name: str) -> Note | None:
     """Returns why a column should perhaps not be read, by its name alone; else None."""
     words = {*_words(name), str(name).lower()}
-    if words & _WHO or whose(name) is not None or str(name).startswith("Unnamed: "):
+    counts_rows = {"id", "ids", "uuid", "guid", "key", "index", "idx", "name", "address", "street",
+                   "url", "hash", "token", "username"}
+    if words & counts_rows or whose(name) is not None or str(name).startswith("Unnamed: "):
         return Note(name, "by its name it identifies a person or counts rows, which is no help "
                     "with new rows", "drop it, or declare it as [owner]")
-    if words & _WHEN:
+    if words & {"date", "time", "timestamp", "datetime", "dob", "birthday", "birthdate"}:
         return Note(name, "by its name it is a date, and no number", "give years or days")
     return None
 
@@ -246,39 +232,44 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         their noise, both `[d]`; None if these were not released.
       label_deviation: as `deviation`, of the label's mean; None: the same.
     """
-    sure = -statistics.NormalDist().inv_cdf(FALSE / (len(schema.columns) + 2))
+    # all checks of a table together make a note on right data with a chance of at most 1 %
+    sure = -statistics.NormalDist().inv_cdf(0.01 / (len(schema.columns) + 2))
     lacking = 1 - moments.labelled - sure * 2 * deviation
     of_label = (deviation if label_deviation is None else label_deviation) / moments.labelled
     deviation /= moments.labelled  # means are those of rows with a label
 
     def check(weakest: float, actual: float, noise: float, right: float, wrong: float = 0.0,
-              power: float = POWER) -> float | None:
-        """Bounds a number without noise, unless an event of `FALSE` happened; None: no note."""
+              power: float = 1.4) -> float | None:
+        """Bounds a number without noise, but with a chance of 1 % for all; None: no note."""
         threshold = max(right - sure * noise, wrong + power * noise)
         bound = threshold + sure * noise
         return bound if actual < threshold and bound <= weakest else None
 
     def misread(name: str, kind: Number, mean: list[float], second: float, deviation: float,
                 of_row: tuple[float, float] = (0.0, math.inf)) -> list[Note]:
-        end = check(WEAKEST["end"], 1 - abs(mean[0]), deviation, END, CLIPPED)
+        # of numbers of which four fifths are clipped at an end, the mean is 0.07 from it
+        end = check(0.5, 1 - abs(mean[0]), deviation, 0.2, 0.07)
         if end is not None and (mean[0] > 0 or kind.low != 0):
             return [_at_an_end(name, kind, mean[0] > 0, end)]
         variance = second - mean[0] ** 2
         noise = deviation * math.sqrt(1 + 4 * min(mean[0] ** 2, 1.0))
         bound = max(variance, 0.0) + sure * noise
         weight = noise**2 / (noise**2 + of_row[1] ** 2)  # of the second one, by variances of noise
-        scale = KEPT if weight > 0.5 else 1.0
-        middle = ((abs(mean[0]) <= NEAR * deviation and kind.low + kind.high != 0)
+        scale = 0.5 if weight > 0.5 else 1.0  # cut rows leave that share of right data's variance
+        middle = ((abs(mean[0]) <= 2.5 * deviation and kind.low + kind.high != 0)
                   or (len(mean) > 1 and mean[1] > 0.5))
         from_0 = kind.log or (kind.low == 0 and mean[0] < 0)
-        right, weakest, power = (scale * TENTH, WEAKEST["spread"], NEAR_POWER) if middle else (
-            scale * HIDDEN, scale * (USEFUL_FROM_0 if from_0 else USEFUL), POWER)
+        # Variances of numbers in [-1, 1]: uniform ones on a tenth of it, and those of a standard
+        # deviation of a fiftieth, a fortieth and a twentieth of its width. A mean within 2.5
+        # deviations of the middle and a variance within 1.8 have a chance of 95 % together.
+        right, weakest, power = (scale * 0.2**2 / 12, 0.25, 1.8) if middle else (
+            scale * (2 / 50) ** 2, scale * (2 / (40 if from_0 else 20)) ** 2, 1.4)
         spread = check(weakest, (1 - weight) * variance + weight * of_row[0],
                        noise * math.sqrt(1 - weight), right, power=power)
         return [_narrow(name, kind, bound, middle)] if spread is not None and (
-            bound <= WEAKEST["spread"]) else []
+            bound <= 0.25) else []
 
-    mistakes = [] if lacking < UNLABELLED else [Note(
+    mistakes = [] if lacking < 0.05 else [Note(
         schema.label, f"by the released share at least {lacking:.0%} of the rows have no label: "
         "they count as records, with weight 0", "check how it is written")]
     if isinstance(schema.target, Number):
@@ -287,16 +278,16 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
     elif schema.target is None:
         share = float(moments.prior)  # clipped to [0.02, 0.98], so 0.02 may be any smaller share
         rare = min(share, 1 - share)
-        label = check(WEAKEST["rare"], rare if rare > 0.02 + 1e-9 else 0.0, of_label, RARE)
+        label = check(0.15, rare if rare > 0.02 + 1e-9 else 0.0, of_label, 0.05)
         if label is not None:
             mistakes.append(_rare(schema, "have" if share < 0.5 else "lack", label))
     first = 0
     for name, kind in schema.columns.items() if features else ():
         place = slice(first, first := first + kind.width)
         if isinstance(kind, Category):
-            matching = check(WEAKEST["matching"], float(moments.mean[place].sum()),
-                             deviation * math.sqrt(kind.width),
-                             MATCHING if kind.width > 1 else RARE)
+            # of right data half of the cells match, and of a single value one in twenty
+            matching = check(0.9, float(moments.mean[place].sum()),
+                             deviation * math.sqrt(kind.width), 0.5 if kind.width > 1 else 0.05)
             if matching is not None:
                 mistakes.append(_unmatched(name, kind, matching))
         elif isinstance(kind, Number):

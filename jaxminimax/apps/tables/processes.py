@@ -27,8 +27,6 @@ from jaxminimax.base import checks, types
 from jaxminimax.noise import secret_key
 from jaxminimax.placement import agreement, sharding
 
-_SHARDS = 8  # at least
-
 
 def begin(count: int, number: int | None, coordinator: str | None) -> Mesh:
     """Joins the other processes, before JAX has done anything else; returns their devices.
@@ -76,7 +74,7 @@ def _printed_as_messages() -> Iterator[None]:
 
 def shards_of(mesh: Mesh) -> int:
     """Returns how many shards the command uses: the same for 1, 2, 4 and 8 devices."""
-    return math.lcm(_SHARDS, mesh.devices.size)
+    return math.lcm(8, mesh.devices.size)
 
 
 def is_first() -> bool:

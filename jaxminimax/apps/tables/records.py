@@ -28,9 +28,7 @@ from jaxminimax.problems._groups import rows_of_people
 from jaxminimax.releases.groups import release_group_losses
 
 MAPPED = 0.3  # share of the memory from which on the rows of a table lie in files
-_ALIGNED = 64  # bytes; a device that shares the host's memory uses such arrays as they lie
 _BLOCK = 2**14  # rows
-LEAST_LENGTH = 0.6  # of rows before the cut, as released moments say it
 
 
 def _memory() -> float:
@@ -73,8 +71,9 @@ class Store:
             with tempfile.TemporaryFile() as file:
                 flat = np.asarray(np.memmap(file, np.uint8, "w+", shape=(size,)))
         else:
-            flat = np.zeros(size + _ALIGNED, np.uint8)
-            begin = -flat.ctypes.data % _ALIGNED
+            # to 64 bytes, as a device that shares the host's memory uses such arrays as they lie
+            flat = np.zeros(size + 64, np.uint8)
+            begin = -flat.ctypes.data % 64
         return flat[begin: begin + size].view(np.float32).reshape(shape)
 
 
@@ -245,10 +244,10 @@ def typical_length(moments: Moments, floor: float) -> float:
     """Returns the root of the mean squared length of rows before the cut, by released moments.
 
     A feature of variance v gives v / (v + floor) of 1 / d: where ranges are much wider than the
-    data, rows are short. Noise may hide all variances, so it is at least `LEAST_LENGTH`.
+    data, rows are short. Noise may hide all variances, so it is at least 0.6.
     """
     variance = np.maximum(moments.second - moments.mean**2, 0.0)
-    return max(math.sqrt(np.mean(variance / (variance + floor))), LEAST_LENGTH)
+    return max(math.sqrt(np.mean(variance / (variance + floor))), 0.6)
 
 
 # --- records of persons ---
@@ -362,12 +361,6 @@ def group_of_persons(group: np.ndarray, index: np.ndarray) -> np.ndarray:
 # --- groups ---
 
 
-PUBLIC = "Who is in which group is public, and so are the groups' sizes."
-LABELLED = ("Groups contain the label, so every record's label is public: the guarantee is about "
-            "the rest of a record.")
-SIGNS = ("negative", "positive")
-
-
 def _loss(w: jax.Array, record: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
     """Returns a person's mean logistic loss: sum_k weight_k (ln(1 + e^(x_k w)) - y_k x_k w)."""
     x, y, weight = record
@@ -421,7 +414,9 @@ class Groups:
     @property
     def assumed(self) -> tuple[str, ...]:
         """Returns sentences for the statement."""
-        return (PUBLIC, LABELLED) if self.by_label else (PUBLIC,)
+        return ("Who is in which group is public, and so are the groups' sizes.",
+                *("Groups contain the label, so every record's label is public: the guarantee is "
+                  "about the rest of a record.",) * self.by_label)
 
     def part(self, rows: np.ndarray) -> "Groups":
         """Returns the groups of some records."""
@@ -438,7 +433,7 @@ class Groups:
 
     def cut(self, y: np.ndarray) -> "Groups":
         """Cuts each group by the label, `[n]` in {0, 1} or NaN for none: negatives first."""
-        names = tuple(f"{name}, {sign}" for name in self.names for sign in SIGNS)
+        names = tuple(f"{name}, {sign}" for name in self.names for sign in ("negative", "positive"))
         inside = (self.number < len(self.names)) & ~np.isnan(y)
         return Groups(np.where(inside, 2 * self.number + (np.asarray(y) > 0.5), len(names)), names,
                       True)

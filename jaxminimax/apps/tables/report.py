@@ -20,12 +20,6 @@ from jaxminimax.apps.tables.columns import Category
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import Scorer
 
-SCORES = {"macro_auc": "macro AUC", "log_loss": "log-loss", "r2": "R²",
-          "mean_absolute_error": "mean absolute error"}
-# sentences of the statement that begin so
-_SETTINGS = ("Logistic loss", "Huber loss", "Ranges of ")
-_SHOWN = 15  # names of features
-
 
 def page(scorer: Scorer, facts: dict[str, Any]) -> str:
     """Makes the page as HTML, with its pictures inside.
@@ -38,7 +32,8 @@ def page(scorer: Scorer, facts: dict[str, Any]) -> str:
     if scorer.described is not None:
         profiled = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
     large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
-    settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
+    settings = tuple(x for x in stated.assumed
+                     if x.startswith(("Logistic loss", "Huber loss", "Ranges of ")))
     words = {"title": f"Private model of “{scorer.schema.label}”", "date": facts.get("date") or "",
              "paragraph": stated.paragraph(), "json": json.dumps(stated.to_json(), indent=1)}
     lists = {"notes": ("To note", (*map(str, scorer.notes), *large)),
@@ -71,6 +66,7 @@ def _facts(scorer: Scorer, stated: Statement, facts: Mapping[str, Any]) -> dict[
     guarantee = NO_GUARANTEE if math.isinf(stated.epsilon) else (
         f"ε = {rounded_up(stated.epsilon)} at δ = {rounded_up(stated.delta, 6)} for "
         f"{stated.unit}: {stated.relation()}")
+    shown = 15  # names of features
     return {"label": _label(scorer.schema),
             "guarantee": guarantee if seed is None else (
                 "none, as the noise is of a seed, which others can guess: an experiment. With a "
@@ -81,8 +77,8 @@ def _facts(scorer: Scorer, stated: Statement, facts: Mapping[str, Any]) -> dict[
             "ledger": "none, so other releases of this table are not counted: --ledger counts them",
             "SHA-256 of model.json": facts.get("model_sha256") or "not stated: --out writes it",
             "software": ", ".join(f"{name} {x}" for name, x in facts.get("versions", {}).items()),
-            "features": ", ".join(names[:_SHOWN]) + (
-                f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
+            "features": ", ".join(names[:shown]) + (
+                f" and {len(names) - shown} more" if len(names) > shown else ""),
             **results(scorer, facts)}
 
 
@@ -105,7 +101,8 @@ def results(scorer: Scorer, facts: Mapping[str, Any]) -> dict[str, str]:
     if facts.get("held_out_without_label"):
         rows["rows held out without a label"] = (
             f"{facts['held_out_without_label']}, left out; outside of the guarantee")
-    for key, name in SCORES.items():
+    for key, name in (("macro_auc", "macro AUC"), ("log_loss", "log-loss"), ("r2", "R²"),
+                      ("mean_absolute_error", "mean absolute error")):
         if facts.get(key) is not None:
             rows[name] = (f"{facts[key]:.4g} on rows held out, and {facts[f'{key}_reference']:.4g} "
                           "without privacy, outside of the guarantee")
@@ -204,9 +201,6 @@ def lines(scorer: Scorer, facts: dict[str, Any], count: int) -> list[str]:
 
 # --- pictures, as SVG within a page ---
 
-_WIDE, _HIGH = 300, 190  # of the axes
-_LEFT, _TOP = 62, 30  # of the picture's margins
-
 
 def _ticks(low: float, high: float, log: bool, words: Callable[[float], str],
            ) -> list[tuple[float, str]]:
@@ -252,13 +246,15 @@ def _picture(label: str, axes: tuple[_Axis, _Axis],
         return np.stack([np.log10(x) if axis.log else x for x, axis in zip(
             np.asarray(points, np.float64).T, axes, strict=True)], -1)
 
+    width, height = 300, 190  # of the axes
+    margin, top = 62, 30  # on the left and above
     shown = scaled([*(p for points in curves.values() for p in points), dot])
     room = 0.05 * np.ptp(shown, 0) + 0.01
     low, high = shown.min(0) - room, shown.max(0) + room
 
     def place(point: Any) -> np.ndarray:
         share = (np.asarray(point) - low) / (high - low)
-        return share * (_WIDE, -_HIGH) + (_LEFT, _TOP + _HIGH)
+        return share * (width, -height) + (margin, top + height)
 
     def line(points: Any, style: str) -> str:
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in place(scaled(points)))
@@ -268,16 +264,16 @@ def _picture(label: str, axes: tuple[_Axis, _Axis],
         return (f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' {style}>"
                 f"{html.escape(words)}</text>")
 
-    bottom, right = _TOP + _HIGH, _LEFT + _WIDE
-    parts = [f"<path d='M{_LEFT} {_TOP}V{bottom}H{right}' stroke='currentColor' fill='none'/>",
-             text(_LEFT + _WIDE / 2, bottom + 38, axes[0].name),
-             text(_LEFT - 55, _TOP - 16, axes[1].name, "start")]
+    bottom, right = top + height, margin + width
+    parts = [f"<path d='M{margin} {top}V{bottom}H{right}' stroke='currentColor' fill='none'/>",
+             text(margin + width / 2, bottom + 38, axes[0].name),
+             text(margin - 55, top - 16, axes[1].name, "start")]
     for x, words in _ticks(low[0], high[0], axes[0].log, axes[0].words):
         parts.append(text(place((x, low[1]))[0], bottom + 18, words))
     for y, words in _ticks(low[1], high[1], axes[1].log, axes[1].words):
-        height = place((low[0], y))[1]
-        parts += [text(_LEFT - 5, height + 5, words, "end"),
-                  f"<path d='M{_LEFT} {height:.1f}H{right}' stroke='currentColor' opacity='.15'/>"]
+        level = place((low[0], y))[1]
+        parts += [text(margin - 5, level + 5, words, "end"),
+                  f"<path d='M{margin} {level:.1f}H{right}' stroke='currentColor' opacity='.15'/>"]
     for k, (name, points) in enumerate(curves.items()):
         style = ("stroke='var(--line)' stroke-width='2.5'", "stroke='currentColor' opacity='.6'")[k]
         fill = ("fill='var(--line)'", "opacity='.75'")[k]

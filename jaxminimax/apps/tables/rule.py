@@ -81,31 +81,12 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
-LABEL_FLOOR = 0.0005  # the same of a label that is a number
-TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
-CLIP_GROWS_FROM = 2000.0  # n mu' / sqrt(d) above which the clip norm grows like it, up to sqrt(2)
-STRONG_MOMENTS = 150.0  # S from which on moments have `SHARE`; below, up to twice that
-KNEE_GROWS_FROM, LONGEST_CUT, FARTHEST_KNEE = 75.0, 3.0, 4.0  # nu, see above
-KNEE_OVER_CUT, WHOLE_TIME_FROM = 1.2, 20.0
-LONGER_CUT_FROM, LONGEST_CUT_OF_TWO = 75.0, 2.0  # nu / sqrt(d), of two values
-RARE_FROM, RARE_GROWTH = 50.0, 2.0  # nu from which on rare values get up to that time
 MATRIX = 0.015  # of mu^2, for the second moments of rows
-LEAST_ROUNDS = 20  # rounds with a preconditioner
-ROUNDS = (100, 1000)
-WEAK_BELOW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
-METHODS = ("average", "balanced", "minimax")
-GROUP_ROUNDS = 200
 LOSS_BOUND = 2.0
-LOSSES = 0.1  # of mu^2 besides the moments', for the losses that move weights
 CALIBRATED = 0.05  # of mu^2, for the release that makes scores log-odds
-CHECKED = 0.05  # of mu^2, for one release of the losses of a model that was trained without groups
-WEIGHTS = 2.1  # steps of log weights add up to that, on a loss of 1, or to less:
-WEIGHT_NOISE = 0.2  # noise of the smallest group's log weight at the end, at most
-LEAST_WEIGHT_STEPS = 1.0  # from what sum of steps on weights are worth their losses
-LARGE_N_DELTA = 0.1  # n delta from which on delta is near 1/n
-USUAL = 1e-6  # another delta that notes name
-HEAVY_BALL = functools.partial(optax.sgd, momentum=0.9)
-HALF_BALL, ADDED = functools.partial(optax.sgd, momentum=0.5), 2.0  # what a step of 1 adds up to
+CHECKED = 0.05  # of mu^2, for the losses of a model that was trained without groups
+# one object each, by which compiled programs are known
+HEAVY_BALL, HALF_BALL = (functools.partial(optax.sgd, momentum=x) for x in (0.9, 0.5))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +104,7 @@ class Defaults:
       alongside: what else is paid from epsilon.
       epsilon: of everything.
       delta: of everything.
-      method: one of `METHODS`.
+      method: "average", "balanced" or "minimax".
       population: n, records.
       label: the kind of label.
       losses: the release of groups' losses under a model that was trained without groups, or None.
@@ -172,12 +153,12 @@ class Defaults:
     @property
     def ridge(self) -> float:
         """R of the preconditioner, so that a flat direction moves for the time tau."""
-        return ADDED * self.hyper.iterations / self.time
+        return 2 * self.hyper.iterations / self.time  # a step of 1 with momentum 1/2 adds up to 2
 
     @property
     def label_floor(self) -> float:
         """Returns the least variance that a label which is a number is divided by."""
-        return max(self.label_deviation, LABEL_FLOOR)
+        return max(self.label_deviation, 0.0005)  # at most 45 standard units
 
     def divisors(self, moments: Moments) -> tuple[Moments, float | None]:
         """Returns what features are scaled by, the released moments and a floor, both stretched.
@@ -256,7 +237,8 @@ class Defaults:
         Args:
           described: all that is released; None: `mechanism()`.
         """
-        notes = [] if self.strength >= WEAK_BELOW else [Note(
+        # below that strength the rule promises nothing
+        notes = [] if self.strength >= 100.0 else [Note(
             None, "for so many columns, a mean of rows of length 1 has noise of length "
             f"{2 / self.strength:.2g}, as n mu / sqrt(d) = {self.strength:.0f}",
             "ask for a larger epsilon, or leave columns out")]
@@ -322,19 +304,22 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     for k, size in enumerate(sizes):
         checks.count(f"sizes[{k}]", size)
     if method is not None:
-        checks.one_of("method", method, METHODS)
+        checks.one_of("method", method, ("average", "balanced", "minimax"))
     if method not in (None, "average") and not sizes:
         raise ValueError(f"method={method!r} needs groups: give their sizes.")
     label, width = labels.label_of(schema), max(schema.width, 1)
     release = functools.partial(statistics.shared_release, population, epsilon=epsilon,
                                 delta=delta, alongside=alongside, people=people)
     whole_noise = release(1.0, 1.0).query.noise_multiplier.w
-    losses_mu_squared = (1 - SHARE) * LOSSES * (2 / whole_noise) ** 2
-    weight_steps_total = min(WEIGHTS, WEIGHT_NOISE * min(sizes, default=0)
+    losses_share = 0.1  # of mu^2 besides the moments', for the losses that move weights
+    losses_mu_squared = (1 - SHARE) * losses_share * (2 / whole_noise) ** 2
+    # of losses of 1; the log weight of the smallest group has a noise of 0.2 at the end, at most
+    weight_steps_total = min(2.1, 0.2 * min(sizes, default=0)
                              * math.sqrt(losses_mu_squared) / LOSS_BOUND)
     if method is None:
         method = "average" if not sizes or not (by_label or isinstance(label, labels.Amount)) else (
-            "minimax" if weight_steps_total >= LEAST_WEIGHT_STEPS else "balanced")
+            # steps that add up to less are not worth what the losses cost
+            "minimax" if weight_steps_total >= 1.0 else "balanced")
     group_losses, calibration = None, None
     if sizes and method == "average":
         group_losses = _losses(sizes, 1, CHECKED * (2 / whole_noise) ** 2)
@@ -345,7 +330,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     scales = _scales(release, schema, nu * math.sqrt(width))
     label, cut, time_part = _let_go(label, nu, width, method == "average" and scales.standardise,
                                     preconditioned)
-    gradients_share = ((1 - scales.share) * (1 - LOSSES if method == "minimax" else 1)
+    gradients_share = ((1 - scales.share) * (1 - losses_share if method == "minimax" else 1)
                        - CHECKED * bool(group_losses))
     mu = 2 / whole_noise * math.sqrt(gradients_share)
     effective_population = population if method == "average" else len(sizes) * min(sizes)
@@ -388,9 +373,9 @@ def _scales(release: Callable[..., Repeat], schema: Schema, strength: float) -> 
 
     first = moments(SHARE)
     deviation = statistics.deviation(first)
-    if deviation > TOO_NOISY:
+    if deviation > 0.3:  # as large as the means are: features stay as they are
         return _Scales(moments(SHARE, False), False, deviation, SHARE)
-    share = SHARE * min(max(STRONG_MOMENTS / strength, 1.0), 2.0)
+    share = SHARE * min(max(150.0 / strength, 1.0), 2.0)
     if share > SHARE:
         first = moments(share)
     return _Scales(first, True, statistics.deviation(first), share)
@@ -409,16 +394,16 @@ def _let_go(label: labels.Label, nu: float, width: int, scaled: bool,
       scaled: whether features are scaled, for the average record.
       preconditioned: whether second moments of rows may be released.
     """
-    root = math.sqrt(nu / KNEE_GROWS_FROM)
+    root = math.sqrt(nu / 75.0)  # z, see above
     if scaled and isinstance(label, labels.Amount):
-        knee = min(max(KNEE_OVER_CUT * root, 1.0), FARTHEST_KNEE)
-        return (dataclasses.replace(label, knee=knee), min(max(root, 1.0), LONGEST_CUT),
+        knee = min(max(1.2 * root, 1.0), 4.0)
+        return (dataclasses.replace(label, knee=knee), min(max(root, 1.0), 3.0),
                 # S / 100 is nu / 20 at d = 25
-                min(max(nu / WHOLE_TIME_FROM * max(1.0, math.sqrt(width / WIDE)), 0.5), 1.0))
+                min(max(nu / 20.0 * max(1.0, math.sqrt(width / WIDE)), 0.5), 1.0))
     if scaled and preconditioned and isinstance(label, labels.TwoValues):
-        root = math.sqrt(nu / math.sqrt(width) / LONGER_CUT_FROM)
-        cut = min(max(root, 1.0), LONGEST_CUT_OF_TWO)
-        growth = RARE_GROWTH if nu >= RARE_FROM else 1.0
+        root = math.sqrt(nu / math.sqrt(width) / 75.0)
+        cut = min(max(root, 1.0), 2.0)
+        growth = 2.0 if nu >= 50.0 else 1.0
         return dataclasses.replace(label, largest_growth=growth), cut, cut**2
     return label, 1.0, 1.0
 
@@ -455,16 +440,16 @@ def _rounds(population: int, label: labels.Label, width: int, flow_time: float, 
     """
     if label.time_grows_with_width:
         flow_time *= max(1.0, math.sqrt(width / WIDE))
-    rounds = min(max(math.ceil(flow_time / label.longest_round_time), ROUNDS[0]), ROUNDS[1])
-    preconditioned_rounds = max(LEAST_ROUNDS, math.ceil(
-        label.largest_growth * flow_time / ADDED * statistics.least_ridge(
+    rounds = min(max(math.ceil(flow_time / label.longest_round_time), 100), 1000)
+    preconditioned_rounds = max(20, math.ceil(
+        label.largest_growth * flow_time / 2 * statistics.least_ridge(
             width, population, second_moments.query.noise_multiplier.w, label.curvature)))
     clip, ball, share_left = label.clip, HEAVY_BALL, 1.0
     released: Repeat | None = None
     if preconditioned and preconditioned_rounds + width / 2 < rounds:
         rounds, ball, share_left = preconditioned_rounds, HALF_BALL, math.sqrt(1 - matrix_share)
         strength = share_left * population * mu / math.sqrt(width)
-        clip = min(clip * max(strength / CLIP_GROWS_FROM, 1.0), label.longest_gradient)
+        clip = min(clip * max(strength / 2000.0, 1.0), label.longest_gradient)
         step, time, released = 1.0, share_left * flow_time * label.clip / clip, second_moments
     else:
         time = min(flow_time, label.longest_round_time * rounds)
@@ -478,15 +463,16 @@ def _rounds(population: int, label: labels.Label, width: int, flow_time: float, 
 def _group_rounds(sizes: tuple[int, ...], label: labels.Label, flow_time: float, mu: float,
                   weight_steps_total: float, losses_mu_squared: float) -> _Rounds:
     """Chooses rounds on groups; without `losses_mu_squared` their weights stay equal."""
-    time = min(flow_time, label.longest_round_time * GROUP_ROUNDS)
+    rounds = 200
+    time = min(flow_time, label.longest_round_time * rounds)
     hyper = balanced_groups.Hyper(
         query=GroupGradients(clip=label.clip, sizes=sizes, groups="all"), losses=None,
-        step=min(0.1 * time / GROUP_ROUNDS, 2.0), iterations=GROUP_ROUNDS,
+        step=min(0.1 * time / rounds, 2.0), iterations=rounds,
         averaging=descent.TAIL, optimiser=HEAVY_BALL)
     if not losses_mu_squared:
         return _Rounds(hyper, time, mu)
     moving = dataclasses.replace(hyper, losses=_losses(sizes, 1, 1.0))
-    moving_rounds = GROUP_ROUNDS - balanced_groups.rounds_balanced(moving)
+    moving_rounds = rounds - balanced_groups.rounds_balanced(moving)
     return _Rounds(dataclasses.replace(moving, losses=dataclasses.replace(
         _losses(sizes, moving_rounds, losses_mu_squared), times=1),
         weight_step=weight_steps_total / moving_rounds), time, mu)
@@ -505,7 +491,7 @@ def other_deltas(described: Description, population: int, delta: float,
     A delta near 1/n makes for a small epsilon: a run may say (1, n^-1.1) where it is
     (1.3, 1e-6).
     """
-    if population * delta <= LARGE_N_DELTA:
+    if population * delta <= 0.1:  # far enough below 1/n
         return {}
     return {f"{x:.3g}": epsilon(described, x, people=people)
-            for x in (USUAL, population**-2.0) if x < delta}
+            for x in (1e-6, population**-2.0) if x < delta}

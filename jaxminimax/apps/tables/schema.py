@@ -13,11 +13,11 @@ from jaxminimax.apps.tables import columns as kinds
 from jaxminimax.apps.tables.columns import Category, Charged, Column, Number, places, word
 from jaxminimax.base import checks, identity, row_names, saved_json
 
-_NAME = "a column's name"
 _KINDS: dict[str, tuple[Any, str]] = {
     "columns": (Mapping, "a mapping of names to columns, such as {'age': Number(18, 90)}"),
-    "label": (str | int | tuple, _NAME), "owner": (str | int | tuple | None, f"{_NAME} or None"),
-    "groups": (str | int | tuple | None, f"{_NAME} or None"),
+    "label": (str | int | tuple, "a column's name"),
+    "owner": (str | int | tuple | None, "a column's name or None"),
+    "groups": (str | int | tuple | None, "a column's name or None"),
     "group_values": (tuple | list, "the groups, such as ('f', 'm')"),
     "positive": (str | numbers.Number | np.bool_ | None, "one value, or None"),
     "by_label": checks.TRUTH, "path": (str | os.PathLike, "a path")}

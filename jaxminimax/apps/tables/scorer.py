@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from jaxminimax.mechanism import Description
 
 MODEL = "model.json"  # of a folder that the command writes
-FORMULA = ("x_j = (value_j - centre_j) / scale_j; "
-           "score = intercept + sum_j weight_j x_j / max(1, sqrt(sum_j x_j^2)); ")
-FORMULAS = {  # by the kind of label
-    "binary": FORMULA + "probability = 1 / (1 + exp(-score))",
-    "classes": FORMULA + "probability_k = exp(score_k) / sum_l exp(score_l)",
-    "number": FORMULA + "prediction = min(max(score, low), high)"}
 
 
 class Moments(NamedTuple):
@@ -190,8 +184,13 @@ class Scorer:
         *weights, intercepts = self.weights.reshape(len(self.weights), -1).tolist()
         features = [feature | {"centre": a, "scale": b, "weights": w} for feature, a, b, w in zip(
             self.schema.described(), centre.tolist(), scale.tolist(), weights, strict=True)]
+        formula = ("x_j = (value_j - centre_j) / scale_j; score = intercept + sum_j weight_j x_j / "
+                   "max(1, sqrt(sum_j x_j^2)); ") + {
+            "binary": "probability = 1 / (1 + exp(-score))",
+            "classes": "probability_k = exp(score_k) / sum_l exp(score_l)",
+            "number": "prediction = min(max(score, low), high)"}[kind]
         return {"format": 1, "label": {"kind": kind, **self.schema.declared_label()},
-                "formula": FORMULAS[kind], "features": features, "intercepts": intercepts,
+                "formula": formula, "features": features, "intercepts": intercepts,
                 "schema": self.schema.to_dict(),
                 "released": {**self.moments.to_json(), "floor": self.floor},
                 "group_losses": self.group_losses,
@@ -314,13 +313,10 @@ def _sql_value(feature: dict[str, Any], cell: str) -> str:
 # --- `python -m jaxminimax predict` ---
 
 
-_WHAT = "scores the rows of a table by a trained scorer"
-_DIGITS = {"score": 9, "prediction": 9}  # of numbers; 6 of probabilities
-
-
 def add(commands: Any) -> None:
     """Adds `predict` to the commands of a parser."""
-    command = commands.add_parser("predict", help=_WHAT, description=_WHAT + (
+    text = "scores the rows of a table by a trained scorer"
+    command = commands.add_parser("predict", help=text, description=text + (
         ". Counts of missing, unseen and clipped cells show whether the rows are like those that "
         "the schema was written for; those of the training table are private, so they are not "
         "shown for comparison."))
@@ -397,6 +393,7 @@ def _csv(columns: Mapping[str, list[Any]]) -> str:
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(columns)
     lines.writerows(zip(*(
-        [f"{x:.{_DIGITS.get(name, 6)}g}" if isinstance(x, float) else x for x in cells]
+        [f"{x:.{9 if name in ('score', 'prediction') else 6}g}" if isinstance(x, float) else x
+         for x in cells]  # 6 digits of probabilities
         for name, cells in columns.items()), strict=True))
     return text.getvalue()

@@ -50,8 +50,7 @@ of psi, and (1 - w) times a vector of length 1/2 in a place of its own. As c >= 
 than c: clip norm, noise and charge are those of a table with all labels. The released mean is (sum
 of psi) / n = share of labels * mean of psi over rows with one, so dividing by the released share,
 which is post-processing, gives means of rows that have a label. A share is taken for 1 unless it
-lies `_LACKING` standard deviations below, as its noise would reach all means, and for `_FEWEST` at
-least.
+lies 3 standard deviations below, as its noise would reach all means, and for 0.05 at least.
 
 **Second moments.** Scaled rows are u with |u| <= 1, and a constant 1 after them
 (`records.scaled`). One release of
@@ -96,17 +95,9 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Description, Query, Repeat
 from jaxminimax.releases import sums
 
-RANGES_SHARE = 0.1  # of mu^2, for ranges
-_DECADES, _EACH = (-2, 6), 8
-_ENDS = 10.0 ** (np.arange(_EACH * _DECADES[0], _EACH * _DECADES[1] + 1) / _EACH)
-EDGES = np.concatenate([-_ENDS[::-1], _ENDS])  # of the cells, ascending
+# of the cells, ascending: eight in every decade from 0.01 to 10^6, on both sides
+EDGES = np.sort(np.outer((-1.0, 1.0), 10.0 ** (np.arange(-16, 49) / 8)), axis=None)
 CELLS = len(EDGES) + 2  # beyond either end, and what is missing
-_FALSE = 0.01  # chance that an empty cell of any column counts
-_TAIL = 0.01  # share of the values that are left outside at either end
-_SAFE = 1.5  # ridge over what the noise of M may take away from the curvature
-_LACKING, _FEWEST = 3.0, 0.05  # standard deviations; least share of rows with a label
-LABEL_SHARE = 0.1  # of the features' part of D^2, that the label's is at least
-_LARGEST = 10**9  # numbers that the release of ranges holds at once
 
 
 class Apart(NamedTuple):
@@ -151,9 +142,6 @@ def _shares(z: Saddle, record: tuple[jax.Array, jax.Array]) -> Saddle:
                   None)
 
 
-_SHARES = Problem(_shares)
-
-
 def ranges_query(population: int, schema: Schema, epsilon: float, delta: float,
                  people: int = 1) -> tuple[Repeat, ...]:
     """Describes the release that the charged columns of a schema need: none, or one with noise.
@@ -171,20 +159,22 @@ def ranges_query(population: int, schema: Schema, epsilon: float, delta: float,
     if not schema.charged:
         return ()
     size = population * len(schema.charged) * CELLS
-    if size > _LARGEST:
+    largest = 10**9  # numbers that the release of ranges holds at once
+    if size > largest:
         raise ValueError(f"charged ranges of {len(schema.charged)} columns of {population} records "
-                         f"need histograms of {size:.2g} numbers, above {_LARGEST:.2g}: declare "
+                         f"need histograms of {size:.2g} numbers, above {largest:.2g}: declare "
                          "ranges of some columns, or leave some out.")
     # a record is in one cell of every column
     return (shared_release(
-        population, math.sqrt(len(schema.charged)), RANGES_SHARE, epsilon, delta, people=people,
+        population, math.sqrt(len(schema.charged)), 0.1, epsilon, delta, people=people,
         apart=Apart(math.sqrt(2 * len(schema.charged)), "a record's shares of cells are at least 0 "
                     "and add up to 1 at most in each column.")),)
 
 
 def least_share(described: Repeat) -> float:
     """Returns the share of records from which on a cell counts."""
-    sure = -scipy.special.ndtri(_FALSE / (CELLS * max(1.0, described.query.clip.w**2)))
+    # an empty cell of any column counts with a chance of 1 %
+    sure = -scipy.special.ndtri(0.01 / (CELLS * max(1.0, described.query.clip.w**2)))
     return float(sure * deviation(described))
 
 
@@ -215,7 +205,7 @@ def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
     """
     columns = values.shape[-1]
     start = Saddle(np.zeros((columns, CELLS), jnp.result_type(float)), ())
-    answer = sums.compiled_release(key, described, _SHARES, start,
+    answer = sums.compiled_release(key, described, Problem(_shares), start,
                                    (cells(values), np.asarray(weight, np.float32)))
     return tuple(_range(row, least_share(described))
                  for row in np.asarray(answer.w, np.float64)[:, :-1])
@@ -230,8 +220,9 @@ def _range(shares: np.ndarray, smallest_share: float) -> Number:
         low, high = max(middle - 1, 0), min(middle + 1, len(shares) - 1)
     else:
         cumulative = np.cumsum(shown_shares) / shown_shares.sum()
-        low = int(np.searchsorted(cumulative, _TAIL))
-        high = int(np.searchsorted(cumulative, 1 - _TAIL))
+        tail = 0.01  # share of the values that are left outside at either end
+        low = int(np.searchsorted(cumulative, tail))
+        high = int(np.searchsorted(cumulative, 1 - tail))
     if ends[high + 1] <= ends[low]:  # all values beyond one end
         low, high = max(low - 1, 0), min(high + 1, len(shares) - 1)
     return Number(float(ends[low]), float(ends[high + 1]))
@@ -257,10 +248,13 @@ def psi_apart(schema: Schema, features: bool = True) -> Apart:
 
 
 def label_weight(schema: Schema, features: bool = True) -> float:
-    """Returns a >= 1, by which the label's part of psi is multiplied; public."""
+    """Returns a >= 1, by which the label's part of psi is multiplied; public.
+
+    The label's part of D^2 is then a tenth of the features' at least.
+    """
     of_features = sum(column.squared_distance for column in schema.columns.values()) * features
     return max(1.0, math.sqrt(
-        LABEL_SHARE * of_features / labels.label_of(schema).squared_distance))
+        0.1 * of_features / labels.label_of(schema).squared_distance))
 
 
 def label_deviation(described: Repeat, schema: Schema, features: bool = True) -> float:
@@ -301,8 +295,8 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
                             jnp.result_type(float)), ())
     answer = np.asarray(sums.compiled_release(key, described, problem, start,
                                               place((x, y, weight))).w, np.float64)
-    absent = float(answer[-1]) if answer[-1] > _LACKING * deviation(described) else 0.0
-    labelled = max(1 - 2 * absent, _FEWEST)
+    absent = float(answer[-1]) if answer[-1] > 3 * deviation(described) else 0.0
+    labelled = max(1 - 2 * absent, 0.05)
     of_label, answer = np.split(answer[:-1] / labelled, [label.numbers])
     prior = label.prior(of_label / label_factor)
     if not features:
@@ -351,7 +345,8 @@ SECOND_APART = Apart(math.sqrt(2), "parts of second moments are positive semi-de
 
 def least_ridge(width: int, population: int, noise_multiplier: float, half: float) -> float:
     """Returns the r from which on the noise of M makes no step too long; `half`: h."""
-    return _SAFE * half * noise_multiplier / population * math.sqrt(2 * width)
+    # half as much again as what the noise of M may take away from the curvature
+    return 1.5 * half * noise_multiplier / population * math.sqrt(2 * width)
 
 
 def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray, weight: np.ndarray,

@@ -40,7 +40,7 @@ from jaxminimax.releases import release_keys
 
 REPORT, PAGE = "report.json", "report.html"  # of a folder of results, besides the model
 UNFINISHED = "unfinished"  # folders of runs, by number
-_KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
+_KEY, _PROMISE = "key", "promise.json"
 _GIVE_UP = ("To give it up, and begin another one, delete that folder; what anybody saw of it "
              "stays spent.")
 LONG = 3e9  # a run that reads at least so many numbers saves its state on the way
@@ -181,8 +181,8 @@ class Unfinished:
         if (self._folder is None or size * rounds < LONG
                 or importlib.util.find_spec("orbax") is None):
             return {}
-        self._exists(_ROUNDS)
-        return {"checkpoint": self._folder / _ROUNDS, "every": max(1, rounds // _SAVES)}
+        self._exists("rounds")
+        return {"checkpoint": self._folder / "rounds", "every": max(1, rounds // _SAVES)}
 
     def _exists(self, name: str) -> bool:
         """Returns whether the run had a file or folder before; any other one is not its own."""

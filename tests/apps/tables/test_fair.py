@@ -227,7 +227,7 @@ def test_what_a_mixture_refuses(mixed):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 def test_the_weights_are_the_mean_of_the_iterates_that_a_mixture_is_drawn_from(monkeypatch):
-    monkeypatch.setattr(fair, "MEMBERS", fair.ROUNDS // 2)  # all of them
+    monkeypatch.setattr(fair, "MEMBERS", 150)  # all of them
     x, y, group = made(300)
     model = PrivateFairClassifier(4.0, 1e-4, bounds=(-1, 1), random_state=0, randomised=True)
     done = model.fit(x, y, groups=group).scorer_

@@ -155,9 +155,9 @@ def test_thresholds_follow_the_noise():
     law = normal.NormalDist()
     schema = Schema({"a": Category(("u", "v"))}, "y", 1)
     for noise in (0.001, 0.02, 0.1):
-        sure = -law.inv_cdf(notes.FALSE / 3)
+        sure = -law.inv_cdf(0.01 / 3)
         spread = noise * math.sqrt(2)
-        threshold = max(notes.MATCHING - sure * spread, notes.POWER * spread)
+        threshold = max(0.5 - sure * spread, 1.4 * spread)
         for share, noted in ((threshold - 1e-6, True), (threshold + 1e-6, False)):
             by = scorer.Moments(np.array([share, 0.0]), np.zeros(2), 0.5)
             mistakes = columns(notes.after(schema, by, noise, features=True))
@@ -297,17 +297,20 @@ def test_the_note_on_persons_comes_first_by_every_route(tmp_path, capsys):
 
 # --- notes by harm ---
 
+# variances whose root is a twentieth, or a fortieth, of the width of [-1, 1]
+USEFUL, USEFUL_FROM_0 = (2 / 20) ** 2, (2 / 40) ** 2
+
 
 @pytest.mark.parametrize(("kind", "mean", "useful"), [
-    (Number(10, 20), 0.4, notes.USEFUL), (Number(-5, 5), 0.0, notes.USEFUL),
-    (Number(0, 9), 0.4, notes.USEFUL), (Number(0, 9), -0.5, notes.USEFUL_FROM_0),
-    (Number(0, 9, log=True), 0.4, notes.USEFUL_FROM_0)])
-@pytest.mark.parametrize("kept", [1.0, notes.KEPT])
+    (Number(10, 20), 0.4, USEFUL), (Number(-5, 5), 0.0, USEFUL),
+    (Number(0, 9), 0.4, USEFUL), (Number(0, 9), -0.5, USEFUL_FROM_0),
+    (Number(0, 9, log=True), 0.4, USEFUL_FROM_0)])
+@pytest.mark.parametrize("kept", [1.0, 0.5])
 def test_a_constant_is_noted_where_the_noise_would_show_a_useful_column(kind, mean, useful, kept):
     """The threshold and the bound, by the normal law alone, with and without second moments."""
     law, schema = normal.NormalDist(), Schema({"a": kind}, "y", 1)
-    sure = -law.inv_cdf(notes.FALSE / 3)
-    largest = kept * useful / (notes.POWER + sure)  # noise of a variance at which a note is due
+    sure = -law.inv_cdf(0.01 / 3)
+    largest = kept * useful / (1.4 + sure)  # noise of a variance at which a note is due
 
     def noted(variance, noise):
         s, of_rows = noise / math.sqrt(1 + 4 * mean**2), None
@@ -317,10 +320,10 @@ def test_a_constant_is_noted_where_the_noise_would_show_a_useful_column(kind, me
         return columns(notes.after(schema, by, s, features=True, of_rows=of_rows)) == ["a"]
 
     for noise in (0.9 * largest, 0.1 * largest):
-        threshold = max(kept * notes.HIDDEN - sure * noise, notes.POWER * noise)
+        threshold = max(kept * (2 / 50) ** 2 - sure * noise, 1.4 * noise)
         assert noted(0.95 * threshold, noise)
         assert not noted(1.05 * threshold, noise)
-        assert law.cdf((threshold - kept * useful) / noise) <= notes.FALSE / 3
+        assert law.cdf((threshold - kept * useful) / noise) <= 0.01 / 3
     assert not noted(0.0, 1.1 * largest)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle
+from jaxminimax import Problem, Saddle
 from jaxminimax.apps.tables import (
     Category,
     Charged,
@@ -248,8 +248,9 @@ def test_products_behind_a_distance_are_exact_on_every_device(name):
     label, layout = labels.TwoValues(), (0.0, 0.5, 0.0) if name == "moments" else None
     problem, numbers, record = {
         "second moments": (statistics._SECOND, 4, (x, weight)),
-        "ranges": (statistics._SHARES, (1, statistics.CELLS), (jnp.zeros((2, 1), int), weight)),
-        "shares": (_auc._SHIFTED, 3, (jnp.zeros(2, int), weight)),
+        "ranges": (Problem(statistics._shares), (1, statistics.CELLS),
+                   (jnp.zeros((2, 1), int), weight)),
+        "shares": (Problem(_auc._shifted), 3, (jnp.zeros(2, int), weight)),
     }.get(name, (statistics._psi(label, layout, (0, 2) if layout else (), 1.5), 7,
                  (x, jnp.zeros(2), weight)))
     program = jax.jit(jax.vmap(problem.operator, (None, 0))).lower(
@@ -269,8 +270,9 @@ def test_two_persons_attain_the_distance_that_is_charged(release):
         data, start = np.zeros((N, 1, 2)), np.zeros((2, statistics.CELLS))
         other = data.copy()
         other[0] = 5e5
-        made = [sums.compiled_release(key, described, statistics._SHARES, Saddle(start, ()), (
-            statistics.cells(cells), one)).w for cells in (data, other)]
+        made = [sums.compiled_release(
+            key, described, Problem(statistics._shares), Saddle(start, ()),
+            (statistics.cells(cells), one)).w for cells in (data, other)]
     else:
         described = statistics.shared_release(N, 1.0, 0.5, 20.0, 1e-3,
                                               apart=statistics.SECOND_APART)
