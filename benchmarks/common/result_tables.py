@@ -18,7 +18,7 @@ from benchmarks.papers import page as published_report
 from benchmarks.privacy import prices
 from benchmarks.rates import guarantees, plans
 from benchmarks.rates.variance import tables as variance_tables
-from benchmarks.speed import start
+from benchmarks.speed import predictions, start
 from benchmarks.speed.throughput import tables as throughput_tables
 from benchmarks.tables import calibration, notes, untuned_groups
 
@@ -387,8 +387,8 @@ def variance_auc(result: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "table2": table2, "throughput": throughput_tables.ratios,
-    "throughput_targets": throughput_tables.missed,
-    "throughput_sampling": throughput_tables.sampling, "noise": noise, "host_data": host_data,
+    "throughput_sampling": throughput_tables.sampling, "roofline": predictions.table,
+    "roofline_checked": predictions.checked, "noise": noise, "host_data": host_data,
     "ghost_layers": ghost_layers, "poisson": poisson, "poisson_models": poisson_models,
     "whole_passes": whole_passes,
     "rows_on_disk": rows_on_disk, "big_tables": big_tables, "draws": draws, "tuning": tuning,

@@ -211,7 +211,7 @@ def quieter(query: Any, rows: int) -> Any:
     grouped = hasattr(query, "sizes")
     share = rows / (min(query.sizes) if grouped else query.population)
     size = {"sizes": (rows,) * P} if grouped else {"population": rows}
-    exact = {"exact": False} if hasattr(query, "exact") else {}
+    exact = {"exact": False} if isinstance(query, jmm.Query) else {}
     return dataclasses.replace(query, **size, **exact, noise_multiplier=jax.tree.map(
         lambda z: z * share, query.noise_multiplier))
 

@@ -227,7 +227,6 @@ class Statement(Stated):
         is no more private than what runs: rounding is part of the distance.
       realisation: per part, what the grid, sums of blocks and the sampler of the noise cost.
       accountant: bound, library and version, of `epsilon`.
-      event: the dp-accounting event that `epsilon` is of; multipliers are noise over clip norm.
       enforced: what the code guarantees.
       assumed: what user and operator must see to; each sentence begins with its owner, or it is
         the user's.
@@ -266,7 +265,6 @@ class Statement(Stated):
     charged_noise_multiplier: tuple[float, ...]
     realisation: tuple[str, ...]
     accountant: str
-    event: str
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
     people: int

@@ -177,8 +177,7 @@ def numbers(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
               "epsilon_spent_if_fixed": (None if getattr(args, "spent", None) is None
                                          else stated.epsilon_spent_if_fixed),
               "delta": args.delta, "neighbours": args.neighbours, "people": args.people,
-              "sampling": " ".join(stated.sampling), "accountant": stated.accountant,
-              "event": stated.event}
+              "sampling": " ".join(stated.sampling), "accountant": stated.accountant}
     words = {name: rounded_up(value, 6) if isinstance(value, float) else value
              for name, value in record.items() if value is not None}
     if stated.epsilon == float("inf"):

@@ -244,7 +244,7 @@ class TreeSums(Once):
 
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
-        grid.check_grid(self.exact, self.parameters)
+        grid.check_grid(self.parameters, self.exact)
         grid.check_times("leaves", self.leaves)
         grid.check_bound("clip", self.clip)
         grid.check_multiplier("noise_multiplier", self.noise_multiplier)
@@ -305,7 +305,7 @@ class CorrelatedSums(Once):
 
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""
-        grid.check_grid(self.exact, self.parameters)
+        grid.check_grid(self.parameters, self.exact)
         checks.count("leaves", self.leaves)
         check_bands(self.bands, self.leaves, self.parameters)
         grid.check_bound("clip", self.clip)

@@ -68,7 +68,6 @@ class Resolvent(OneRelease):
       population: n, the number of records; public.
       assumes: "monotone" or "lipschitz".
       parameters: the largest number of numbers that a release has; public.
-      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Source: Boob and Guzman, arXiv:2104.02988, Propositions 9 and 10, with the sensitivity of the
     residual in place of theirs (which is twice as large) and the Lipschitz mode added.
