@@ -320,7 +320,7 @@ def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data
       extra: as in `sum_over_groups`.
     """
     def on_device(w: PyTree, mine: PyTree, first: jax.Array, extra: PyTree) -> jax.Array:
-        # nothing is added up here: values stay beside their rows, and the release masks padding
+        # nothing is added up here: values stay with their rows, and the release masks padding
         p, size = jax.tree.leaves(mine)[0].shape[:2]
         numbers = jnp.broadcast_to(first[0] + jnp.arange(size, dtype=jnp.int32), (p, size))
         rows = attach(mine, jnp.arange(p, dtype=jnp.int32)[:, None], numbers, extra)
