@@ -3,7 +3,7 @@
 A sampling is one class in one file: its sampler, the sampler's total-variation error, its privacy
 cost, and its description in statements. `Sampling` is an abstract class: a subclass that lacks a
 method cannot be instantiated, and every entry point refuses other objects. The library's
-samplings are in `fixed_size` and `poisson`.
+samplings are in `fixed_size`, `poisson` and `correlated`.
 """
 
 import abc
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
       rows: rows to read, int32 `[c]`, in increasing order if the sampling is `ordered`; None for
         all.
       valid: True for rows that take part, bool `[c]`; None for all.
-      fits: whether the sample could be drawn, bool `[]`.
+      fits: whether the sample fits its slots, bool `[]`; if not, the release is NaN.
     """
 
     rows: jax.Array | None
@@ -89,6 +89,8 @@ class InGroups(NamedTuple):
 
 class WorstCase(NamedTuple):
     """The pair of data sets that is hardest to distinguish, and its reads, for audits.
+
+    Audits replace record 0.
 
     Attributes:
       times: how often a sample may hold the record that differs, float64 `[k]`.

@@ -16,6 +16,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.__main__ import main
 from jaxminimax.accounting.printing import rounded_up
+from jaxminimax.accounting.statement_text import RELATIONS
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.apps import accountant, commands, planner
 from jaxminimax.base import own_files
@@ -381,7 +382,7 @@ def test_explain_speaks_plainly(capsys):
              "1e-6", "--unit", "one visit"]
     assert main(given) == 0
     words = one_line(capsys.readouterr().out)
-    for part in ("unit of privacy one visit", "one record is replaced by another",
+    for part in ("unit of privacy one visit", RELATIONS["replace_one"],
                  "trusted curator", "What the numbers mean:", "Guessing is right in 50 %",
                  "User: One record is 'one visit'", "Technical annex:"):
         assert part in words
