@@ -299,7 +299,8 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
         a loss if that saves memory or time, else vmap, or microbatch if not all examples fit at a
         time. Ghost scales an example further down if its terms cancel by more than 256, so what
         such an example adds can depend on the number of examples, by which "auto" decides. The
-        clip norm bounds it in any case. None for the operator's own, see `saddle_operator` and `with_strategy`, or "auto".
+        clip norm bounds it in any case. None for the operator's own, see `saddle_operator` and
+        `with_strategy`, or "auto".
       microbatch: examples in a slice of the "microbatch" strategy. None for the operator's own, or
         32.
       memory: bytes that the sum may take by strategies "auto" and "ghost", on each device and in
