@@ -323,7 +323,7 @@ PRINTED = {
         " | rule.remedy(amount, remaining) | self._file.path | self.path | self.size"
         " | shares!r | stored[name]!r | t!r | value!r | what | wrong | z!r"),
     "algorithms": (
-        "', '.join(GEOMETRIES) | ', '.join(unknown) | _name(hyper.inner) | _name(inner)"
+        "', '.join(unknown) | _name(hyper.inner) | _name(inner)"
         " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"
         " | geometry!r | hyper.losses.sizes | hyper.query.groups!r | hyper.query.sampling!r"
         " | hyper.query.sizes | hyper.rounds | k | math.isqrt(2 ** 30 - 1)"

@@ -110,7 +110,8 @@ def counted(case: Case) -> dict[str, Work]:
     """Work of the steps, and of the private step's noise by itself."""
     key, point = jax.eval_shape(lambda: (jax.random.key(0), plain.point(case)))
     data = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in (case.resident, (case.n,)))
-    settings = ours.hyper(jmm.sgda, ours.query(steps_of.with_replacement(case), case.n), 100)
+    query = ours.query(steps_of.with_replacement(case), case.n, case.size)
+    settings = ours.hyper(jmm.sgda, query, 100)
     state = jax.eval_shape(lambda theta: jmm.sgda.init(jmm.problems.auc_start(theta), settings),
                            point["theta"])
 

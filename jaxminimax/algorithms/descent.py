@@ -119,7 +119,6 @@ def weigh(mean: Mean, z: Saddle, weight: jax.Array) -> Mean:
 
 # --- rounds ---
 
-GEOMETRIES = ("euclidean", "entropy")
 EUCLIDEAN = Saddle("euclidean", "euclidean")
 ENTROPIC = Saddle("entropy", "entropy")
 
@@ -215,7 +214,7 @@ def started(z: Saddle, hyper: Any) -> Saddle:
       z: initial point; leaves of any shape and float dtype.
       hyper: with `iterations`; `averaging`, if it has it, is an `Averaging`; `step` and
         `weight_step`, if it has them, are a number or a schedule, or a `Saddle` of one for each
-        player; `geometry`, if it has it, is one of `GEOMETRIES` for each player.
+        player; `geometry`, if it has it, is "euclidean" or "entropy" for each player.
 
     Raises:
       ValueError: for an undefined count, step, average or geometry; for a player with entropic
@@ -269,10 +268,10 @@ def check_geometry(geometry: Saddle, z: Saddle) -> None:
       ValueError: naming the player and the fix.
     """
     if not isinstance(geometry, Saddle):
-        raise ValueError(f"geometry must be a Saddle, one of {', '.join(GEOMETRIES)} for each "
+        raise ValueError("geometry must be a Saddle, one of euclidean, entropy for each "
                          f"player, got {geometry!r}.")
     for player, kind in geometry._asdict().items():
-        checks.one_of(f"geometry.{player}", kind, GEOMETRIES)
+        checks.one_of(f"geometry.{player}", kind, ("euclidean", "entropy"))
         for x in jax.tree.leaves(getattr(z, player)) if kind == "entropy" else ():
             if np.ndim(x) == 0:
                 raise ValueError(f"geometry.{player} is 'entropy', but a leaf of z.{player} is one "

@@ -152,7 +152,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     """
     checks.one_of("passes", passes, ("one", "many", "full"))
     planning.check_numbers(epsilon=target.epsilon)
-    schedule, kind, why = {
+    ways: dict[str, tuple[Any, Any, str]] = {
         "one": (single_pass, Disjoint,
                 "The strong gap, for independent records of which nothing is clipped, by the bound "
                 "of `extragradient.single_pass`; the batch is not that of Corollary 1."),
@@ -160,12 +160,14 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
                  "The weak gap by Theorem 4 of Boob and Guzman (2023), a rate."),
         "full": (full_batch, None,
                  "Boob and Guzman (2023) analyse the stability of full batches only; the step "
-                 "balances it with the errors of optimisation and noise.")}[passes]
+                 "balances it with the errors of optimisation and noise.")}
+    schedule, kind, why = ways[passes]
     numbers: Any = dict(population=population, dim=dim, bound=bound, smooth=smooth + public_smooth,
                         diameter=diameter)
-    numbers |= (dict(epsilon=target.epsilon, delta=target.delta) if passes == "many" else
-                dict(multiplier=target.multiplier()))
-    chosen = single_pass(**numbers, radius=radius) if passes == "one" else schedule(**numbers)
+    numbers |= {"one": dict(radius=radius, multiplier=target.multiplier()),
+                "many": dict(epsilon=target.epsilon, delta=target.delta),
+                "full": dict(multiplier=target.multiplier())}[passes]
+    chosen = schedule(**numbers)
     query = planning.joint_query(bound, population, kind(batch=chosen.batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
                                iterations=chosen.iterations))
@@ -174,7 +176,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     if passes != "one":
         return planning.Plan(hyper, None, False, reasons, gap="weak")
     numbers["multiplier"] = concrete(hyper.query.noise_multiplier.w)
-    chosen = single_pass(**numbers, radius=radius, batch=chosen.batch)
+    chosen = single_pass(**numbers, batch=chosen.batch)
     hyper = dataclasses.replace(hyper, step=Saddle(chosen.step, chosen.step))
     return planning.guaranteed(hyper, chosen.gap_bound, (bound + public_bound) * diameter, *reasons)
 

@@ -76,7 +76,6 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
 
 
 TRUTH: tuple[Any, str] = (bool | np.bool_, "True or False")
-TEXT: tuple[Any, str] = (str | None, "text or None")
 
 
 def kinds(expected: Mapping[str, tuple[Any, str]], arguments: Mapping[str, Any]) -> None:

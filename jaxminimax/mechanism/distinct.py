@@ -32,7 +32,6 @@ import scipy
 
 from jaxminimax.base.random_bits import fold_in, word_pairs
 from jaxminimax.base.tree import in_any_lane, in_float64, materialise
-from jaxminimax.mechanism.sampling import OVERFLOW
 
 _PLACES, _TIES = 0x706C6163, 0x74696573  # what a sample's key is folded with
 # P[the rest of a sample leaves no room in the pass of a record's shard], per release, on any mesh
@@ -73,14 +72,14 @@ def lost(slots: int, population: int) -> float:
 
 
 def room(rows: int, population: int, short: Callable[[int], float],
-         seldom: float = OVERFLOW) -> Room:
+         seldom: float = 1e-17) -> Room:
     """The fewest slots that are short of new ones with probability `seldom` at most.
 
     Args:
       rows: rows of a sample, and the slots where all rows are put in order.
       population: n.
       short: P[so many slots do not do], falling.
-      seldom: what it may be.
+      seldom: what it may be, in every release. Of fixed sizes it is a matter of utility.
     """
     low = high = rows
     dense = 3  # below that many rows a slot all rows are put in order

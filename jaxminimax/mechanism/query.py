@@ -59,9 +59,6 @@ from jaxminimax.mechanism.repeat import OneRelease, Repeat, sampled_words
 __all__ = ["AdaptiveClip", "Query"]
 
 
-REACH = 2.0**20  # of a clip norm, from the first one
-
-
 @pytree_dataclass
 class AdaptiveClip:
     """Clip norms of a `Query` that follow a quantile of the records' norms; for `sgda`.

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Sampling", "overflow_probability"]
 
-# P[a sample of a fixed size cannot be drawn], per release: a matter of utility
-OVERFLOW = 1e-17
-
 
 class Sample(NamedTuple):
     """The rows of a sample, a batch of fixed shape.

@@ -14,7 +14,7 @@ import numpy as np
 from jaxminimax.base import arguments, checks, programs, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat, batch_size, costs, description, grid, rows_read
-from jaxminimax.mechanism.query import REACH, count_grid
+from jaxminimax.mechanism.query import count_grid
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
 from jaxminimax.releases.watch import watched, watched_pair
@@ -221,7 +221,8 @@ def _range(start: jax.typing.ArrayLike,
            floor: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array]:
     """The smallest and the largest norm that may follow the first one."""
     start = jnp.asarray(start, jnp.float32)
-    return start * jnp.maximum(jnp.asarray(floor, jnp.float32), 1 / REACH), start * REACH
+    reach = 2.0**20  # of a clip norm, from the first one
+    return start * jnp.maximum(jnp.asarray(floor, jnp.float32), 1 / reach), start * reach
 
 
 def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle) -> Saddle:

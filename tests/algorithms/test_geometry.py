@@ -10,7 +10,6 @@ from scipy import special, stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle, problems
-from jaxminimax.algorithms import descent
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, moved, release_variance, stepped
 from jaxminimax.audit import pairs
 
@@ -147,4 +146,3 @@ def test_what_is_no_geometry_or_no_start_is_refused(geometry, start, message):
 def test_attacks_look_at_released_operators_through_euclidean_steps():
     made = hyper(jmm.sgda, ENTROPIC)
     assert pairs.straightened(made) == hyper(jmm.sgda, EUCLIDEAN)
-    assert descent.GEOMETRIES == ("euclidean", "entropy")

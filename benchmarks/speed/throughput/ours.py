@@ -18,10 +18,10 @@ AGAIN = 0.2  # how likely a sample is drawn again, at most
 SLICE = 1024  # rows of a slice that is not the library's choice
 
 
-def query(sampling: Any, population: int) -> jmm.Query:
-    """Clip norms and noise of the workload."""
+def query(sampling: Any, population: int, size: int = 0) -> jmm.Query:
+    """Clip norms and noise of the workload, for so many numbers if that is above a million."""
     return jmm.Query(clip=Saddle(*CLIP), noise_multiplier=Saddle(*NOISE), sampling=sampling,
-                     population=population)
+                     population=population, parameters=max(2**20, size))
 
 
 def hyper(algorithm: Any, query: jmm.Query, steps: int) -> Any:
@@ -74,7 +74,7 @@ def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
             algorithm = jmm.extragradient
         case "ours, gda":
             algorithm, sampling = jmm.gda, jmm.Full()
-    settings = hyper(algorithm, query(sampling, case.n), steps)
+    settings = hyper(algorithm, query(sampling, case.n, case.size), steps)
     solved = in_slices(problem(case)) if peer == "ours, slices" else problem(case)
     if peer == "ours, Poisson alone":
         solved = solved._replace(operator=jmm.types.with_strategy(

@@ -24,7 +24,7 @@ have one, and so is their s.
 is there, a variance that may be 0 is noted, unless the middle is 0, as that of a standardised
 column. Elsewhere a small variance is a constant, or a range far too wide, or right: amounts and
 logarithms in a range from 0 lie close together. It does harm where it is less than what is added to
-it before features are divided by its root, `rule.FLOOR` at least, which is more than that of a
+it before features are divided by its root, 0.0025 at least, which is more than that of a
 standard deviation of a fiftieth of the width. So a variance is noted where it is within noise of 0,
 or below that, and only where the noise is so small that a column with a standard deviation of a
 twentieth of the width has no note; in the lower half of a range from 0, and of logarithms, of a

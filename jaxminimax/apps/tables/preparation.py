@@ -39,7 +39,7 @@ ARGUMENTS: dict[str, tuple[Any, str]] = {
     "ledger": (Ledger | None, "a Ledger, such as Ledger('ledger.json'), or None"),
     "folder": (str | os.PathLike | None, "a path, or None"),
     "mesh": (jax.sharding.Mesh | None, "a jax.sharding.Mesh with an axis 'data', or None"),
-    **dict.fromkeys(("unit", "name"), checks.TEXT),
+    **dict.fromkeys(("unit", "name"), (str | None, "text or None")),
     **dict.fromkeys(("progress", "allow_large_delta", "by_label", "stop_on_notes"), checks.TRUTH),
     **dict.fromkeys(("certify", "held_out"), (numbers.Real | None, "a share in (0, 1), or None")),
     "shards": (numbers.Integral | None, "a number of parts, or None")}

@@ -81,7 +81,6 @@ GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
 # Features are divided by sqrt(d), so what a weight has to reach grows with it: from that many
 # columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
 WIDE = 25
-FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
 MATRIX = 0.015  # of mu^2, for the second moments of rows
 LOSS_BOUND = 2.0
 CALIBRATED = 0.05  # of mu^2, for the release that makes scores log-odds
@@ -346,7 +345,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
                                losses_mu_squared if method == "minimax" else 0.0)
     result = Defaults(
         rounds.hyper, scales.moments, scales.standardise, scales.deviation,
-        max(label.variance_floor_deviations * scales.deviation, FLOOR), rounds.time,
+        # a feature is divided by at least that variance: at most 20 standard units
+        max(label.variance_floor_deviations * scales.deviation, 0.0025), rounds.time,
         effective_population * rounds.mu / math.sqrt(width), alongside, float(epsilon),
         float(delta), method, population, label, group_losses, calibration, rounds.second_moments,
         people, scales.share, statistics.label_deviation(
