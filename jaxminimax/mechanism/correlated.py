@@ -310,7 +310,7 @@ class CyclicPoisson(Sampling):
 
     def summary(self, times: int, population: int) -> str:
         """States the parts, the sample of each, and how often a record may be read."""
-        less = self._of_one_part.drawn_less(self._largest(population))
+        less = self._of_one_part.redraw_probability(self._largest(population))
         return (f"cyclic Poisson samples at rate {self.rate:.6g} of a part (expected batch "
                 f"{self.batch_size(population):.6g}): row i of {population} is in part i mod "
                 f"{self.parts}, release k = 0, 1, ... reads part k mod {self.parts}, so that a "
