@@ -201,9 +201,9 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
 def _again(sampling: Any, size: int, hyper: Any, algorithm: Any,
            delta: float | None) -> dict[str, Any]:
     """Returns what `Report.rounds` says of samples that are drawn again."""
-    if not hasattr(sampling, "seldom_again"):  # samples of other kinds always fit
+    if not hasattr(sampling, "seldom_again"):  # other kinds do not report redraws
         return {}
-    record = {"drawn again": sampling.drawn_less(size)}
+    record = {"drawn again": sampling.redraw_probability(size)}
     seldom = sampling.seldom_again(size)
     if sampling.again == seldom.again:
         return record

@@ -360,12 +360,12 @@ def test_another_draw_has_its_slots_and_its_price_beside_the_expected_rows():
     own, less = (jmm.epsilon(jmm.sgda.mechanism(x), delta) for x in (made[0], other))
     assert rounds["epsilon saved if seldom again"] == pytest.approx(1 - less / own, abs=1e-4)
     assert 0.01 < 1 - less / own < 0.1
-    assert rounds["drawn again"] == how.drawn_less(n) <= 0.2
+    assert rounds["drawn again"] == how.redraw_probability(n) <= 0.2
     slots = how.rows_read(n), usual.sampling.rows_read(n)
     assert rounds["slots if seldom again"] == slots[1] > slots[0] == rounds["rows read"]
     text = str(report)
-    assert (f"drawn again with probability {how.drawn_less(n):.2g} at most (1/1,000: {slots[1]} "
-            f"slots, and epsilon {1 - less / own:.1%} less for as many records)") in text
+    assert (f"drawn again with probability {how.redraw_probability(n):.2g} at most (1/1,000: "
+            f"{slots[1]} slots, and epsilon {1 - less / own:.1%} less for as many records)") in text
     assert not {"slots if seldom again", "drawn again"} & set(text.splitlines()[5].split(", "))
     # no price without a delta, and nothing to compare with where samples are seldom drawn again
     free = jmm.check(PROBLEM, START, records, made[0], measure=False)

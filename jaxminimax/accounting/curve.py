@@ -298,7 +298,7 @@ def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
     if len(costs) == 1:
         return costs
     largest = {name: max(getattr(cost, name) for cost in costs)
-            for name in ("failure", "law_error", "ratio", "sample_error", "sets")}
+            for name in ("failure", "law_error", "ratio", "sample_error", "set_failure")}
     return tuple(cost._replace(**largest) for cost in costs)
 
 

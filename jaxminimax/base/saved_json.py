@@ -100,6 +100,15 @@ def _format(name: str) -> dict[str, Any]:
     return dict(json.loads((FORMATS / f"{name}.schema.json").read_text(encoding="utf-8")))
 
 
+def _names(rule: Any) -> set[str]:
+    """The names of the fields that a rule of a schema lists, at any depth."""
+    if not isinstance(rule, dict | list):
+        return set()
+    inner = rule.values() if isinstance(rule, dict) else rule
+    fields = rule.get("properties", {}) if isinstance(rule, dict) else {}
+    return set(fields).union(*map(_names, inner))
+
+
 def _faults(x: Any, rule: Any, schema: dict[str, Any], field: str) -> Iterator[str]:
     """Yields what is wrong with a value by a rule of a schema, with the field's name."""
     rule = schema["$defs"][rule["$ref"].removeprefix("#/$defs/")] if "$ref" in rule else rule
@@ -132,7 +141,12 @@ def _faults(x: Any, rule: Any, schema: dict[str, Any], field: str) -> Iterator[s
         yield from (f"{inside}{name} is missing" for name in rule.get("required", ())
                     if name not in x)
         if additional is False and not x.keys() <= listed.keys():
-            yield f"{shown_field} has an entry that is none of {', '.join(listed)}"
+            homes = {name: [entry for entry in listed if name in _names(listed[entry])]
+                     for name in x if name not in listed}
+            yield from (f"{inside}{name} belongs inside {' or '.join(entries)}"
+                        for name, entries in homes.items() if entries)  # names of the format
+            if not all(homes.values()):
+                yield f"{shown_field} has an entry that is none of {', '.join(listed)}"
         for name in filter(x.__contains__, listed if additional is False else x):
             shown = name in listed or isinstance(x[name], dict | int | float)  # else it is a table
             yield from _faults(x[name], listed.get(name, additional), schema,

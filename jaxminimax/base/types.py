@@ -33,9 +33,10 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
 
     Plain fields are leaves, so they may be traced and vmapped over; fields declared with
     `jax.tree.static` shape the program. NumPy's numbers in static fields become Python's, also
-    inside tuples, because products of counts would overflow at 32 bits. Do not validate in
-    `__post_init__`: unflattening runs it on tracers. Numbers are checked where a run, a calibration
-    or a charge begins. (A base class may set fields there.)
+    inside tuples, because products of counts would overflow at 32 bits. Do not check
+    values in `__post_init__`: JAX also runs it on tracers, when it makes an instance of its leaves.
+    Numbers are checked where a run, a calibration or a charge begins. A `__post_init__` of a base
+    class may set fields.
 
     Examples:
         >>> @jmm.types.pytree_dataclass

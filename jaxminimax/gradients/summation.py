@@ -358,8 +358,8 @@ class Summation:
             return Sums(floats(examples), integers(examples, rounding.grid))
 
         # what one lane needs, all lanes compute
-        absent, real, whole = map(tree.in_any_lane, (~finite, rounding.floats, rounding.integers))
-        which = jnp.where(absent | (real & whole), 2, real.astype(jnp.int32))
+        absent, real, exact = map(tree.in_any_lane, (~finite, rounding.floats, rounding.integers))
+        which = jnp.where(absent | (real & exact), 2, real.astype(jnp.int32))
         return jax.lax.switch(which, (quick, without_noise, careful))
 
 

@@ -58,7 +58,8 @@ on as the world without the records does. That adds 4 e^-72 a window to delta, w
 If several records are hit, a later D follows earlier y. So go from the world of the hit records A
 to that of A less its last record, one by one: this step is 0 before its D, which is known then, and
 so at most K but with probability 2 e^-72. v_S is a sum of |S| steps. There are 2^k - 1 sets A, on
-each data set, and these events come after the coins: 4 (2^k - 1) e^-72 a window (`Charge.sets`).
+each data set, and these events come after the coins: 4 (2^k - 1) e^-72 a window, which is
+`Charge.set_failure`.
 
 Sources: Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta and Xu, "(Amplified) banded matrix
 factorization", NeurIPS 2023, arXiv:2306.08153, for one record that is added or removed and a banded
@@ -208,7 +209,8 @@ class InTurn(Correlation):
                                                  banded.parameters, smallest=noise.smallest,
                                                  absent=True)
         windows = math.ceil(banded.releases / self.parts)
-        return sampled(ratio / self.column(banded))._replace(sets=2 * grid.DITHER_FAILURE * windows)
+        return sampled(ratio / self.column(banded))._replace(
+            set_failure=2 * grid.DITHER_FAILURE * windows)
 
 
 @types.pytree_dataclass
@@ -310,7 +312,7 @@ class CyclicPoisson(Sampling):
 
     def summary(self, times: int, population: int) -> str:
         """States the parts, the sample of each, and how often a record may be read."""
-        less = self._of_one_part.drawn_less(self._largest(population))
+        less = self._of_one_part.redraw_probability(self._largest(population))
         return (f"cyclic Poisson samples at rate {self.rate:.6g} of a part (expected batch "
                 f"{self.batch_size(population):.6g}): row i of {population} is in part i mod "
                 f"{self.parts}, release k = 0, 1, ... reads part k mod {self.parts}, so that a "

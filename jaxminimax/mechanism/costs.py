@@ -138,8 +138,8 @@ class Charge(NamedTuple):
       law_error: total variation tau between the realised noise and the described one.
       ratio: what the realised noise costs beyond the described one, of epsilon.
       sample_error: total variation between the realised samples and the described ones.
-      sets: total probability of failures that each set of records that differ may have, once for
-        each that is not empty: 2^k - 1 times for k (`correlated`).
+      set_failure: total probability of failures that each set of records that differ may have, once
+        for each that is not empty: 2^k - 1 times for k (`correlated`).
     """
 
     gaussian: float = 0.0
@@ -148,7 +148,7 @@ class Charge(NamedTuple):
     law_error: float = 0.0
     ratio: float = 0.0
     sample_error: float = 0.0
-    sets: float = 0.0
+    set_failure: float = 0.0
 
     def described(self) -> "Charge":
         """The charge if samples never failed and noise followed its law."""
@@ -206,7 +206,7 @@ class Charge(NamedTuple):
             # (1) for every Poisson release; at rate 1 the chain of k steps is enough
             total += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
                          if loss.kind == "poisson" and loss.rate < 1)
-        return total + self.sets * (2.0 ** min(people, 1000) - 1)
+        return total + self.set_failure * (2.0 ** min(people, 1000) - 1)
 
 
 @functools.lru_cache(maxsize=256)
@@ -370,7 +370,7 @@ def compose(*parts: Charge) -> Charge:
     return Charge(sum(c.gaussian for c in parts), tuple(sorted(losses.items())),
                   sum(c.failure for c in parts), sum(c.law_error for c in parts),
                   sum(c.ratio for c in parts), sum(c.sample_error for c in parts),
-                  sum(c.sets for c in parts))
+                  sum(c.set_failure for c in parts))
 
 
 def silent(cost: Charge) -> bool:

@@ -56,9 +56,9 @@ class Poisson(Sampling):
         number, so that s is at most `again`.
       again: s, in (0, 1/2], where no capacity is given. More of it saves slots, which cost as much
         time as records, in small samples of large models: for 16 expected records 31 slots are 22
-        at 0.1. Records are drawn less often than at `rate` by a part `not_drawn` of about s / 3,
-        and as much of the releases is charged as nothing (`size_law`). A rate that is as much
-        larger makes up for it, at its charge.
+        at 0.1. Records are drawn less often than at `rate` by a part p_0 of about s / 3
+        (`filled_probability`), and as much of the releases is charged as nothing (`size_law`). A
+        rate that is as much larger makes up for it, at its charge.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
@@ -97,7 +97,7 @@ class Poisson(Sampling):
                     f"of a sample, got {self.capacity}: about every second sample, or more, would "
                     "be drawn again. Leave it None, or give room for a few standard deviations.")
             # draws would take long, and hardly follow the rate
-            if self.drawn_less(population) > 0.9:
+            if self.redraw_probability(population) > 0.9:
                 raise ValueError(
                     f"capacity={self.capacity} is too little for samples at rate {self.rate!r} of "
                     f"{population} records: more than nine in ten would be drawn again. Leave it "
@@ -109,8 +109,9 @@ class Poisson(Sampling):
 
     def _chance(self, population: int) -> float:
         """The probability r that a record is drawn, or q."""
-        drawn = 1 - self.not_drawn(population) if self._divides_by_mean(population) else 1.0
-        return self.rate * drawn
+        if not self._divides_by_mean(population):
+            return self.rate
+        return self.rate * (1 - self.filled_probability(population))
 
     def _divides_by_mean(self, population: int) -> bool:
         """Says if sums are divided by n r: where p_0 is more than little, and not just bounded."""
@@ -139,19 +140,22 @@ class Poisson(Sampling):
         return Sample(*poisson_rows(keys.release, float(self.rate), population,
                                     *self._room(population)), True)
 
-    def drawn_less(self, population: int) -> float:
-        """The part s: every record is drawn with a probability between q (1 - s) and q."""
-        return _seldom(float(self.rate), int(population), self.capacity, float(self.again))
+    def redraw_probability(self, population: int) -> float:
+        """The part s: a sample with a given record does not fit, and so is drawn again, that often.
+
+        Every record is drawn with a probability between q (1 - s) and q.
+        """
+        return _redraws(float(self.rate), int(population), self.capacity, float(self.again))
 
     def seldom_again(self, population: int) -> "Poisson":
         """Samples of as many records in the mean, of which one in 1,000 is drawn again."""
-        return Poisson(rate=self.rate * (1 - self.not_drawn(population)))
+        return Poisson(rate=self.rate * (1 - self.filled_probability(population)))
 
     def shortfall(self, population: int) -> float:
         """The part p_0 by which the mean of a release falls short, 0 where it is divided by n r."""
-        return 0.0 if self._divides_by_mean(population) else self.not_drawn(population)
+        return 0.0 if self._divides_by_mean(population) else self.filled_probability(population)
 
-    def not_drawn(self, population: int) -> float:
+    def filled_probability(self, population: int) -> float:
         """p_0 = P[the others fill the slots, and the record is not drawn], given that all fit.
 
         It is (1 - q) E b(c) / E C(c), b the probabilities of the others' number, C the distribution
@@ -186,9 +190,9 @@ class Poisson(Sampling):
         crowded = (1 + law.error) * CROWDED
         # given that a sample fits, what is rare is so many times as likely at most
         # Z >= 1 - s; for k records 1.5 rows_error / Z is charged, see `size_law`
-        often = times / max(1 - self.drawn_less(population), 1e-300)
+        often = times / max(1 - self.redraw_probability(population), 1e-300)
         # below p_0 of the realised law: its masses are within 2^-159, sums of floats within 1e-10
-        filled = (max(0.0, (1 - 1e-9) * self.not_drawn(population) - 1e-40)
+        filled = (max(0.0, (1 - 1e-9) * self.filled_probability(population) - 1e-40)
                   if self._divides_by_mean(population) else 0.0)
         loss = PrivacyLoss("poisson", z, law.rate(float(self.rate)), *(
             (int(population), most, filled) if filled else ()))
@@ -200,7 +204,7 @@ class Poisson(Sampling):
 
     def summary(self, times: int, population: int) -> str:
         """States the expected size, the capacity, and how much less often records are drawn."""
-        less, most = self.drawn_less(population), self._room(population)[1]
+        less, most = self.redraw_probability(population), self._room(population)[1]
         return (f"Poisson samples at rate {self.rate:.6g} of {population} records (expected batch "
                 f"{self.batch_size(population):.6g}; samples beyond {most} are "
                 f"drawn again, for which the rate is lower by a part {less:.2g} at most)")
@@ -282,7 +286,7 @@ def _slots(rate: float, population: int, capacity: int | None,
 
 
 @functools.lru_cache(maxsize=256)
-def _seldom(rate: float, population: int, capacity: int | None, again: float) -> float:
+def _redraws(rate: float, population: int, capacity: int | None, again: float) -> float:
     """The probability that a sample with a given record does not fit, at least any sample's."""
     # with the record among them: one more than the others must fit
     room, most = _slots(rate, population, capacity, again)

@@ -885,7 +885,7 @@ def test_the_command_line_prints_the_statement(path, capsys):
 def test_charges_have_no_field_that_a_filter_leaves_out():
     """A new kind of cost must be summed by the filter too."""
     assert set(Charge._fields) == {"gaussian", "losses", "failure", "law_error", "ratio",
-                                   "sample_error", "sets"}
+                                   "sample_error", "set_failure"}
     assert named_epsilon(Charge(), 1e-6, RO)[0] == 0
 
 

@@ -118,7 +118,7 @@ def test_samples_that_are_drawn_again_are_seldom_short_of_a_record():
         drawn = law.cdf(slots - 1, n - 1, rate) / law.cdf(slots, n, rate)
         less = sampling.shortfall(n)
         assert 1 - drawn == pytest.approx(less, rel=1e-6)
-        assert 0 < less <= sampling.drawn_less(n) < 0.5
+        assert 0 < less <= sampling.redraw_probability(n) < 0.5
         numbers = dict(bound=2.0, diameter=3.0)
         assert bounds.with_redraws(1.0, less, **numbers) * (1 - less) == pytest.approx(1.0)
         assert bounds.with_redraws(1.0, less, public_bound=0.1, **numbers) == 1 + 6 * less
@@ -148,10 +148,10 @@ def test_samples_that_fit_are_no_shorter_and_vary_no_more_than_is_said(n, rate, 
     sampling = Poisson(rate=rate, capacity=slots, again=again)
     sizes, law = fitting(sampling, n)
     mean, drawn = sampling.batch_size(n), law @ sizes / (rate * n)
-    assert 1 - drawn <= sampling.not_drawn(n) * (1 + 1e-9)
-    assert sampling.not_drawn(n) == pytest.approx(1 - drawn, rel=1e-6)
+    assert 1 - drawn <= sampling.filled_probability(n) * (1 + 1e-9)
+    assert sampling.filled_probability(n) == pytest.approx(1 - drawn, rel=1e-6)
     # the mean of a release is that of all records, where it is divided by the expected size
-    assert sampling.shortfall(n) == (0.0 if again > 1e-3 else sampling.not_drawn(n))
+    assert sampling.shortfall(n) == (0.0 if again > 1e-3 else sampling.filled_probability(n))
     if again > 1e-3:
         assert mean == pytest.approx(law @ sizes, rel=1e-9)
     # E||sum x_i||^2 = a ||S||^2 + b sum ||x_i||^2 of a uniform subset, over C^2 / m

@@ -374,6 +374,12 @@ def test_charges_that_give_budget_back_are_refused_whatever_the_checksum(kind, t
     ('range = "charged"', 'range = "no"', "columns.debt.range must be"),
     ("positive", "Positive", "label.positive is missing"),
     ("[columns]", "[column]", "columns is missing"),
+    ("label = {", "positive = 1\nlabel = {", "positive belongs inside label[.]"),
+    ("label = {", "most = 1\nlabel = {", "most belongs inside owner[.]"),
+    ("label = {", "values = 1\nlabel = {", "values belongs inside label or groups[.]"),
+    # what the format has no word for may be of another file
+    ("label = {", "Arendt = 1\nlabel = {", "it has an entry that is none of label, columns"),
+    ("label = {", "type = 1\nlabel = {", "it has an entry that is none of label, columns"),
     ('["state", 3', '["state", [3]', r"categories\[1\] must be of type string or number or bool"),
     ("[columns]", "[columns]\nage = 3", "no schema")])
 def test_a_schema_in_a_file_names_the_entry_that_is_wrong(before, after, words, tmp_path):

@@ -104,9 +104,9 @@ def test_a_record_moves_numbers_of_all_releases_of_its_blocks():
 def test_failures_of_rounding_are_those_of_all_sets_of_records(people):
     """Twice two events of e^-72 in each window, for each set of the records that is not empty."""
     cost = described(times=12, bands=2, parts=2).cost(1.9)
-    own = cost.failures(people) - cost._replace(sets=0.0).failures(people)
+    own = cost.failures(people) - cost._replace(set_failure=0.0).failures(people)
     assert own == pytest.approx(6 * (2**people - 1) * 4 * math.exp(-72), rel=1e-6)
-    assert Charge(sets=1e-3).failures(people=12) > 1  # then nothing is promised
+    assert Charge(set_failure=1e-3).failures(people=12) > 1  # then nothing is promised
 
 
 @pytest.mark.parametrize("parameters", [20, 2**20])
@@ -125,7 +125,7 @@ def test_rounding_is_charged_against_the_sum_without_the_record(parameters):
     assert loss.z == pytest.approx(real * h / k / norm.column, rel=1e-12)
     halved = factorisation.charged_correlated(z, real, p, p, parameters)
     assert loss.z < halved / norm.column
-    assert charge.sets == 2 * 2 * DITHER_FAILURE
+    assert charge.set_failure == 2 * 2 * DITHER_FAILURE
 
 
 def test_several_records_are_charged_together_only_if_nothing_comes_between():

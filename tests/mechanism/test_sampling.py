@@ -551,7 +551,7 @@ def test_a_record_is_drawn_as_often_as_is_said(rate, population, capacity):
     fits = stats.binom.cdf(capacity, population, rate)
     hit = stats.binom.cdf(capacity - 1, population - 1, rate) / fits
     inside = members(samples(q, trials), population).sum()
-    less = q.sampling.drawn_less(population)
+    less = q.sampling.redraw_probability(population)
     assert (1 - less) * rate <= inside / (trials * population) <= rate
     assert abs(inside / (trials * population) / (rate * hit) - 1) < 0.02
     assert less == pytest.approx(stats.binom.sf(capacity - 1, population - 1, rate))
@@ -576,7 +576,7 @@ def test_slots_are_hardly_more_than_hold_all_but_a_thousandth_of_samples(rate, p
     slots, sampling_ = rows_read(q), q.sampling
     law = (lambda slots: stats.binom.sf(slots - 1, population - 1, rate)
            ) if sampling_._room(population)[0].shuffled else functools.partial(too_few, q)
-    assert 0.99 * law(slots) <= sampling_.drawn_less(population) <= 1e-3
+    assert 0.99 * law(slots) <= sampling_.redraw_probability(population) <= 1e-3
     assert slots >= rate * population
     fewer = int(slots * 0.97) - 1
     assert fewer < max(1, rate * population) or law(fewer) > 1e-3
@@ -587,16 +587,16 @@ def test_slots_fill_whole_blocks_of_a_sum_where_few_more_do(batch, blocks, bug):
     """Samples are the same but for those that more slots hold: the law is that of the slots."""
     n = 60_000
     q = query(batch / n, n)
-    slots, again = rows_read(q), q.sampling.drawn_less(n)
+    slots, again = rows_read(q), q.sampling.redraw_probability(n)
     bug.setattr(poisson, "BLOCK", 1)
     poisson._slots.cache_clear()
-    poisson._seldom.cache_clear()
+    poisson._redraws.cache_clear()
     fewest = rows_read(q)
     assert fewest <= slots <= 1.05 * fewest
-    assert again <= q.sampling.drawn_less(n)
+    assert again <= q.sampling.redraw_probability(n)
     assert slots == (fewest if blocks is None else 128 * blocks)
     poisson._slots.cache_clear()
-    poisson._seldom.cache_clear()
+    poisson._redraws.cache_clear()
 
 
 AGAIN = dataclasses.replace(query(0.2, 40), sampling=Poisson(rate=0.2, again=0.3))
@@ -607,8 +607,8 @@ AGAIN = dataclasses.replace(query(0.2, 40), sampling=Poisson(rate=0.2, again=0.3
 def test_another_draw_more_often_saves_slots_at_the_same_charge(again, slots, less):
     how, usual = (Poisson(rate=16 / 60_000, again=x) for x in (again, 1e-3))
     assert how.rows_read(60_000) == slots
-    assert how.not_drawn(60_000) == pytest.approx(less, rel=5e-3, abs=1e-5)
-    assert 0.5 * again < how.drawn_less(60_000) <= again
+    assert how.filled_probability(60_000) == pytest.approx(less, rel=5e-3, abs=1e-5)
+    assert 0.5 * again < how.redraw_probability(60_000) <= again
     (ours, _), (rates, _) = (x.charge(100, 1.0, 60_000).losses[0] for x in (how, usual))
     assert ours.rate == pytest.approx(rates.rate, rel=1e-12) == pytest.approx(16 / 60_000)
 
@@ -617,9 +617,9 @@ def test_another_draw_more_often_saves_slots_at_the_same_charge(again, slots, le
 def test_no_release_is_scaled_up_by_a_bound_on_how_seldom_records_are_drawn(again, monkeypatch):
     """Of many slots p_0 is bounded, from above: n r would be too small a divisor."""
     n, how = 20_000, Poisson(rate=0.21, again=again)
-    bounded = how.not_drawn(n)
+    bounded = how.filled_probability(n)
     monkeypatch.setattr(poisson, "_MOST_ENUMERATED", 10_000)
-    exact = how.not_drawn(n)
+    exact = how.filled_probability(n)
     assert exact < 0.1 * bounded
     monkeypatch.undo()
     mean = 0.21 * n * (1 - exact) / how.batch_size(n)  # of a release, over that of all records
@@ -652,7 +652,7 @@ def test_a_sampling_that_states_no_mean_has_slots_for_each_row_of_a_shard():
 def test_records_of_samples_that_are_drawn_again_are_seldomer_and_the_mean_is_right():
     count, n, how = 40_000, 40, AGAIN.sampling
     inside = members(samples(AGAIN, count), n)
-    drawn = 0.2 * (1 - how.not_drawn(n))
+    drawn = 0.2 * (1 - how.filled_probability(n))
     assert sigmas(inside.sum(0), count, drawn).max() < SIGMAS
     # a release of ones without noise: each is their mean in expectation, where that of q n is not
     sizes = inside.sum(1)

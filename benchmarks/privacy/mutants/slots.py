@@ -37,7 +37,7 @@ def at_rate_of_drawn(charge: Any) -> Any:
     def changed(self: Poisson, times: int, z: float, population: int) -> Any:
         cost = charge(self, times, z, population)
         ((loss, count),) = cost.losses
-        less = loss._replace(filled=0.0, rate=loss.rate * (1 - self.not_drawn(population)))
+        less = loss._replace(filled=0.0, rate=loss.rate * (1 - self.filled_probability(population)))
         return cost._replace(losses=((less, count),))
 
     return changed

@@ -101,7 +101,7 @@ def against_half_of_replaced(charged: Any) -> Any:
 def like_one_record(_: Any) -> Any:
     """Failures of sets of records are charged once for each record."""
     def changed(self: Any, people: int = 1) -> float:
-        return people * (self.failure + self.sets)
+        return people * (self.failure + self.set_failure)
 
     return changed
 
@@ -145,7 +145,7 @@ def _cost(steps: jmm.Repeat) -> Charge:
 def failures_of_sets(people: int = 5, windows: int = 2) -> Finding:
     """What rounding may fail by for several records, by the formula over the charged."""
     cost = Charge(losses=((PrivacyLoss("poisson", 1.0, RATE), windows),),
-                  sets=_cost(described(windows * PARTS)).sets)
+                  set_failure=_cost(described(windows * PARTS)).set_failure)
     needed = 2 * (2**people - 1) * DITHER_FAILURE * windows
     return Finding(needed / cost.failures(people), 1.0)
 

@@ -66,7 +66,7 @@ def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
         case "ours, Poisson again" | "ours, Poisson alone":
             sampling = jmm.Poisson(rate=case.batch / case.n, again=AGAIN)
             # so that as many rows are drawn
-            sampling = jmm.Poisson(rate=sampling.rate / (1 - sampling.not_drawn(case.n)),
+            sampling = jmm.Poisson(rate=sampling.rate / (1 - sampling.filled_probability(case.n)),
                                    again=AGAIN)
         case "ours, disjoint":
             sampling = jmm.Disjoint(batch=case.batch)

@@ -23,8 +23,9 @@ no gradient is clipped, at 4,000. (A rare label is what clipped gradients keep f
 
 The loss and its clip norm C are those of the kind of label, see `labels`.
 
-Three constants that are right for small budgets let go. With mu0 = mu sqrt(1 - 0.1 - 0.015 - 0.05)
-(the last one not of numbers), nu = n mu0 / d and z = sqrt(nu / 75), a label that is a number has
+Three limits that suit small budgets are relaxed for larger ones. With nu = n mu0 / d, mu0 =
+mu sqrt(1 - 0.1 - 0.015 - 0.05) (the last one not of numbers) and z = sqrt(nu / 75), a label that is
+a number has
 
     rows cut at clip(z, 1, 3),   the knee clip(1.2 z, 1, 4),   and of the time the part
     clip(nu / 20, 1/2, 1), for d above 25 clip(S / 100, 1/2, 1) with S = nu sqrt(d).
@@ -90,7 +91,7 @@ HEAVY_BALL, HALF_BALL = (functools.partial(optax.sgd, momentum=x) for x in (0.9,
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """Settings, all from public numbers; `explain` says them in words.
+    """Settings that `defaults` chose, all from public numbers; `explain` states them in words.
 
     Attributes:
       hyper: of `sgda` or `balanced_groups`, calibrated.
@@ -327,8 +328,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
     nu = population * 2 / whole_noise / width * math.sqrt(
         1 - SHARE - MATRIX - CALIBRATED * bool(calibration))
     scales = _scales(release, schema, nu * math.sqrt(width))
-    label, cut, time_part = _let_go(label, nu, width, method == "average" and scales.standardise,
-                                    preconditioned)
+    label, cut, time_part = _relaxed(label, nu, width, method == "average" and scales.standardise,
+                                     preconditioned)
     gradients_share = ((1 - scales.share) * (1 - losses_share if method == "minimax" else 1)
                        - CHECKED * bool(group_losses))
     mu = 2 / whole_noise * math.sqrt(gradients_share)
@@ -381,7 +382,7 @@ def _scales(release: Callable[..., Repeat], schema: Schema, strength: float) -> 
     return _Scales(first, True, statistics.deviation(first), share)
 
 
-def _let_go(label: labels.Label, nu: float, width: int, scaled: bool,
+def _relaxed(label: labels.Label, nu: float, width: int, scaled: bool,
             preconditioned: bool) -> tuple[labels.Label, float, float]:
     """Returns the label, the cut and the part of the time that the data are many enough for.
 

@@ -44,7 +44,8 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
       ledger: of the data; None for none.
       name: of the run in the ledger.
       folder: for a run that may be stopped; None: nothing is saved.
-      asked: plain values that the user gave, for the promise of the folder.
+      asked: arguments of the user by name, as JSON holds them; `folder` keeps them, and a training
+        that goes on there must have the same.
       stop_on_notes: whether notes on released moments end it.
       **driver: for `fit`, such as `mesh`, `callback` and `progress`, which is False.
 
