@@ -171,15 +171,16 @@ def test_models_of_pictures_score_rows_and_learn_all_that_they_have(workload):
 def test_predictions_and_measurements_stand_in_one_file(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(roofline.machine, "pin", lambda cores, module: None)
     file = tmp_path / "roofline.json"
-    assert roofline.main(["--quick", "--measure", "--json", str(file)]) == 0
+    given = ["--quick", "--longest", "5", "--json", str(file)]
+    assert roofline.main([*given, "--measure"]) == 0
     record = json.loads(file.read_text())
     assert [r["workload"] for r in record["rows"]] == ["linear 22", "mlp"]
     for r in record["rows"]:
         assert set(r["predicted"]) == set(record["devices"]) == {*roofline.DEVICES, "this"}
         assert set(r["measured"]) == set(r["work"]) - {"noise"}
         assert all(x > 0 for x in r["measured"].values())
-    assert roofline.main(["--quick", "--measure", "--json", str(file)]) == 0  # nothing anew
+    assert roofline.main([*given, "--measure"]) == 0  # nothing anew
     assert json.loads(file.read_text())["rows"] == record["rows"]
     with pytest.raises(SystemExit):
-        roofline.main(["--quick", "--json", str(file)])
+        roofline.main(given)
     assert "measure" in capsys.readouterr().err
