@@ -20,6 +20,7 @@ The JSON file is written after every row, and rows that it holds are not made ag
 
 import dataclasses
 import statistics
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -105,8 +106,13 @@ def predicted(count: Work, device: Device) -> dict[str, Any]:
             "binds": max(parts, key=lambda part: parts[part])}
 
 
-def counted(case: Case) -> dict[str, Work]:
-    """Work of the steps, and of the private step's noise by itself."""
+def counted(case: Case, platform: str) -> dict[str, Work]:
+    """Work of the steps as planned for a kind of device, and of the private step's noise alone."""
+    with unittest.mock.patch.object(jax, "default_backend", lambda: platform):
+        return _counted(case)
+
+
+def _counted(case: Case) -> dict[str, Work]:
     key, point = jax.eval_shape(lambda: (jax.random.key(0), plain.point(case)))
     data = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in (case.resident, (case.n,)))
     query = ours.query(jmm.FixedSize(batch=case.batch, replacement=True), case.n, case.size)
@@ -141,8 +147,9 @@ def measured(case: Case, expected: float, kind: str) -> dict[str, float]:
 
 def row(case: Case, devices: dict[str, Device], longest: float, kind: str) -> dict[str, Any]:
     """A workload at one batch size, measured if it takes no longer than that on this device."""
-    counts = counted(case)
-    made = {on: {name: predicted(count, device) for name, count in counts.items()}
+    counts = counted(case, "gpu")
+    made = {on: {name: predicted(count, device) for name, count in (
+        counted(case, jax.default_backend()) if on == "this" else counts).items()}
             for on, device in devices.items()}
     slowest = max(one["high"] for one in made["this"].values()) if "this" in made else longest
     return {"workload": case.workload, "batch": case.batch, "predicted": made,

@@ -27,7 +27,7 @@ def as_it_runs():
 
 @functools.cache
 def counted(workload, batch):
-    return roofline.counted(Case(workload, batch, 8192))
+    return roofline.counted(Case(workload, batch, 8192), "gpu")
 
 
 def products(count):

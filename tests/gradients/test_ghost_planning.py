@@ -66,6 +66,20 @@ def in_slices(model, z, x, rows, clip=Saddle(0.5, 2.0), **how):
     return total
 
 
+@every_model
+def test_slices_are_for_the_cache_of_a_cpu_and_elsewhere_for_memory_alone(model, monkeypatch):
+    z, x = drawn(model, np.float32, records=8)
+    one = jax.tree.map(lambda a: S(a.shape[1:], a.dtype), x)
+    total = clipped_sum(saddle_operator(model), Saddle(0.5, 2.0), strategy="ghost")
+    need = planning.of_plan(total._chosen(z, x, len(x)).plan, z, one)
+    size = 2**28 // need.record  # a quarter of the default budget
+    budget = need.bytes(size)
+    assert 0 < need.rows(size, budget) < size // 4
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert need.rows(size, budget) == size
+    assert need.rows(size, need.bytes(size // 2)) <= size // 2
+
+
 @pytest.mark.slow
 @every_model
 def test_slices_add_up_to_the_whole(model):

@@ -228,9 +228,11 @@ class Need(NamedTuple):
         """Returns how many of `size` examples fit at a time; 0 if not one does."""
         # rows record + sums <= budget
         fits = (budget - self.sums) // max(self.record, 1)
-        # larger slices than these gain no speed once the gradients leave the cache
+        # on a CPU larger slices than these gain no speed once the gradients leave the cache; other
+        # devices start every kernel anew for each slice
         slices = max(_ROWS, max(_SLICE, _PASSES * self.sums) // max(self.record, 1))
-        if size * self.record > (_HELD if self.full and slices >= BLOCK else _UNCACHED):
+        if jax.default_backend() == "cpu" and size * self.record > (
+                _HELD if self.full and slices >= BLOCK else _UNCACHED):
             fits = min(fits, slices)
         return even(size, fits) if fits > 0 else 0
 
