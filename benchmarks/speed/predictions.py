@@ -8,9 +8,14 @@ from benchmarks.speed.throughput.report import TITLES
 _ON = "H200, float32"
 
 
+def _digits(x: float) -> str:
+    """Three of them."""
+    return f"{float(f'{x:.3g}'):,g}"
+
+
 def _span(one: dict[str, Any], unit: float) -> str:
     """Both bounds, or one if no digit that is shown differs."""
-    return " to ".join(dict.fromkeys(f"{one[end] * unit:.3g}" for end in ("low", "high")))
+    return " to ".join(dict.fromkeys(_digits(one[end] * unit) for end in ("low", "high")))
 
 
 def _ordered(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -24,8 +29,8 @@ def table(result: dict[str, Any]) -> str:
         steps, private = r["predicted"][_ON], r["work"]["private"]
         products = private.get("products", 0) + private["exact products"]
         lines.append([
-            TITLES[r["workload"]], f"{r['batch']:,}", f"{products / 1e9:.3g}",
-            f"{private['fused bytes'] / 1e9:.3g}", f"{private['kernels']:,}",
+            TITLES[r["workload"]], f"{r['batch']:,}", _digits(products / 1e9),
+            _digits(private["fused bytes"] / 1e9), f"{private['kernels']:,}",
             f"{_span(steps['private'], 1e3)} ({steps['private']['binds']})",
             f"{_span(steps['in slices'], 1e3)} ({steps['in slices']['binds']})",
             f"{_span(steps['not private'], 1e3)} ({steps['not private']['binds']})",
@@ -42,7 +47,7 @@ def checked(result: dict[str, Any]) -> str:
         if r["measured"]:
             steps = r["predicted"]["this"]
             lines.append([TITLES[r["workload"]], f"{r['batch']:,}"] + [
-                f"{_span(steps[name], 1e6)}; {1e6 * r['measured'][name]:.3g}"
+                f"{_span(steps[name], 1e6)}; {_digits(1e6 * r['measured'][name])}"
                 for name in ("private", "in slices", "not private")])
     return report.markdown(["model", "batch", "private, µs", "slices of 1,024, µs",
                             "not private, µs"], lines)

@@ -28,7 +28,6 @@ import jax.numpy as jnp
 
 import jaxminimax as jmm
 from benchmarks.common import report
-from benchmarks.speed import device as steps_of
 from benchmarks.speed import predictions
 from benchmarks.speed.operations import Work, work
 from benchmarks.speed.throughput import cases, limits, machine, ours
@@ -110,7 +109,7 @@ def counted(case: Case) -> dict[str, Work]:
     """Work of the steps, and of the private step's noise by itself."""
     key, point = jax.eval_shape(lambda: (jax.random.key(0), plain.point(case)))
     data = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in (case.resident, (case.n,)))
-    query = ours.query(steps_of.with_replacement(case), case.n, case.size)
+    query = ours.query(jmm.FixedSize(batch=case.batch, replacement=True), case.n, case.size)
     settings = ours.hyper(jmm.sgda, query, 100)
     state = jax.eval_shape(lambda theta: jmm.sgda.init(jmm.problems.auc_start(theta), settings),
                            point["theta"])
@@ -182,8 +181,7 @@ def main(argv: list[str] | None = None) -> int:
         for workload in args.workloads:
             if any((r["workload"], r["batch"]) == (workload, batch) for r in rows):
                 continue
-            case = Case(workload, batch, max(_ROWS, batch))
-            rows.append(row(case, devices, args.longest, kind))
+            rows.append(row(Case(workload, batch, max(_ROWS, batch)), devices, args.longest, kind))
             report.save(args, record, {"measure": args.measure})
             report.say(f"{workload}, batch {batch}")
     print(predictions.table(record), predictions.checked(record), sep="\n\n")

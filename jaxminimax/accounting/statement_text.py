@@ -64,9 +64,7 @@ class Stated(abc.ABC):
             raise ValueError("A statement's record must be a dictionary from Statement.to_json, "
                              f"got {type(record).__name__}.")
         kinds = typing.get_type_hints(cls)
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        added = {name for name, field in fields.items() if field.default != dataclasses.MISSING}
-        if wrong := sorted((fields.keys() ^ set(record)) - added):  # earlier records lack these
+        if wrong := sorted({field.name for field in dataclasses.fields(cls)} ^ set(record)):
             raise ValueError(f"The record does not fit the statements of this version: {wrong} are "
                              "missing or unknown.")
         return cls(**{name: _read(name, value, kinds[name]) for name, value in record.items()})
