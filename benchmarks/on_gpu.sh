@@ -15,6 +15,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 plan="\
+roofline     8  steps of every model beside the times that were predicted for them
 device       8  microseconds, kernels and loops of a step of every workload, by itself
 linear       6  steps of linear models compared with peers
 mlp          8  steps of the MLP compared with peers
@@ -34,11 +35,12 @@ done
 mkdir -p "$folder/tests" || exit 1
 
 if [ "${JAX_PLATFORMS:-}" = cpu ]; then
-  quick=(--quick) draws=(--draws 2e6 --quick) column=(--epsilon 1 --seeds 1)
+  quick=(--quick) draws=(--draws 2e6 --quick) column=(--epsilon 1 --seeds 1) large=()
 else
   python -c 'import jax; assert jax.default_backend() != "cpu", "no device: set JAX_PLATFORMS=cpu"' \
     || exit 1
   quick=() draws=(--draws 1e9) column=(--epsilon 1 --seeds 3)
+  large=(--batches 1024 16384 256 65536 --longest 1)
 fi
 export JAX_DEFAULT_MATMUL_PRECISION=highest
 export JAX_COMPILATION_CACHE_DIR="$(cd "$folder" && pwd)/programs"
@@ -76,6 +78,8 @@ for part in "${parts[@]}"; do
   printf '== %s\n' "$part"
   began=$SECONDS
   case "$part" in
+    roofline) in_time benchmarks.speed.roofline "${quick[@]}" "${large[@]}" --measure \
+      --json "$folder/roofline.json" ;;
     device) in_time benchmarks.speed.device "${quick[@]}" --json "$folder/device.json" ;;
     linear) throughput "linear 22" "linear 784" ;;
     mlp) throughput mlp ;;
@@ -83,7 +87,7 @@ for part in "${parts[@]}"; do
     deep) throughput rnn lora resnet ;;
     noise) in_time benchmarks.privacy.noise_law "${draws[@]}" --json "$folder/noise_law.json" ;;
     tests) device_tests ;;
-    table2) in_time benchmarks.published.table2 --datasets mnist --methods mlp \
+    table2) in_time benchmarks.papers.table2 --datasets mnist --methods mlp \
       --readings honest --delta 1e-6 "${column[@]}" --json "$folder/table2_mnist_mlp.json" ;;
   esac
   status=$?

@@ -22,7 +22,6 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks/utility/results"
 INK, PAPER, GRID, SOFT = "#24292f", "#fffffe", "#d8dee4", "#eef2f8"
 DARK = {INK: "#e6e8ee", PAPER: "#1f222d", GRID: "#444a58", SOFT: "#2d3342"}
 COLOURS = ("#3b82c4", "#d9730d", "#2a9d6f", "#a371c9")  # seen on both backgrounds
@@ -36,7 +35,8 @@ STYLE = {"svg.fonttype": "none", "svg.hashsalt": "jaxminimax", "font.family": "s
 
 def rows(name: str, part: str = "rows") -> list[dict[str, Any]]:
     """The rows of a benchmark's result file, or those of another part of it."""
-    result: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())[part]
+    (path,) = (ROOT / "benchmarks").glob(f"*/results/{name}.json")
+    result: list[dict[str, Any]] = json.loads(path.read_text())[part]
     return result
 
 

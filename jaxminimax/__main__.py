@@ -33,14 +33,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)
-            record, plain = commands[args.command](args)
+            as_json, plain = commands[args.command](args)
     except (ValueError, OSError, ImportError) as error:  # a file that cannot be written
         print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
         return 2
     for noted in dict.fromkeys(str(w.message) for w in warned
                                if w.category in (UserWarning, notes.NoteWarning)):
         print(f"python -m jaxminimax {args.command}: {noted}", file=sys.stderr)
-    print(json.dumps(record, allow_nan=False) if args.json else plain)
+    print(json.dumps(as_json, allow_nan=False) if args.json else plain)
     if argv is None:
         gc.freeze()  # a process that ends need not search all of JAX for garbage
     return 0

@@ -1,8 +1,13 @@
 """Checks a run before it begins: its arguments, its settings, its memory and its time.
 
-Nothing in the default report depends on a value of the data. The report comes from shapes, dtypes,
-public settings, and a synthetic batch of the same shapes. `look=True` reads the records, at the
-initial point, and is for development on public data.
+Nothing in the report depends on a value of the data. It comes from shapes, dtypes, public settings,
+and a synthetic batch of the same shapes.
+
+No label is compared with the set that the problem documents, though labels in another code ({1, 2}
+in place of {0, 1}) train a model of something else. An attacker with all records but one may choose
+the set so that the others are just below the share of wrong labels at which a run would be refused.
+A refusal would then reveal the last one. It would be (epsilon, delta)-private for no delta below 1,
+and not charged. So the report names the set.
 """
 
 import dataclasses
@@ -22,7 +27,7 @@ from jaxminimax.algorithms import planning, sgda
 from jaxminimax.base import arguments, checks, identity, types
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.gradients import clipping, summation, unmoved
+from jaxminimax.gradients import clipping, unmoved
 from jaxminimax.mechanism import Full, Leaf, Repeat, composed, costs, leaves
 from jaxminimax.placement import host_data, sharding
 from jaxminimax.releases import made_releases, record_isolation, release_keys, watch
@@ -45,7 +50,6 @@ class Report:
       cost: bytes of per-record gradients, bytes of a compiled round, seconds of a round on a
         synthetic batch; None if it was not measured.
       warnings: changes to make before the run.
-      looked: the result of `look=True`, NOT PRIVATE; None without.
 
     Examples:
         >>> {"players", "rounds", "cost", "warnings"} <= set(jmm.types.Report.__dataclass_fields__)
@@ -61,15 +65,14 @@ class Report:
     strategy: str
     cost: dict[str, Any]
     warnings: tuple[str, ...]
-    looked: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns a dictionary of plain Python values."""
         return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
     def __str__(self) -> str:
-        def arrays(tree: Any) -> str:
-            return ", ".join(f"{x['name']} {x['shape']} {x['dtype']}" for x in tree)
+        def arrays(entries: Any) -> str:
+            return ", ".join(f"{x['name']} {x['shape']} {x['dtype']}" for x in entries)
 
         rows = [("records", f"{self.records['number']:,} of {arrays(self.records['arrays'])}"),
                 ("z", arrays(self.parameters))]
@@ -86,8 +89,6 @@ class Report:
                            + _plain_again(self.rounds)),
                  ("sums", self.strategy.replace("\n", "\n" + " " * 12)),
                  ("a round", _plain(self.cost))]
-        if self.looked is not None:
-            rows.append(("NOT PRIVATE", _plain(self.looked)))
         rows += [("WARNING", x) for x in self.warnings] or [("warnings", "none")]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
@@ -114,7 +115,7 @@ def _plain(x: Any) -> str:
 
 def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Settings,
           algorithm: types.Algorithm[Any, Any] = sgda, *,
-          delta: float | None = None, look: bool = False, measure: bool = True) -> Report:
+          delta: float | None = None, measure: bool = True) -> Report:
     """Checks a run before it starts, and reports what it will do.
 
     Its warnings name, besides figures that are unusual, what the run cannot learn: parameters that
@@ -129,9 +130,6 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
       hyper: the algorithm's `Hyper`, calibrated or not.
       algorithm: a module such as `sgda`.
       delta: delta of the privacy target.
-      look: whether to evaluate the first 4,096 records at z: for each player the share that is not
-        finite, the share that is clipped and the median norm, and the share of labels outside of
-        the documented set. That is NOT PRIVATE: use public or synthetic data.
       measure: whether to compile a round, and to run three on synthetic data of the same shapes,
         for its memory and its seconds, and to check that no two of their releases have one number.
         Memory and seconds are the device's; the rest is the same on every call.
@@ -181,12 +179,12 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         # noise for a round whose result nobody sees
         cost |= _measured(data, rows, z, hyper if noise else composed.with_noise_of_all(hyper, 1.0),
                           algorithm, problem)
-    labels = getattr(problem, "labels", None)
     return Report(
         records={"number": n, "arrays": _arrays("record", record),
                  "rows each": identity.rows_each(data)},
         parameters=tuple(x for name in z._fields for x in _arrays(f"z.{name}", getattr(z, name))),
-        players=_players(problem.operator, z, clip_norms), labels=labels and labels.values,
+        players=_players(problem.operator, z, clip_norms),
+        labels=getattr(problem, "labels", None),
         privacy={"delta": delta and float(delta), "1/n": 1 / n, "noise is set": noise},
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
                 "batch size": float(sampling.batch_size(size)), "rows read": read,
@@ -194,8 +192,7 @@ def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Setti
         strategy=summed.explain(z, batch_of, brief=True), cost=cost,
         warnings=(*_warnings(problem, delta, n, noise, z, clip_norms, hyper, queries),
                   *unmoved.notes(program, value, z, record, clip_norms, numbers=True),
-                  *unmoved.by_optimiser(getattr(hyper, "optimiser", None), z, clip_norms)),
-        looked=_looked(problem, z, data, clip_norms, axes) if look else None)
+                  *unmoved.by_optimiser(getattr(hyper, "optimiser", None), z, clip_norms)))
 
 
 # --- by shapes alone ---
@@ -310,10 +307,10 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
         record_isolation.check_constants(traced.jaxpr, data, "update")
         compiled = traced.lower().compile()
     memory = compiled.memory_analysis()
-    record: dict[str, Any] = {"bytes": None if memory is None else int(
+    costs: dict[str, Any] = {"bytes": None if memory is None else int(
         memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}
     if sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows)) > 2**28:
-        return record  # rounds on so much data are not timed
+        return costs  # rounds on so much data are not timed
     ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), rows)
     rounds_taken = []
     for _ in range(3):
@@ -321,62 +318,7 @@ def _measured(data: PyTree, rows: PyTree, z: Saddle, hyper: Any, algorithm: Any,
         state = jax.block_until_ready(compiled(key, state, ones))
         rounds_taken.append(time.perf_counter() - begun)
         made_releases.check_charge(releases, algorithm.mechanism(hyper), int(state.spent))
-    return record | {"seconds": min(rounds_taken)}
-
-
-# --- on the data: not private ---
-
-
-def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> dict[str, Any]:
-    """Measures shares of the records, at the initial point."""
-    rows = data
-    record_limit = 4096  # that are evaluated
-    if isinstance(data, host_data.HostData):
-        rows = data.take(np.arange(min(record_limit, data.population)))
-    elif isinstance(data, sharding.Sharded):  # without padding of shards
-        rows = jax.tree.map(
-            lambda x: x[:, :data.population] if data.grouped else x[:data.population], data.rows)
-    sample = jax.tree.map(lambda x: jnp.asarray(x[:record_limit] if axes == 1 else np.reshape(
-        x, (-1, *np.shape(x)[axes:]))[:record_limit]), rows)
-    key = (jax.random.key(0, impl="threefry2x32"),) if getattr(problem, "random", False) else ()
-
-    def lengths_of(record: PyTree) -> Saddle:
-        g = problem.operator(z, record, *key)
-        return Saddle(*(
-            None if c is None else summation.norms(jax.tree.map(lambda a: a[None], x))[0]
-            for c, x in zip(clip, g, strict=True)))
-
-    record_lengths = jax.lax.map(lengths_of, sample, batch_size=32)
-    counts: dict[str, Any] = {}
-    for name, c, lengths in zip(Saddle._fields, clip, record_lengths, strict=True):
-        if c is None:
-            continue
-        x = np.asarray(lengths)
-        finite = x[np.isfinite(x)]
-        counts[name] = {"not finite": float(np.mean(~np.isfinite(x))),
-                        "clipped": float(np.mean(finite > c)) if finite.size else None,
-                        "median norm": float(np.median(finite)) if finite.size else None}
-    if getattr(problem, "labels", None) is not None:
-        wrong, count = labels_outside(problem.labels, sample)
-        counts["labels outside of the set"] = wrong / count if count else None
-    return counts
-
-
-def labels_outside(labels: types.Labels, rows: PyTree) -> tuple[int, int]:
-    """Counts labels that are not documented, and all labels, of rows or `People`; not private.
-
-    Labels in another code ({1, 2} in place of {0, 1}) train a model of something else. No run is
-    refused for that, at any share of wrong labels. An attacker with all records but one may choose
-    the set so that the others are just below that share. A refusal would then reveal the last one.
-    It would be (epsilon, delta)-private for no delta below 1, and not charged. So `check` names the
-    set, and `check(..., look=True)`, which is not private, counts.
-    """
-    people = isinstance(rows, identity.People)
-    column = np.asarray(jax.tree.leaves(rows.rows if people else rows)[labels.leaf])
-    present = np.asarray(rows.present) if people else np.ones(len(column), bool)
-    if column.shape != present.shape:
-        return 0, 0  # of other shapes than documented, which the operator refuses
-    return int(np.sum(present & ~np.isin(column, labels.values))), int(np.sum(present))
+    return costs | {"seconds": min(rounds_taken)}
 
 
 # --- signs of the public term, compared at synthetic points; no data are read ---

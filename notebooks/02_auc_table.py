@@ -16,8 +16,8 @@
 # the printed noise, the AUC with honest noise, and the paper's Figures 1 and 2 with honest noise.
 #
 # Neighbouring data sets differ in one *replaced* record throughout. The whole table (three data
-# sets, three δ, five seeds) takes a while: `python -m benchmarks.published.table2`, with results in
-# `benchmarks/published/results/table2.md`. This notebook computes everything that it shows.
+# sets, three δ, five seeds) takes a while: `python -m benchmarks.papers.table2`, with results in
+# `benchmarks/papers/results/table2.md`. This notebook computes everything that it shows.
 
 # %%
 import argparse
@@ -34,12 +34,12 @@ root = pathlib.Path.cwd().resolve()
 sys.path.insert(0, str(root if (root / "benchmarks").is_dir() else root.parent))
 
 import jaxminimax as jmm  # noqa: E402
-from benchmarks.auc import runs as auc_runs  # noqa: E402
+from benchmarks.accuracy.auc import runs as auc_runs  # noqa: E402
 from benchmarks.common import settings  # noqa: E402
 from benchmarks.data_sets import data  # noqa: E402
-from benchmarks.published.table2 import figures as table2_figures  # noqa: E402
-from benchmarks.published.table2 import protocol as papers_protocol  # noqa: E402
-from benchmarks.published.table2 import settings as table2_settings  # noqa: E402
+from benchmarks.papers.table2 import figures as table2_figures  # noqa: E402
+from benchmarks.papers.table2 import protocol as papers_protocol  # noqa: E402
+from benchmarks.papers.table2 import settings as table2_settings  # noqa: E402
 
 quick = bool(os.environ.get("JAXMINIMAX_QUICK"))
 delta = 1e-6
@@ -230,7 +230,7 @@ plt.show()
 # %% [markdown]
 # ## The whole table
 #
-# `python -m benchmarks.published.table2 --json table2.json --markdown table2.md --plot table2.png`
+# `python -m benchmarks.papers.table2 --json table2.json --markdown table2.md --plot table2.png`
 # runs three data sets, three δ and five seeds, with a privacy statement for every cell in the JSON
-# file. Its output is `benchmarks/published/results/table2.md`.
-# `python -m benchmarks.published.table2.figures` draws the figures above for all data sets.
+# file. Its output is `benchmarks/papers/results/table2.md`.
+# `python -m benchmarks.papers.table2.figures` draws the figures above for all data sets.

@@ -17,7 +17,7 @@
 #
 # Noise is calibrated to $(\varepsilon, \delta)$. Steps and numbers of rounds are the theorems',
 # data are fresh in every run, and gaps are of the population. Nothing is tuned. The cases are those
-# of `python -m benchmarks.utility.rates`, which measures more and larger $n$.
+# of `python -m benchmarks.rates`, which measures more and larger $n$.
 
 # %%
 import dataclasses
@@ -34,9 +34,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks.utility import gaps
-from benchmarks.utility.rates import __main__ as rates
-from benchmarks.utility.rates import cases as rate_cases
+from benchmarks.rates import __main__ as rates
+from benchmarks.rates import cases as rate_cases
+from benchmarks.rates import gaps
 
 quick = bool(os.environ.get("JAXMINIMAX_QUICK"))
 runs, coins = (16, 4) if quick else (48, 8)
@@ -91,7 +91,7 @@ def ftrl_job(n: int) -> Any:
 
 
 def on_small_balls(name: str, n: int, epsilon: float) -> Any:
-    """A method of `benchmarks.utility.gaps` on the game of small balls, at delta = 1e-6."""
+    """A method of `benchmarks.rates.gaps` on the game of small balls, at delta = 1e-6."""
     algorithm, hyper = gaps.METHODS[name](n, epsilon)
     return rate_cases.Job(algorithm, hyper, rate_cases.SMALL, rate_cases.SMALL_START,
                           rate_cases.small_sample(n), rate_cases.small_gap)
@@ -115,7 +115,7 @@ class Line:
 
 
 def from_benchmark(algorithm: str, variant: str, epsilon: float, ns: list[int], **more) -> Line:
-    """A case of `benchmarks.utility.rates`."""
+    """A case of `benchmarks.rates`."""
     c = known[algorithm, variant, epsilon]
     return Line(f"{algorithm}, {variant}, ε = {epsilon:g}", c.build, c.rate, ns,
                 c.measure == "weak", **more)

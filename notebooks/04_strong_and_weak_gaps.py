@@ -42,8 +42,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks.utility import gaps
-from benchmarks.utility.rates import cases as rate_cases
+from benchmarks.rates import cases as rate_cases
+from benchmarks.rates import gaps
 from jaxminimax import Saddle, metrics
 
 quick = bool(os.environ.get("JAXMINIMAX_QUICK"))
@@ -101,7 +101,7 @@ plt.show()
 
 # %%
 def hard(n: int, coupling: float, private: bool, epsilon: float = 1.0):
-    """The case of `benchmarks.utility.rates` with a bilinear term, and its population."""
+    """The case of `benchmarks.rates` with a bilinear term, and its population."""
     job = rate_cases.sgda_job(n, epsilon)
     size = 1 / math.sqrt(n) + math.sqrt(10 * math.log(1 / DELTA)) / (n * epsilon)
     axes = jnp.eye(10, dtype=jnp.float32)
@@ -292,7 +292,7 @@ plt.show()
 #
 # The strong gap is the sum of both players' losses. For a saddle value $F^*$, $\max_{v'} F(w, v') -
 # F^*$ is the excess primal risk and $F^* - \min_{w'} F(w', v)$ the excess dual one. On the game of
-# small balls of `benchmarks.utility.gaps` ($f = \langle a, w\rangle + \langle w, v\rangle -
+# small balls of `benchmarks.rates.gaps` ($f = \langle a, w\rangle + \langle w, v\rangle -
 # \langle b, v\rangle$, radius 1/2) the saddle point is $(B, -A)$ and
 # $F^* = \langle A, B \rangle = 0$.
 

@@ -45,15 +45,15 @@ import numpy as np
 sys.path.extend([".", ".."])  # benchmarks are in the root of the repository
 
 import jaxminimax as jmm
+from benchmarks.accuracy.worst_group import methods as group_methods
+from benchmarks.accuracy.worst_group import tasks as group_tasks
 from benchmarks.common import report
-from benchmarks.utility.worst_group import methods as group_methods
-from benchmarks.utility.worst_group import tasks as group_tasks
 from jaxminimax import Saddle
 from jaxminimax.apps.tables import defaults, records
 
 quick = bool(os.environ.get("JAXMINIMAX_QUICK"))
 delta = 1e-6
-results = pathlib.Path(report.__file__).parents[1] / "utility/results/worst_group.json"
+results = pathlib.Path(report.__file__).parents[1] / "accuracy/results/worst_group.json"
 rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
 
 
@@ -65,7 +65,7 @@ held_out = {(r["case"], r["method"], r["epsilon"]):
 # ## Groups with labels
 #
 # The table has the worst-group accuracy on held-out records, mean over seeds ± standard error, from
-# `benchmarks/utility/results/worst_group.json`. The methods are the average record; balanced
+# `benchmarks/accuracy/results/worst_group.json`. The methods are the average record; balanced
 # groups; balanced, then minimax; and `group_sgd`, whose release is the gradient of one drawn group.
 
 # %%

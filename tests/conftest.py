@@ -16,6 +16,7 @@ find files that are half written.
 """
 
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -84,7 +85,30 @@ class Effort:
         return changed
 
 
+class Memory:
+    """Programs are forgotten when this process holds much memory: all of a lane would take 8 GB."""
+
+    limit = 2.0 * 2**30
+
+    @staticmethod
+    def held() -> float:
+        """Bytes in memory; 0 where the system does not say."""
+        try:
+            pages = pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        except OSError:
+            return 0.0
+        return float(int(pages) * os.sysconf("SC_PAGE_SIZE"))
+
+    def keep_small(self) -> None:
+        if self.held() > self.limit:
+            jax.clear_caches()
+            with contextlib.suppress(AttributeError, OSError):  # of other C libraries
+                ctypes.CDLL(None).malloc_trim(0)
+            self.limit = max(self.limit, self.held() + 2.0**30)
+
+
 EFFORT = Effort()
+MEMORY = Memory()
 
 
 def put_whole(folder, key, program):
@@ -151,6 +175,7 @@ def pytest_collection_finish():
 def pytest_runtest_protocol(item):
     """Around the fixtures of a file too, which its first test makes."""
     EFFORT.set(quick=not optimised(item))
+    MEMORY.keep_small()
     return (yield)
 
 

@@ -17,9 +17,7 @@ from flax import nnx
 import jaxminimax as jmm
 from benchmarks.examples import demo_gan
 from jaxminimax import Saddle, checkup
-from jaxminimax.base.types import Labels
 from jaxminimax.mechanism import Repeat
-from jaxminimax.problems import per_person
 from tests import golden
 
 N, DIM, DELTA = 64, 3, 1e-3
@@ -306,15 +304,6 @@ def test_no_value_of_the_data_decides_whether_a_run_is_refused(call):
         assert np.all(np.isfinite(np.asarray(done.state.average.w["theta"])))
 
 
-def test_labels_of_persons_are_those_of_the_rows_that_are_there():
-    people = jmm.problems.by_person((X, np.where(Y > 0, 1, -1)), np.arange(N), 4)
-    shifts = per_person(PROBLEM._replace(labels=Labels((-1, 1))))
-    assert shifts.labels.values == (-1, 1)
-    assert checkup.labels_outside(shifts.labels, people) == (0, N)
-    assert checkup.labels_outside(
-        shifts.labels, jmm.problems.by_person((X, Y), np.arange(N), 4)) == (N // 2, N)
-
-
 # --- the report ---
 
 
@@ -346,19 +335,6 @@ def test_the_report_counts_what_adaptive_clips_release():
     report = jmm.check(PROBLEM, START, (X, Y), jmm.sgda.Hyper(query=counted, **given),
                        measure=False)
     assert "below the 8 numbers" in str(report)
-
-
-def test_a_look_counts_what_is_wrong_and_says_that_it_is_not_private():
-    x, y = X.copy(), Y.copy()
-    x[:16, 0] = np.nan
-    x[16:48] *= 1e4
-    y[-4:] = 2.0
-    report = jmm.check(PROBLEM, START._replace(v=jnp.ones(())), (x, y), hyper(), look=True,
-                       measure=False)
-    assert "NOT PRIVATE" in str(report)
-    assert report.looked["w"]["not finite"] == 16 / N
-    assert report.looked["w"]["clipped"] >= 32 / 48
-    assert report.looked["labels outside of the set"] == 4 / N
 
 
 @pytest.mark.slow
@@ -421,10 +397,9 @@ def test_groups_are_reported_too():
     made = jmm.group_sgd.Hyper(
         query=described, step=0.1, weight_step=0.1, iterations=4,
         losses=jmm.GroupLosses(bound=1.0, sizes=sizes, times=4))
-    report = jmm.check(problem, Saddle(jnp.zeros(DIM), ()), data, made, jmm.group_sgd, look=True,
+    report = jmm.check(problem, Saddle(jnp.zeros(DIM), ()), data, made, jmm.group_sgd,
                        measure=False)
     assert report.records["number"] == N
-    assert report.looked["w"]["not finite"] == 0
 
 
 def test_noise_for_numbers_that_a_release_has_not_is_pointed_out():

@@ -4,7 +4,8 @@ A fenced block is run, or says above it why not:
 
     <!-- not run: needs a file of yours -->
 
-A block of text below `<!-- printed -->` is what the program above it prints, to the letter.
+A block of text below `<!-- printed -->` is what the program above it prints, to the letter. A
+quotation (`>`) below `<!-- quoted -->` is a part of that, in lines of another length.
 
 A block of Python below `<!-- file: NAME.py -->` is that file, which later blocks import.
 
@@ -14,6 +15,7 @@ Blocks of other languages are output or data, and no programs.
 """
 
 import importlib
+import json
 import pathlib
 import re
 import runpy
@@ -26,7 +28,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax.__main__ import main
+from jaxminimax.accounting.statement_text import RELATIONS
 from jaxminimax.algorithms import ALGORITHMS
+from tests.helpers.words import one_line
 
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
@@ -39,7 +43,7 @@ LONG = {f"docs/{name}.md" for name in (
     "your_own_problem")}
 DATA = {"text", "bibtex", "json", "yaml"}  # languages of what is no program
 REASON = re.compile(r"<!-- not run: \S.* -->")
-PRINTED = "<!-- printed -->"
+PRINTED, QUOTED = "<!-- printed -->", "<!-- quoted -->"
 FILE = re.compile(r"<!-- file: (\w+)\.py -->")
 ELSEWHERE = {"<!-- tests -->", "<!-- slow tests -->"}  # `.ci/run` runs them
 FOLDERS = ("benchmarks", "docs", "jaxminimax", "notebooks", "tests", ".ci", ".github")
@@ -140,6 +144,32 @@ def test_what_is_printed_as_a_program_runs(page, monkeypatch, tmp_path, capsys):
         assert "differential privacy for one record" in "".join(stated)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in RUN if QUOTED in read(page)])
+def test_what_is_quoted_is_printed_by_the_block_above_it(page, capsys):
+    before, *quotations = read(page).split(QUOTED)
+    for quotation in quotations:
+        execute(blocks(before)[-1], page, fresh())
+        lines = re.match(r"\n((?:>.*\n)+)", quotation)[1]
+        assert one_line(re.sub("^> ", "", lines, flags=re.MULTILINE)) in one_line(
+            capsys.readouterr().out)
+        before += quotation
+
+
+def test_sentences_of_statements_that_are_stored_are_those_of_today():
+    """In outputs of notebooks, which `python -m benchmarks.notebooks` writes, and in quotations."""
+    texts = {path.name: "".join(
+        "".join(output.get("text", ""))
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for output in cell.get("outputs", ())) for path in ROOT.glob("notebooks/*.ipynb")}
+    texts |= {page: read(page).replace("\n> ", "\n") for page in RUN if QUOTED in read(page)}
+    stored = [(name, one_line(relation)) for name, text in texts.items()
+              for relation in re.findall(r"\(neighbouring\s+data\s+sets:\s+([^)]*)\)", text)]
+    assert len(stored) > 3
+    today = list(RELATIONS.values())
+    assert [(name, relation) for name, relation in stored if relation not in today] == []
+
+
 @pytest.mark.parametrize("page", RUN)
 def test_every_block_is_run_or_says_why_not(page):
     assert [b for b in blocks(read(page)) if unaccounted(b)] == []
@@ -226,6 +256,22 @@ def test_files_and_commands_that_are_named_exist(page):
         assert "__main__" in programs.get(module, ""), module
         for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", flags):
             assert f'"{flag}"' in sources, f"benchmarks.{module} {flag}"
+
+
+def test_commands_that_results_name_exist():
+    results = sorted(ROOT.glob("benchmarks/**/results/*.json"))
+    names = {name for path in results for name in re.findall(
+        r"python -m (benchmarks(?:\.\w+)+)", path.read_text(encoding="utf-8"))}
+    assert len(names) > 20
+    for name in names:
+        place = ROOT / name.replace(".", "/")
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), name
+
+
+def test_every_folder_of_benchmarks_has_its_question():
+    folders = {path.parent.name for path in ROOT.glob("benchmarks/*/__init__.py")}
+    section = read("CONTRIBUTING.md").partition("\n## Benchmarks\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`benchmarks/(\w+)`", section)) == folders
 
 
 @every_page

@@ -11,7 +11,8 @@ from tests import golden
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # of certificates
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in golden.QUICK else pytest.mark.slow)
+    pytest.param(name, marks=() if name in golden.QUICK else pytest.mark.nightly
+                 if name.endswith("/random") and name != "sgda/random" else pytest.mark.slow)
     for name in golden.CASES])
 def test_states_and_charges_are_as_they_were(name):
     with jax.enable_x64(False):  # as the command that wrote the file

@@ -370,7 +370,7 @@ PRINTED = {
         " | self.distance!r | self.each!r | self.in_turn | self.joint!r | self.lipschitz!r"
         " | self.modulus!r | self.most | self.parts | self.parts!r | self.phases"
         " | self.prox!r | self.quantile!r | self.rate!r | self.replacement!r"
-        " | self.sampling!r | self.steps | sizes!r | steps | times | value!r | x!r | z!r"),
+        " | self.sampling!r | self.steps | sizes!r | slots | steps | times | value!r | x!r | z!r"),
     "metrics": (
         '[a.shape for a in arrays] | player'),
     "noise": (
@@ -444,7 +444,11 @@ def printed():
 
 def test_all_that_messages_print_is_listed():
     """Whoever adds to the list makes sure that it is no cell, and no undeclared column's name."""
-    assert printed() == {part: set(words.split(" | ")) for part, words in PRINTED.items()}
+    found = {(part, value) for part, values in printed().items() for value in values}
+    listed = {(part, value) for part, text in PRINTED.items() for value in text.split(" | ")}
+    new, gone = sorted(found - listed), sorted(listed - found)
+    assert new == [], "make sure that these are public, and add them to PRINTED"
+    assert gone == [], "these are printed no more: remove them from PRINTED"
 
 
 def test_nothing_that_holds_data_is_printed_but_its_kind():

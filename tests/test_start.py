@@ -123,7 +123,7 @@ def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     assert y[0].tobytes() in programs(jmm.Problem(jmm.saddle_operator(leaking)), "leaking")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_programs_of_a_table_hold_neither_its_rows_nor_the_key(kept, tmp_path):
     rng = np.random.default_rng(6)
     key = jax.random.wrap_key_data(np.array([0x2C3D4E5F, 0x6B7C8D9E], np.uint32))

@@ -6,10 +6,10 @@ One function for each marker `<!-- figure NAME of FILE -->`. The page says how m
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from benchmarks.accuracy.zoo import noise as zoo_noise
 from benchmarks.common import verdicts
-from benchmarks.published.table2 import verdicts as table2_verdicts
-from benchmarks.utility.variance import tables as variance_tables
-from benchmarks.utility.zoo import noise as zoo_noise
+from benchmarks.papers.table2 import verdicts as table2_verdicts
+from benchmarks.rates.variance import tables as variance_tables
 
 Result = dict[str, Any]
 
@@ -237,11 +237,44 @@ def odometer(result: Result) -> list[float]:
     return [row[what] for what in ("looking", "fixed") for row in result["odometer"]]
 
 
+# --- performance.md ---
+
+
+def _over(result: Result, workload: str, batch: int, peer: str) -> float:
+    """How much longer the library takes than a peer."""
+    return 1 / _one(result["rows"], workload=workload, batch=batch, peer=peer)["ratio"]
+
+
+def over_numpy(result: Result) -> list[float]:
+    """NumPy by hand with resident norms: linear models and the MLP."""
+    return [_over(result, workload, 4096, "NumPy by hand, resident norms")
+            for workload in ("linear 784", "mlp")]
+
+
+def over_a_scan(result: Result) -> list[float]:
+    """A scan specialised by hand with resident norms, at the batch where it is furthest ahead."""
+    return [max(_over(result, "linear 22", row["batch"], row["peer"]) for row in result["rows"]
+                if row["workload"] == "linear 22"
+                and row["peer"] == "specialised scan, resident norms")]
+
+
+def over_hooks(result: Result) -> list[float]:
+    """Opacus with hooks on the residual network."""
+    return [_over(result, "resnet", 256, "Opacus hooks")]
+
+
+def memory_of_mlp(result: Result) -> list[float]:
+    """Allocated bytes over those without privacy."""
+    private, without = (_one(result["rows"], workload="mlp", batch=4096, peer=peer)["peak_bytes"]
+                        for peer in ("ours", "not private, scan"))
+    return [private / without]
+
+
 FIGURES: dict[str, Callable[[Result], list[float]]] = {
     f.__name__: f for f in (
         poisson_wins, bands_win, flat_slopes, falls, best_steps, reference_ahead, minimax_gains,
         one_group_behind, one_read_behind, clips_gain, floor_gains, samples_noise,
         true_epsilon_of_one, wider_layers, small_batches,
         memory_of_a_row, search_loses, search_wins, search_loses_at_most, search_noise,
-        odds_reached, rounding, odometer,
+        odds_reached, rounding, odometer, over_numpy, over_a_scan, over_hooks, memory_of_mlp,
         groups_below)}

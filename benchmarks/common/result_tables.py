@@ -7,29 +7,20 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.accuracy import adaptive_floor, group_clips, libauc_values, more_problems, problems
+from benchmarks.accuracy.worst_group import figures as group_figures
+from benchmarks.accuracy.zoo import noise as zoo_noise
+from benchmarks.accuracy.zoo import tables as zoo_tables
 from benchmarks.code_size import kinds
 from benchmarks.common import report, verdicts
+from benchmarks.papers import decoupled, robust
+from benchmarks.papers import page as published_report
 from benchmarks.privacy import prices
-from benchmarks.published import decoupled, robust
-from benchmarks.published import page as published_report
-from benchmarks.speed import start
+from benchmarks.rates import guarantees, plans
+from benchmarks.rates.variance import tables as variance_tables
+from benchmarks.speed import predictions, start
 from benchmarks.speed.throughput import tables as throughput_tables
-from benchmarks.utility import (
-    adaptive_floor,
-    calibration,
-    group_clips,
-    guarantees,
-    libauc_values,
-    more_problems,
-    notes,
-    plans,
-    problems,
-    untuned_groups,
-)
-from benchmarks.utility.variance import tables as variance_tables
-from benchmarks.utility.worst_group import figures as group_figures
-from benchmarks.utility.zoo import noise as zoo_noise
-from benchmarks.utility.zoo import tables as zoo_tables
+from benchmarks.tables import calibration, notes, untuned_groups
 
 _METHODS = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
             "front end": "front end"}
@@ -396,8 +387,8 @@ def variance_auc(result: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "table2": table2, "throughput": throughput_tables.ratios,
-    "throughput_targets": throughput_tables.missed,
-    "throughput_sampling": throughput_tables.sampling, "noise": noise, "host_data": host_data,
+    "throughput_sampling": throughput_tables.sampling, "roofline": predictions.table,
+    "roofline_checked": predictions.checked, "noise": noise, "host_data": host_data,
     "ghost_layers": ghost_layers, "poisson": poisson, "poisson_models": poisson_models,
     "whole_passes": whole_passes,
     "rows_on_disk": rows_on_disk, "big_tables": big_tables, "draws": draws, "tuning": tuning,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.problems import _vi
 
 _SLOPE, _CURVATURE = 1 / math.log(2), 1 / (4 * math.log(2))  # largest, of log2(1 + e^t)
@@ -88,7 +88,7 @@ def average_precision(*, prior: float, feature_bound: float, radius: float, anch
         return jnp.where(jnp.mean(violated, 0) > 1, multiplier, zero)
 
     problem = Problem(
-        operator=saddle_operator(loss), project=project, labels=Labels((0, 1)),
+        operator=saddle_operator(loss), project=project, labels=(0, 1),
         public=lambda z: Saddle(jax.tree.map(jnp.zeros_like, z.w), jnp.full_like(z.v, 1 / anchors)),
         value=lambda z, data: _vi.mean_of(loss)(z, data) - jnp.mean(z.v),
         best_response=Saddle(None, best_v))

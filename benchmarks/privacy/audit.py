@@ -52,7 +52,6 @@ class Case:
       sampling: which records a release reads.
       rounds: releases.
       relations: neighbours.
-      pair: of data sets.
       how: strategy and microbatch of the clipped sums.
       joint: whether one clip holds both players.
       quick: whether --quick runs it.
@@ -62,7 +61,6 @@ class Case:
     sampling: Any
     rounds: int
     relations: tuple[str, ...] = REPLACED
-    pair: str = "worst"
     how: dict[str, Any] = dataclasses.field(default_factory=dict)
     joint: bool = False
     quick: bool = False
@@ -95,12 +93,10 @@ _LISTED = (
     Case(Full(), 5, how={"strategy": "ghost"}),
     Case(Full(), 5, how={"strategy": "microbatch", "microbatch": 6}),
     Case(Full(), 5, joint=True),
-    Case(Full(), 5, pair="random"),
     Case(Full(), 5, quick=True, clips="by_weight"),
     Case(Poisson(rate=0.25), 1, quick=True),
     Case(Poisson(rate=0.25), 5, BOTH),
     Case(Poisson(rate=0.25, capacity=12), 5),
-    Case(Poisson(rate=0.25), 5, pair="random"),
     Case(Disjoint(batch=6), 7, quick=True),
     Case(FixedSize(batch=5), 1, quick=True),
     Case(FixedSize(batch=5), 5),
@@ -141,7 +137,7 @@ def hyper_of(module: Any, case: Case) -> Any | None:
         return None
     if grouped(module):
         # a capacity is for the population of the other algorithms
-        usual = case.pair == "worst" and not (case.joint or case.how or getattr(
+        usual = not (case.joint or case.how or getattr(
             case.sampling, "capacity", None))
         if not usual or (module is jmm.balanced_groups and not isinstance(case.sampling, Full)):
             return None
@@ -155,7 +151,7 @@ def hyper_of(module: Any, case: Case) -> Any | None:
     query: Any = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION,
                            joint=case.joint)
     if described_by(module) is Resolvent:
-        if case.joint or case.pair == "random":  # slow: every record, 40 times
+        if case.joint:
             return None
         if module is jmm.recursive and not isinstance(case.sampling, Full):
             return None
@@ -192,7 +188,7 @@ def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbou
         result = group_attack.audit(jax.random.key(seed), module, hyper, DELTA, runs=runs)
     else:
         result = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs,
-                       neighbours=neighbours, pair=case.pair, **case.how)
+                       neighbours=neighbours, **case.how)
     return _line(name, case.name, result, start), hyper
 
 

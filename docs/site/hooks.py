@@ -34,7 +34,7 @@ ROUTES |= {p.relative_to(ROOT).as_posix(): f"formats/{p.name}"
            for p in sorted((ROOT / "jaxminimax/base/formats").glob("*.json"))}
 ORIGINS = {place: name for name, place in ROUTES.items()}
 # folders of benchmarks whose results have another name in the navigation
-NAMES = {"published": "Published tables", "utility": "Accuracy and gaps"}
+NAMES = {"papers": "Published tables", "rates": "Rates and guarantees"}
 WIDE = (("76.234375em", "68.734375em"), ("76.25em", "68.75em"))  # 1220 and 1100 pixels
 LINK = re.compile(r"(?<=\]\()([^()\s]+)(?=\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)

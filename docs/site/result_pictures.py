@@ -137,7 +137,7 @@ def devices(figure: Figure, table: Sequence[Mapping[str, str]]) -> None:
 
 PICTURES = {
     "tables": Picture(
-        "benchmarks.utility.tables:plot", "Private scorers of tables",
+        "benchmarks.tables.scorers:plot", "Private scorers of tables",
         "How far the AUC of a private scorer lies below that of a logistic regression without "
         "privacy, on twenty tables.", "tables"),
     "label_tables": Picture(
@@ -148,15 +148,15 @@ PICTURES = {
         "The AUC of a private linear scorer on ijcnn1 against ε.", "reproductions.md",
         arguments=lambda result: (result["rows"], "ijcnn1, linear scorer")),
     "worst_group": Picture(
-        "benchmarks.utility.worst_group.figures:plot", "The worst group",
+        "benchmarks.accuracy.worst_group.figures:plot", "The worst group",
         "The accuracy in the worst group of seven private methods, and of two regressions without "
         "privacy.", "worst_group"),
     "fair": Picture(
-        "benchmarks.utility.fair.__main__:plot", "Fairness with private groups",
+        "benchmarks.accuracy.fair.__main__:plot", "Fairness with private groups",
         "Violation against error on Adult at a true ε, and published fronts at the ε that they "
         "claim.", "fair"),
     "compare": Picture(
-        "benchmarks.utility.compare:plot", "The algorithms at equal privacy",
+        "benchmarks.accuracy.compare:plot", "The algorithms at equal privacy",
         "What each algorithm reaches at one ε, against the operator evaluations that it takes.",
         "compare"),
     "plans": Picture(
@@ -164,7 +164,7 @@ PICTURES = {
         "The gap of default plans over that of the best alternative: at 1 nothing is left to gain.",
         "plans"),
     "gaps": Picture(
-        "benchmarks.utility.gaps:plot", "Gaps on a bilinear game",
+        "benchmarks.rates.gaps:plot", "Gaps on a bilinear game",
         "The strong gap against the number of records, and against the evaluations that it took.",
         "gaps"),
     "guarantees": Picture(
@@ -172,24 +172,24 @@ PICTURES = {
         "What plans guarantee on the strong gap of the population at ε = 1, before data are read.",
         "guarantees", arguments=lambda result: (result["by_n"],)),
     "rates": Picture(
-        "benchmarks.utility.rates.__main__:plot", "Rates",
+        "benchmarks.rates.__main__:plot", "Rates",
         "Measured gaps against the number of records, with the rate of each theorem (dashed) and "
         "the order of the lower bound (dotted).", "rates",
         arguments=lambda result: (result["rows"], result["points"])),
     "stability": Picture(
-        "benchmarks.utility.stability:plot", "Stability and generalisation",
+        "benchmarks.rates.stability:plot", "Stability and generalisation",
         "Runs on neighbouring data stay closer than the bounds say, and generalise better.",
         "stability"),
     "zoo": Picture(
-        "benchmarks.utility.zoo.plot:plot", "Monotone games",
+        "benchmarks.accuracy.zoo.plot:plot", "Monotone games",
         "The strong gap against releases on one game, and the best of the methods on five.",
         "zoo", arguments=everything),
     "zoo_noise": Picture(
-        "benchmarks.utility.zoo.noise:plot", "Correlated noise and Poisson samples",
+        "benchmarks.accuracy.zoo.noise:plot", "Correlated noise and Poisson samples",
         "Poisson samples have the smallest gap at small ε, and correlated noise at large ε.",
         "zoo", result="zoo.json", arguments=everything),
     "variance": Picture(
-        "benchmarks.utility.variance.tables:plot", "Variance reduction",
+        "benchmarks.rates.variance.tables:plot", "Variance reduction",
         "Variance reduction (`spider`) is behind `sgda` for few records, and ahead for many.",
         "variance"),
     "variance_auc": Picture(
@@ -197,22 +197,22 @@ PICTURES = {
         "On AUC maximisation variance reduction gains nothing, and breaks at the largest step.",
         "variance_auc", arguments=lambda result: (result["auc"],)),
     "table2": Picture(
-        "benchmarks.published.table2.claims:plot", "A published table, with honest noise",
+        "benchmarks.papers.table2.claims:plot", "A published table, with honest noise",
         "AUC against the claimed ε: as published, with honest noise, and by printed settings.",
         "table2"),
     "published": Picture(
-        "benchmarks.published.page:plot", "The published record at a true ε",
+        "benchmarks.papers.page:plot", "The published record at a true ε",
         "Our AUC at a true ε with the published one, and the ε that the published noise has.",
         "published"),
     "figures_noise": Picture(
-        "benchmarks.published.table2.verdicts:plot", "The noise of two published methods",
+        "benchmarks.papers.table2.verdicts:plot", "The noise of two published methods",
         "The noise of NSEG and of DP-SGDA against ε, for three data sets and three δ.",
         "reproductions.md"),
     "figures_ijcnn1": Picture(
-        "benchmarks.published.table2.verdicts:plot", "Units and batches, ijcnn1",
+        "benchmarks.papers.table2.verdicts:plot", "Units and batches, ijcnn1",
         "The AUC on ijcnn1 against hidden units and against the batch.", "reproductions.md"),
     "figures_images": Picture(
-        "benchmarks.published.table2.verdicts:plot", "Units and batches, images",
+        "benchmarks.papers.table2.verdicts:plot", "Units and batches, images",
         "The AUC on MNIST and Fashion-MNIST against hidden units and against the batch.",
         "reproductions.md"),
     "throughput": Picture(

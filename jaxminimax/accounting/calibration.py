@@ -313,8 +313,8 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
                                   people))
         raise ValueError(f"One iteration alone exceeds epsilon = {epsilon:g} at delta = {delta:g}: "
                          "raise the noise multipliers.")
-    about = _largest(lambda n: private(n, True), 2, 2)
-    best = _largest(private, about, max(1, about // 1000))
+    rough_best = _largest(lambda n: private(n, True), 2, 2)
+    best = _largest(private, rough_best, max(1, rough_best // 1000))
     warn_about_delta(delta, mechanism)
     return dataclasses.replace(hyper, iterations=best)
 

@@ -13,9 +13,8 @@ else is composed by `composition`. With delta_0 the curve of the described relea
 
 dp-accounting 0.6 reads a noise multiplier in two ways under REPLACE_ONE: its PLD accountant doubles
 the sensitivity, its RDP accountant does not. Here the multiplier is always noise over clip norm.
-Its privacy loss distributions are not used, for their
-truncation and rounding are absolute, near 1e-15 a convolution: more than delta may be after 10^6
-releases.
+Its privacy loss distributions are not used: their truncation and rounding are absolute, near 1e-15
+a convolution, which after 10^6 releases may be more than delta.
 
 Two proofs cover k records of one person: a sharp one for some descriptions, and a lemma for all.
 Descriptions with the sharp proof say so (`Description.supports_group_privacy`): then the pairs of a
@@ -158,34 +157,6 @@ def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], floa
         # paid falls with epsilon; a little less than it, so that the next value may suffice
         available = paid(value) - 0.05 * (available - paid(value))
     return math.inf
-
-
-def event(charge: Charge) -> str:
-    """Returns the dp-accounting event of a charge, as that library prints it.
-
-    Gaussian multipliers are noise over clip norm, which is what that library's PLD accountant means
-    by them under REPLACE_ONE (its RDP accountant does not).
-    """
-    events = []
-    if charge.gaussian:
-        z = 0.0 if math.isinf(charge.gaussian) else charge.gaussian**-0.5
-        events.append(f"GaussianDpEvent(noise_multiplier={float(z)!r})")
-    for loss, times in charge.losses:
-        noise = f"GaussianDpEvent(noise_multiplier={float(loss.z)!r})"
-        batch = f"(source_dataset_size={loss.population}, sample_size={loss.batch}, event={noise})"
-        sampled = {
-            "poisson": f"PoissonSampledDpEvent(sampling_probability={float(loss.rate)!r}, "
-                       f"event={noise})",
-            "fixed": f"SampledWithoutReplacementDpEvent{batch}",
-            "replacement": f"SampledWithReplacementDpEvent{batch}",
-            "laplace": noise.replace("Gaussian", "Laplace"),
-            # there is none for it; this one is what it costs at most
-            "selection": (f"ZCDpEvent(rho={float(1 / loss.z**2 / 8)!r}, xi=0.0)" if loss.z
-                          else "NonPrivateDpEvent()")}[loss.kind]
-        events.append(f"SelfComposedDpEvent(event={sampled}, count={int(times)})")
-    if not events:
-        return "NoOpDpEvent()"
-    return events[0] if len(events) == 1 else f"ComposedDpEvent(events=[{', '.join(events)}])"
 
 
 Ways = tuple[np.ndarray, np.ndarray]  # P against Q, Q against P

@@ -196,7 +196,6 @@ def statement_for(everything: Description, part_at: Callable[[int], Description]
         charged_noise_multiplier=tuple(x.effective_noise_multiplier(neighbours) for x in parts),
         realisation=tuple(leaf.sampler_summary(neighbours) for leaf in parts),
         accountant=accountant_name(worst.bound, people if worst.lemma else 1),
-        event=curve.event(worst.cost),
         enforced=(*((f"A record is a person, with at most {rows_each} row(s). The person's other "
                      "rows are not read. The contents of these rows and their number are protected "
                      "together, as one record.",) if rows_each else ()), *enforced_by(everything)),

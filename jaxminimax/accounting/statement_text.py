@@ -28,6 +28,9 @@ from jaxminimax.accounting.printing import (
 
 LARGE_DELTA = "Delta is too large"
 USER = "User: "  # the owner of an assumption is its first word
+# how neighbouring data sets differ in one record
+RELATIONS = {"replace_one": "one record is replaced by another",
+             "add_or_remove_one": "one record is present or counts as absent"}
 
 
 class Stated(abc.ABC):
@@ -97,12 +100,12 @@ class Stated(abc.ABC):
 
     def relation(self) -> str:
         """States how neighbouring data sets differ."""
-        replaced, people = self.neighbours == "replace_one", getattr(self, "people", 1)
-        if people > 1:
-            return (f"any {people} records are replaced by others" if replaced else
-                    f"each of any {people} records is present or counts as absent")
-        change = "replaced by another" if replaced else "present or counts as absent"
-        return f"one record is {change}"
+        people = getattr(self, "people", 1)
+        if people == 1:
+            return RELATIONS[self.neighbours]
+        return (f"any {people} records are replaced by others"
+                if self.neighbours == "replace_one" else
+                f"each of any {people} records is present or counts as absent")
 
     def table(self) -> dict[str, str]:
         """Returns the numbers and settings that the guarantee consists of, by name."""
@@ -227,7 +230,6 @@ class Statement(Stated):
         is no more private than what runs: rounding is part of the distance.
       realisation: per part, what the grid, sums of blocks and the sampler of the noise cost.
       accountant: bound, library and version, of `epsilon`.
-      event: the dp-accounting event that `epsilon` is of; multipliers are noise over clip norm.
       enforced: what the code guarantees.
       assumed: what user and operator must see to; each sentence begins with its owner, or it is
         the user's.
@@ -266,7 +268,6 @@ class Statement(Stated):
     charged_noise_multiplier: tuple[float, ...]
     realisation: tuple[str, ...]
     accountant: str
-    event: str
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
     people: int

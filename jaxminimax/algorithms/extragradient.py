@@ -151,8 +151,8 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       ValueError: for numbers out of range.
     """
     checks.one_of("passes", passes, ("one", "many", "full"))
-    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
-    schedule, kind, why = {
+    planning.check_numbers(epsilon=target.epsilon)
+    ways: dict[str, tuple[Any, Any, str]] = {
         "one": (single_pass, Disjoint,
                 "The strong gap, for independent records of which nothing is clipped, by the bound "
                 "of `extragradient.single_pass`; the batch is not that of Corollary 1."),
@@ -160,13 +160,14 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
                  "The weak gap by Theorem 4 of Boob and Guzman (2023), a rate."),
         "full": (full_batch, None,
                  "Boob and Guzman (2023) analyse the stability of full batches only; the step "
-                 "balances it with the errors of optimisation and noise.")}[passes]
+                 "balances it with the errors of optimisation and noise.")}
+    schedule, kind, why = ways[passes]
     numbers: Any = dict(population=population, dim=dim, bound=bound, smooth=smooth + public_smooth,
-                        diameter=diameter, epsilon=epsilon, delta=target.delta)
-    if passes != "many":
-        planning.check_numbers(epsilon=epsilon)
-        numbers["multiplier"] = target.multiplier()
-    chosen = single_pass(**numbers, radius=radius) if passes == "one" else schedule(**numbers)
+                        diameter=diameter)
+    numbers |= {"one": dict(radius=radius, multiplier=target.multiplier()),
+                "many": dict(epsilon=target.epsilon, delta=target.delta),
+                "full": dict(multiplier=target.multiplier())}[passes]
+    chosen = schedule(**numbers)
     query = planning.joint_query(bound, population, kind(batch=chosen.batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(chosen.step, chosen.step),
                                iterations=chosen.iterations))
@@ -175,7 +176,7 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
     if passes != "one":
         return planning.Plan(hyper, None, False, reasons, gap="weak")
     numbers["multiplier"] = concrete(hyper.query.noise_multiplier.w)
-    chosen = single_pass(**numbers, radius=radius, batch=chosen.batch)
+    chosen = single_pass(**numbers, batch=chosen.batch)
     hyper = dataclasses.replace(hyper, step=Saddle(chosen.step, chosen.step))
     return planning.guaranteed(hyper, chosen.gap_bound, (bound + public_bound) * diameter, *reasons)
 
@@ -197,8 +198,8 @@ class Schedule(NamedTuple):
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
-                epsilon: float, delta: float, multiplier: float | None = None,
-                radius: float | None = None, batch: int | None = None) -> Schedule:
+                multiplier: float, radius: float | None = None,
+                batch: int | None = None) -> Schedule:
     """Sets one pass over disjoint batches, with the step and the batch of the smallest bound.
 
     Let records be independent, and V = (M^2 / B) (1 + d z^2 / B), z the noise multiplier. For step
@@ -230,19 +231,14 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       bound: M, the largest norm of a record's operator, players together.
       smooth: L, the operator's Lipschitz constant, public terms included.
       diameter: D, the diameter of W.
-      epsilon: epsilon of the privacy target.
-      delta: delta of the privacy target.
-      multiplier: z; None for that of one Gaussian release of a sum in which a record is replaced.
+      multiplier: z, of one release that alone meets the target, or the calibrated one.
       radius: R; None for D.
       batch: B; None for the best.
     """
-    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter)
-    z = 2 * planning.gaussian_multiplier(epsilon, delta) if multiplier is None else multiplier
-
     def schedule_of(batch: int) -> Schedule:
         rounds = max(1, population // (2 * batch))
-        variance = bounds.fresh_variance(bound=bound, batch=batch, dim=dim, multiplier=z)
+        variance = bounds.fresh_variance(bound=bound, batch=batch, dim=dim,
+                                         multiplier=multiplier)
         among: Any = dict(rounds=rounds, second=2.5 * variance, diameter=diameter, radius=radius)
         step = min(1 / (math.sqrt(3) * smooth), bounds.best_step(**among))
         gap = bounds.average_gap(step=step, variance=variance, **among)
@@ -260,10 +256,8 @@ def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter:
 
     The step is also capped at 1 / (sqrt(3) L), which binds for n = 1 only. Use
     `FixedSize(batch=1)`; 2 n^2 operators are evaluated, and as many releases are charged. The
-    arguments are those of `single_pass`.
+    arguments are those of `single_pass`, and the privacy target.
     """
-    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter, epsilon=epsilon, delta=delta)
     spread = planning.privacy_term(dim, epsilon, delta)
     if 2 * population**2 >= 2**31:
         raise ValueError(f"population must be at most {math.isqrt(2**30 - 1)} for n^2 rounds, got "
@@ -274,7 +268,7 @@ def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter:
 
 
 def full_batch(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
-               epsilon: float, delta: float, multiplier: float | None = None) -> Schedule:
+               multiplier: float) -> Schedule:
     """Sets the rounds on all records; the paper analyses only their stability.
 
         step T = S = min{min{D / M, 1 / L} sqrt n, D n / (M z (5 d)^(1/2))},
@@ -285,11 +279,8 @@ def full_batch(*, population: int, dim: int, bound: float, smooth: float, diamet
     stretches the distance of two points by a constant at most; no fewer than sqrt(3) L S, and no
     more than 100,000. The arguments are those of `single_pass`.
     """
-    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter)
-    z = 2 * planning.gaussian_multiplier(epsilon, delta) if multiplier is None else multiplier
     length = min(min(diameter / bound, 1 / smooth) * math.sqrt(population),
-                 diameter * population / (bound * z * math.sqrt(5 * dim)))
+                 diameter * population / (bound * multiplier * math.sqrt(5 * dim)))
     steep = smooth * length
     rounds = min(planning.MOST_ROUNDS, math.ceil(max(steep**2, math.sqrt(3) * steep)))
     return Schedule(population, rounds, min(length / rounds, 1 / (math.sqrt(3) * smooth)))

@@ -30,7 +30,7 @@ Examples:
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,27 +60,7 @@ class Hyper:
         return self.query.leaves
 
 
-class State(NamedTuple):
-    """The state of a run, all of it private output, which may be published and stored.
-
-    Attributes:
-      z: the current point.
-      origin: z_1.
-      total: G_t, noisy, in at least float32.
-      mean: running average of the points at which the operator was taken.
-      spent: leaves released so far, int32 `[]`.
-    """
-
-    z: Saddle
-    origin: Saddle
-    total: Saddle
-    mean: descent.Mean
-    spent: jax.Array
-
-    @property
-    def average(self) -> Saddle:
-        """The averaged point, in the dtypes of z."""
-        return tree.cast_like(self.mean.value, self.z)
+State = descent.State  # its memory: z_1, and G_t, noisy, in at least float32
 
 
 def mechanism(hyper: Hyper) -> factorisation.PrefixSums:
@@ -106,7 +86,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     checks.number("step", hyper.step, low=0.0)
     z = arguments.point(z)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, tree.at_least_float32(x.dtype)), z)
-    return State(z, z, zeros, descent.start_mean(z), jnp.int32(0))
+    return State(z, (z, zeros), descent.start_mean(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
@@ -144,10 +124,11 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
     t = state.spent + 1
     gradient = release_leaf(key, mechanism(hyper), state.spent, problem, state.z, data, place,
                             present)
-    total = jax.tree.map(jnp.add, state.total, gradient)  # G_t
-    z = descent.stepped(state.origin, total, hyper.step, t, problem)  # z_{t+1}
+    origin, total = state.memory  # z_1, G_{t-1}
+    total = jax.tree.map(jnp.add, total, gradient)  # G_t
+    z = descent.stepped(origin, total, hyper.step, t, problem)  # z_{t+1}
     mean = descent.include(state.mean, state.z, descent.UNIFORM, t, hyper.iterations)
-    return State(z, state.origin, total, mean, t)
+    return State(z, (origin, total), mean, t)
 
 
 plan_variants = (planning.Variant({}, 0.11),)
@@ -240,7 +221,7 @@ def planned_step(query: factorisation.PrefixSums, *, dim: int, diameter: float,
 
     The bound has noise move every point against the gradient. On the average it moves points in no
     direction, so a longer step costs less than the bound says. On the two bilinear games of
-    `benchmarks.utility.rates`, n of 1,000 and 10,000, twice the step had 0.5 to 0.95 of the gap,
+    `benchmarks.rates`, n of 1,000 and 10,000, twice the step had 0.5 to 0.95 of the gap,
     and longer ones had no less. The arguments are those of `theorem_step`.
     """
     step = theorem_step(query, dim=dim, diameter=diameter, noise_multiplier=noise_multiplier,

@@ -207,7 +207,7 @@ class Variant(NamedTuple):
 
     Attributes:
       arguments: of the module's plan.
-      measured: the gap in `benchmarks/utility/results/plans.json` at 1,000 records and epsilon = 1;
+      measured: the gap in `benchmarks/rates/results/plans.json` at 1,000 records and epsilon = 1;
         None if there is none.
       needs: numbers that this way must be given, though the plan has a default for them.
     """

@@ -184,19 +184,18 @@ def plan(target: planning.Target, *, population: int, dim: int, bound: float, sm
       ValueError: for numbers out of range, or a `smooth_difference` of many passes.
     """
     checks.one_of("passes", passes, ("one", "many"))
-    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
-    numbers: Any = dict(population=population, dim=dim, bound=bound, diameter=diameter,
-                        epsilon=epsilon, delta=target.delta)
+    planning.check_numbers(epsilon=target.epsilon)
+    numbers: Any = dict(population=population, dim=dim, bound=bound, diameter=diameter)
     in_one_pass, steep = passes == "one", smooth + public_smooth
     if not in_one_pass and smooth_difference is not None:
         raise ValueError("smooth_difference is for passes='one': leave it out.")
     if in_one_pass:
-        planning.check_numbers(epsilon=epsilon)
         numbers |= dict(smooth=smooth, slack=slack, smooth_difference=smooth_difference,
                         public_bound=public_bound, radius=radius)
         chosen = single_pass(multiplier=target.multiplier(), **numbers)
     else:
-        chosen = multi_pass(smooth=steep, **numbers)
+        chosen = multi_pass(smooth=steep, **numbers, delta=target.delta,
+                            epsilon=target.epsilon)  # type: ignore[arg-type]  # no None
     query = Resolvent(bound=bound, prox=chosen.prox, lipschitz=steep, diameter=diameter,
                       sampling=(Disjoint if in_one_pass else FixedSize)(batch=chosen.batch),
                       population=population, assumes="monotone", slack=slack, modulus=modulus,
@@ -231,9 +230,8 @@ class Schedule(NamedTuple):
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
-                epsilon: float, delta: float, slack: float = 0.01,
-                smooth_difference: float | None = None, public_bound: float = 0.0,
-                radius: float | None = None, multiplier: float | None = None,
+                multiplier: float, slack: float = 0.01, smooth_difference: float | None = None,
+                public_bound: float = 0.0, radius: float | None = None,
                 run: Schedule | None = None) -> Schedule:
     """Sets one pass over disjoint batches, with the weight and the batch of the smallest bound.
 
@@ -275,24 +273,19 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       bound: M, the largest norm of a record's operator, players together.
       smooth: L, the operator's Lipschitz constant.
       diameter: D, the diameter of W.
-      epsilon: epsilon of the privacy target.
-      delta: delta of the privacy target.
+      multiplier: z, of one release that alone meets the target, or the calibrated one.
       slack: rho, the slack of certificates.
       smooth_difference: L'; 0 if records only shift the operator; None for 2 L.
       public_bound: P.
       radius: R; None for D.
-      multiplier: z; None for that of one Gaussian release of a sum in which a record is replaced.
       run: a schedule whose bound to compute, for this z; None for the best one.
     """
-    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter, epsilon=epsilon, delta=delta, slack=slack)
     steep = 2 * smooth if smooth_difference is None else smooth_difference
     checks.number("smooth_difference", steep, low=0.0, high=2 * smooth, closed=True)
-    z = 2 * planning.gaussian_multiplier(epsilon, delta) if multiplier is None else multiplier
 
     def schedule_of(batch: int) -> Schedule:
         rounds, each = population // batch, (1 + slack) * bound / batch
-        noise = dim * (z * each) ** 2  # N
+        noise = dim * (multiplier * each) ** 2  # N
 
         def gap(log_step: float) -> float:
             step = math.exp(log_step)
@@ -321,10 +314,8 @@ def multi_pass(*, population: int, dim: int, bound: float, smooth: float, diamet
         B = sqrt n,   T = n,   lambda = max{M / D, L} max{sqrt n, sqrt(d ln(1/delta)) / epsilon}
 
     with B rounded. Use `FixedSize(batch=B)` or `Poisson(rate=B / n)`. The arguments
-    are those of `single_pass`.
+    are those of `single_pass`, and the privacy target.
     """
-    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
-                           diameter=diameter, epsilon=epsilon, delta=delta)
     prox = max(bound / diameter, smooth) * max(
         math.sqrt(population), planning.privacy_term(dim, epsilon, delta))
     return Schedule(max(1, round(math.sqrt(population))), population, prox)

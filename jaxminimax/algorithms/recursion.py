@@ -138,15 +138,6 @@ class Public:
     solver_error: Callable[[int, float, float], float] | None = None
     parts: bool = True
 
-    def __post_init__(self) -> None:
-        """Refuses numbers out of range."""
-        planning.check_numbers(dim=self.dim, bound=self.bound, diameter=self.diameter,
-                               delta=self.delta)
-        if self.slack is not None:
-            planning.check_numbers(slack=self.slack)
-        if self.inner is not None:
-            checks.count("inner", self.inner, low=2)
-
     @property
     def total_bound(self) -> float:
         """L_all = L + P."""
@@ -285,7 +276,6 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
       ValueError: for numbers out of range.
     """
     checks.one_of("mode", mode, ("tight", "paper", "manual"))
-    planning.check_numbers(population=population, kappa=kappa)
     population = int(population)  # NumPy's would overflow
     bound, diameter = public.bound, public.diameter
 

@@ -356,7 +356,7 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
     The caps are conditions of the proof that the printed schedules break in the first rounds
     (uncapped they overflow on a quadratic). Its third one, step_w <= step_v / c, holds from round 2
     c L / mu on; with it from the first round, by the cap 1 / (c L) on step_w, the bound is a
-    number, `bounds.pl_empirical_gap` of `benchmarks.published`, and w moves slowly.
+    number, `bounds.pl_empirical_gap` of `benchmarks.papers`, and w moves slowly.
 
     Args:
       pl: mu, the PL constant of the primal function.

@@ -11,7 +11,7 @@ import argparse
 from typing import Any
 
 from jaxminimax import accounting, mechanism
-from jaxminimax.accounting import statement_of_run
+from jaxminimax.accounting import statement_of_run, statement_text
 from jaxminimax.accounting.printing import NO_GUARANTEE, limit_in_words, rounded_up
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.base import checks, types
@@ -64,8 +64,9 @@ def add(commands: Any) -> None:
              help="records that one person has, at most: the guarantee is for any K of them "
                   "(default: 1)")
         flag("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
-             help="what neighbouring data sets differ by: one record is replaced by another, or "
-                  "is present or counts as absent (default: replace_one, the stronger one)")
+             help="how neighbouring data sets differ: " + ", or ".join(
+                 f"{words} ({name})" for name, words in statement_text.RELATIONS.items())
+                 + " (default: replace_one, the stronger one)")
         flag("--parameters", type=int, default=mechanism.PARAMETERS, metavar="D",
              help="most numbers of a release, which the grid is charged for "
                   f"(default: {mechanism.PARAMETERS})")
@@ -177,8 +178,7 @@ def numbers(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
               "epsilon_spent_if_fixed": (None if getattr(args, "spent", None) is None
                                          else stated.epsilon_spent_if_fixed),
               "delta": args.delta, "neighbours": args.neighbours, "people": args.people,
-              "sampling": " ".join(stated.sampling), "accountant": stated.accountant,
-              "event": stated.event}
+              "sampling": " ".join(stated.sampling), "accountant": stated.accountant}
     words = {name: rounded_up(value, 6) if isinstance(value, float) else value
              for name, value in record.items() if value is not None}
     if stated.epsilon == float("inf"):

@@ -59,10 +59,10 @@ class Audit:
       delta: the delta of both.
       confidence: the probability that `epsilon_lower` is a lower bound.
       neighbours: the neighbouring relation.
-      pair: "worst", "random" or "own".
+      pair: "worst" or "own".
       statistic: the statistic that separated the runs: "likelihood ratio" of the described
-        mechanism, "linear" fitted on the first half, "failures", the number of rounds that released
-        NaN, or one of `coarse`, for the first round's release less the first data set's sum.
+        mechanism, "linear" fitted on the first half, or "failures", the number of rounds that
+        released NaN.
       runs: the number of runs on each data set.
       hits: on how many of the `trials` of each data set the event was seen.
       trials: the number of runs on each data set that the bound is computed from.
@@ -118,15 +118,15 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
       delta: delta of the bound and of the claim.
       runs: the number of runs on each of the two data sets.
       neighbours: "replace_one" or "add_or_remove_one".
-      pair: "worst", "random", or two data sets of your own, (data, neighbour), that differ in one
-        record; an absent record is one of NaN. Give invented records: all runs read them, and no
+      pair: "worst", or two data sets of your own, (data, neighbour), that differ in one record; an
+        absent record is one of NaN. Give invented records: all runs read them, and no
         statement covers what is printed of them.
       confidence: the confidence of the lower bound.
       problem: the problem of a pair of your own. The projection is left out if it only hides
         released values.
       z: the initial point of a pair of your own.
-      strategy: the way to compute clipped sums of the "worst" and the "random" pair, see
-        `clipped_sum`; a problem of your own sets it by its operator.
+      strategy: the way to compute clipped sums of the "worst" pair, see `clipped_sum`; a problem of
+        your own sets it by its operator.
       microbatch: the number of examples in a slice of the "microbatch" strategy.
 
     Raises:
@@ -151,7 +151,7 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
                              "problem=..., z=... and pair=(data, neighbour).")
         return _audit_pair(key, algorithm, hyper, delta, runs, neighbours, pair, confidence,
                            problem, z)
-    checks.one_of("pair", pair, ("worst", "random"))
+    checks.one_of("pair", pair, ("worst",))
     if problem is not None or z is not None:
         raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
                          "pair=(data, neighbour).")
@@ -162,11 +162,7 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
                          "pair=(data, neighbour).")
     claimed = epsilon(mechanism, delta, neighbours=neighbours)
     key, choice = jax.random.split(key)
-    if pair == "worst":
-        data = pairs.worst_pair(query, neighbours)
-    else:
-        seed = int(jax.random.bits(choice, (), jnp.uint32))
-        data = pairs.random_pair(seed, query, neighbours)
+    data = pairs.worst_pair(query, neighbours)
     # the record is in the first part of the data; the other parts contribute nothing
     padding = (mechanism.parts - 1) * query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, padding), (0, 0))), data)
@@ -175,9 +171,8 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
                                       pairs.computed(pairs.PROBLEM, *strategies))
     scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(first, second, runs // 2)]
     for score, values in zip(scores, (first, second), strict=True):
-        if pair == "worst":
-            score["likelihood ratio"] = released.likelihood_ratio(values, query, neighbours,
-                                                                  mechanism.times)
+        score["likelihood ratio"] = released.likelihood_ratio(values, query, neighbours,
+                                                              mechanism.times)
         score["failures"] = np.isnan(values[:, :, 0, 0]).sum(1).astype(float)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
@@ -231,10 +226,6 @@ def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delt
         values = [x.release(1) for x in sides]
         if _public(mechanism):
             scores = _joined(scores, _likelihood_ratios(values))
-        unit = released.noise_scale(hyper, z)
-        if unit is not None:
-            bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
-            scores = _joined(scores, released.coarse_scores(values, unit, bits))
         if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
             # a round's first release
             charged = dataclasses.replace(mechanism, times=hyper.iterations)

@@ -93,24 +93,6 @@ def worst_pair(query: Query | Resolvent, neighbours: str) -> Saddle:
     return Saddle(leaf(clip.w, 1.0, w), leaf(clip.v, -1.0, v))
 
 
-def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
-    """Draws a pair like `worst_pair`, in two dimensions a player, of random direction and size."""
-    rng = np.random.default_rng(seed)
-    n = query.population
-    record = int(rng.integers(getattr(query.sampling, "batch", n)))
-
-    def leaf(clip: Any) -> jax.Array:
-        size = 0.0 if clip is None else costs.concrete(clip)
-        data = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1, (n, 1))
-        neighbour = data.copy()
-        neighbour[record] = rng.normal(size=2) if neighbours == "replace_one" else math.nan
-        data[record] *= GIANT
-        neighbour[record] *= GIANT
-        return jnp.asarray(size * np.stack([data, neighbour]), jnp.float32)
-
-    return Saddle(*map(leaf, clip_norms(query)))
-
-
 def _records(x: np.ndarray, axes: int) -> np.ndarray:
     return x.reshape(*x.shape[:axes], -1)
 
@@ -122,7 +104,7 @@ def check_pair(pair: Any, problem: Problem | GroupProblem) -> PyTree:
       ValueError: unless it is two data sets of one shape that differ in one record.
     """
     if not isinstance(pair, tuple) or len(pair) != 2:
-        raise ValueError(f"pair must be 'worst', 'random' or (data, neighbour), got {pair!r}.")
+        raise ValueError(f"pair must be 'worst' or (data, neighbour), got {pair!r}.")
     shapes = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(data)] for data in pair]
     structures = {str(jax.tree.structure(data)) for data in pair}
     if len(structures) > 1 or shapes[0] != shapes[1]:

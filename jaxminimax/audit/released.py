@@ -26,9 +26,7 @@ from jaxminimax.accounting import effective_noise_multiplier
 from jaxminimax.audit import pairs
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.drivers import run
-from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size, costs
-from jaxminimax.mechanism.grid import check_noise
-from jaxminimax.noise.floats import ROUNDING_MARGIN
+from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent
 from jaxminimax.releases.watch import Seen, update_and_releases
 
 
@@ -145,78 +143,6 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
         with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
             total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
     return total
-
-
-def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
-    """Computes statistics of released numbers less a candidate's sum, over the noise's scale.
-
-    Args:
-      noise: the numbers, `[runs, d]`, float64.
-      bits: the digits of the type that they were drawn in, 24 or 53.
-
-    Returns:
-      Each `[runs]`: the share of small pairs (i, i + d / 2) whose 1 - exp(-r^2 / 2) is a multiple
-      of 2^-bits, and whether all are; of numbers that are multiples of 2^-k; of numbers with no
-      more than 8 or 11 digits; how many are equal but for a sign; the smallest and the largest.
-    """
-    runs, d = noise.shape
-    half = (d + 1) // 2
-    stats: dict[str, np.ndarray] = {}
-    first, second = noise[:, : d - half], noise[:, half:]
-    for digits in (bits - 1, bits, bits + 1):
-        steps = -np.expm1(-(first**2 + second**2) / 2) * 2.0**digits
-        # of 24 bits, 2,000 steps of the grid from 0 are looked at
-        small = steps < (2000 if bits == 24 else 2.0**digits * 0.05**2 / 2)
-        hit = small & (np.abs(steps - np.round(steps)) < 0.03)
-        count = small.sum(1)
-        stats[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
-        stats[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
-    for k in range(4, 17, 2):
-        steps = noise * 2.0**k
-        stats[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
-    fraction, _ = np.frexp(noise)
-    for digits in (8, 11):
-        steps = fraction * 2.0**digits
-        stats[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
-    size = np.sort(np.abs(noise), 1)
-    gaps = np.diff(size, axis=1)
-    stats["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
-    stats["smallest"], stats["largest"] = size[:, 0], size[:, -1]
-    return stats
-
-
-def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
-    """Returns the described standard deviation of the noise in a release's numbers, `[k]`.
-
-    Returns:
-      NaN for a player without a clip norm. None if the mechanism is not a `Query`, has no noise, or
-      reads a secret sample, whose sum is unknown.
-    """
-    query = getattr(hyper, "query", None)
-    if not isinstance(query, Query) or query.sampling.secret:
-        return None
-    unit = np.concatenate([
-        np.full(sum(jnp.size(x) for x in jax.tree.leaves(point)), math.nan if clip is None else
-                costs.concrete(clip) * costs.concrete(noise) / batch_size(query))
-        for point, clip, noise in zip(z, query.clip, check_noise(query), strict=True)])
-    return None if np.any(unit == 0) else unit
-
-
-def coarse_scores(sides: list[pairs.Rounds], unit: np.ndarray | float,
-                  bits: int) -> list[dict[str, np.ndarray]]:
-    """Computes `coarse` of the first round's releases, less the first data set's sum.
-
-    Args:
-      sides: the releases of runs on each data set.
-      unit: the described standard deviation of their noise, `[k]` or one for all; NaN where there
-        is none.
-      bits: as in `coarse`.
-    """
-    unit = np.broadcast_to(unit, sides[0].noisy.shape[-1:])
-    noisy = np.isfinite(unit)
-    scale = unit[noisy] * ROUNDING_MARGIN
-    return [coarse(np.nan_to_num(rounds.noisy[:, 0, i] - rounds.quiet[:, 0, 0])[:, noisy] / scale,
-                   bits) for i, rounds in enumerate(sides)]
 
 
 def _independent(described: Any) -> bool:

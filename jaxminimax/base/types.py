@@ -204,18 +204,6 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
     return OwnOperator(operator, strategy, microbatch, memory, skip_empty)
 
 
-class Labels(NamedTuple):
-    """The labels that a problem documents.
-
-    Attributes:
-      values: all values of a label, e.g. (0, 1).
-      leaf: the position of the label among a record's arrays, in `jax.tree.leaves`.
-    """
-
-    values: tuple[float, ...]
-    leaf: int = -1
-
-
 def _everywhere(z: Saddle) -> Saddle:
     return z
 
@@ -239,8 +227,8 @@ class Problem(NamedTuple):
       saddle_point: `data -> z`, the exact solution; None without a closed form.
       support: `g -> argmin_{z in W x V} <g, z>`, for gaps of variational inequalities.
       furthest: `(z, data) -> argmax_u <F(u), z - u>`; None if unknown.
-      labels: the labels that records may have, which `check` reports. No run checks the data for
-        them (`checkup.labels_outside`), because a refusal would reveal something of the records.
+      labels: the labels that records may have, such as (0, 1), which `check` reports. No run checks
+        the data for them, because a refusal would reveal something of the records (`checkup`).
       random: whether the operator draws random numbers, for latent points, dropout and
         augmentations. Then it is `(z, example, key) -> g`, and the public term `(z, key) -> g`.
         Every release and row has its own key, the same whenever that row is read in that release,
@@ -266,7 +254,7 @@ class Problem(NamedTuple):
     support: Callable[[Saddle], Saddle] | None = None
     furthest: Callable[[Saddle, PyTree], Saddle] | None = None
     random: bool = False
-    labels: Labels | None = None
+    labels: tuple[float, ...] | None = None
 
 
 class GroupProblem(NamedTuple):

@@ -85,7 +85,7 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
     except TypeError as error:
         raise ValueError(f"plan({name}, ...): {error}. Its public numbers are {', '.join(names)}."
                          ) from error
-    planning.check_given(numbers)
+    planning.check_given(numbers | {"epsilon": epsilon, "delta": delta})
     planned: Plan[HyperT] = algorithm.plan(target, **numbers)
     if planned.guarantee is not None or "public_smooth" in names:
         planning.remember(planned.hyper, numbers)

@@ -3,7 +3,8 @@
     sum_i  m_i * g_p(z; x_i) * min(1, C_p / ||g_p(z; x_i)||),        p = w, v,
 
 with a mask m in {0, 1} and one clip norm C_p a player, or, for a joint clip, with the factor
-min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the same number:
+min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the same number, but for
+terms that cancel:
 
     vmap         all per-example operators at once; [batch, parameters] memory
     microbatch   a scan over contiguous slices of the batch; [microbatch, parameters] memory
@@ -13,8 +14,10 @@ min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the sam
 
 and "auto" picks one of them by the shapes and by what the loss does with its parameters. "auto" and
 "ghost" hold as many examples at a time as a budget of bytes allows, see `ghost.planning`. By ghost,
-terms of an example that cancel by more than 256 (8 in a table that is looked up and multiplied)
-make it clipped to less than the clip norm (`ghost.factors`, `ghost.sums`).
+the norm of an example counts as at least 1/256 of the sum of its terms' norms (1/8 in a table that
+is looked up and multiplied), see `ghost.factors` and `ghost.sums`. Where terms cancel by more, the
+example is scaled down further than by its norm, even if that is below the clip norm. As "auto"
+picks by the number of examples too, such an example can weigh less in a larger batch.
 """
 
 import dataclasses
@@ -294,7 +297,10 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
         pytree; None for a player without a sum.
       strategy: "vmap", "microbatch", "ghost" (needs `saddle_operator(loss)`) or "auto": ghost for
         a loss if that saves memory or time, else vmap, or microbatch if not all examples fit at a
-        time. None for the operator's own, see `saddle_operator` and `with_strategy`, or "auto".
+        time. Ghost scales an example further down if its terms cancel by more than 256, so what
+        such an example adds can depend on the number of examples, by which "auto" decides. The
+        clip norm bounds it in any case. None for the operator's own, see `saddle_operator` and
+        `with_strategy`, or "auto".
       microbatch: examples in a slice of the "microbatch" strategy. None for the operator's own, or
         32.
       memory: bytes that the sum may take by strategies "auto" and "ghost", on each device and in

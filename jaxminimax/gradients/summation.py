@@ -6,8 +6,9 @@ there a second time, masked, and adds zeros. So a record changes one slice's sum
 clip norm. Slices are added with compensation in floating point, and exactly on a grid, where each
 is cut into blocks of its own. All that holds for factors as for whole gradients.
 
-Every sum is made twice of the same weighted examples, in floating point and on the grid of a
-release; what is not wanted is 0, and is decided when the program runs.
+A sum is made of the same weighted examples in floating point, for a player without noise, and on
+the grid of a release, for one with noise; what is not wanted is 0, and is decided when the program
+runs.
 
 Operators of many records are computed at once (`each`) so that no record reaches another one's
 numbers. `jax.vmap` makes one grouped convolution of the records' gradients by a kernel, one group a
@@ -216,11 +217,13 @@ class Rounding(NamedTuple):
 
     Attributes:
       grid: of the integers.
-      floats: whether the floating-point sum is wanted as well, bool `[]`.
+      floats: whether the floating-point sum is wanted, for a player without noise, bool `[]`.
+      integers: whether that on the grid is, for a player with noise, bool `[]`.
     """
 
     grid: Grid
     floats: jax.Array
+    integers: jax.Array
 
 
 class Sums(NamedTuple):
@@ -329,7 +332,9 @@ class Summation:
 
     def both(self, floats: Callable[[Saddle], Saddle], integers: Callable[[Saddle, Grid], Saddle],
              weighted: Callable[[bool], Saddle], finite: jax.Array, rounding: Rounding) -> Sums:
-        """The sum on the grid; and that in floating point, 0 where it is not wanted.
+        """The sums on the grid and in floating point, each 0 where it is not wanted.
+
+        Where every norm is finite, one that is not wanted is not computed either.
 
         Args:
           floats: the sum of weighted examples.
@@ -343,12 +348,19 @@ class Summation:
                                  jax.eval_shape(lambda: floats(weighted(False))))
             return Sums(zeros, integers(weighted(True), rounding.grid))
 
+        def without_noise() -> Sums:
+            return Sums(floats(weighted(True)), self.on_leaves(
+                lambda leaf, _: leaf.zeros(), rounding.grid, rounding.grid.dither))
+
         def careful() -> Sums:
             # what is not finite is 0, which changes no finite number, and so no other block
             examples = weighted(False)
             return Sums(floats(examples), integers(examples, rounding.grid))
 
-        return jax.lax.cond(tree.in_any_lane(~finite | rounding.floats), careful, quick)
+        # what one lane needs, all lanes compute
+        absent, real, whole = map(tree.in_any_lane, (~finite, rounding.floats, rounding.integers))
+        which = jnp.where(absent | (real & whole), 2, real.astype(jnp.int32))
+        return jax.lax.switch(which, (quick, without_noise, careful))
 
 
 def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,

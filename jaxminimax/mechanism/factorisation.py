@@ -157,12 +157,12 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
     """
     if z == 0 or bands == 1:
         return real
-    norm = norms(releases, bands, apart)
+    factor_norms = norms(releases, bands, apart)
     # lengths below are in units of the grid, of which noise has 2^L a deviation
     unit = 2.0 ** grid.grid_bits(z if smallest is None else smallest, parameters)
-    moved = norm.column * (1 if absent else 2) * unit / real  # H
-    deviation = norm.total * math.sqrt(2 * 72) / 2  # n; e^-72 is half of DITHER_FAILURE
-    spread = math.sqrt(parameters * norm.trace) / 2 + deviation  # m + n
+    moved = factor_norms.column * (1 if absent else 2) * unit / real  # H
+    deviation = factor_norms.total * math.sqrt(2 * 72) / 2  # n; e^-72 is half of DITHER_FAILURE
+    spread = math.sqrt(parameters * factor_norms.trace) / 2 + deviation  # m + n
     if apart is None or apart >= releases:
         # ||v||^2 <= H^2 + 2 n H + (m + n)^2, for a record of one leaf
         length = math.sqrt(moved * (moved + 2 * deviation) + spread**2)
@@ -208,8 +208,8 @@ def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) 
     largest = min(512, releases, max(1, 2**15 // parameters))
     errors = {}
     for bands in (2**k for k in range(largest.bit_length())):
-        norm = norms(releases, bands, apart)
-        errors[bands] = norm.column * norm.mean_prefix
+        factor_norms = norms(releases, bands, apart)
+        errors[bands] = factor_norms.column * factor_norms.mean_prefix
     best = min(errors.values())
     return next(bands for bands, error in errors.items() if error <= 1.05 * best)
 
@@ -244,7 +244,7 @@ class TreeSums(Once):
 
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
-        grid.check_grid(self.exact, self.parameters)
+        grid.check_grid(self.parameters, self.exact)
         grid.check_times("leaves", self.leaves)
         grid.check_bound("clip", self.clip)
         grid.check_multiplier("noise_multiplier", self.noise_multiplier)
@@ -305,7 +305,7 @@ class CorrelatedSums(Once):
 
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""
-        grid.check_grid(self.exact, self.parameters)
+        grid.check_grid(self.parameters, self.exact)
         checks.count("leaves", self.leaves)
         check_bands(self.bands, self.leaves, self.parameters)
         grid.check_bound("clip", self.clip)
@@ -363,9 +363,9 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int | None = None
         return tree
     banded = CorrelatedSums(clip=clip, leaves=leaves, parameters=most_parameters,
                             bands=planned_bands(leaves, None, parameters or 1))
-    norm = norms(leaves, banded.bands)
+    factor_norms = norms(leaves, banded.bands)
     # of a tree's sums, the mean over t = 1, ..., Q of the number of bits that are set in t
     bits = float(np.mean(np.bitwise_count(np.arange(1, leaves + 1))))
-    if norm.column * norm.mean_prefix >= tree.moves() * math.sqrt(bits):
+    if factor_norms.column * factor_norms.mean_prefix >= tree.moves() * math.sqrt(bits):
         return tree
     return banded

@@ -225,6 +225,10 @@ class FixedSize(Sampling):
         """The number of records, m."""
         return float(self.batch)
 
+    def mean_drawn(self, population: int) -> float:
+        """The number of records, m: every row is drawn equally often."""
+        return float(self.batch)
+
     def rows_read(self, population: int) -> int:
         """The number of records, m."""
         return self.batch

@@ -150,7 +150,7 @@ def check_set(noise_multiplier: Any) -> Any:
     return noise_multiplier
 
 
-def check_grid(exact: Any, parameters: Any = 1) -> None:
+def check_grid(parameters: Any, exact: Any = True) -> None:
     """Refuses what no grid of a release can follow from."""
     if not isinstance(exact, bool):
         raise ValueError(f"exact must be True or False, got {exact!r}.")

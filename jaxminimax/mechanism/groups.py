@@ -69,7 +69,6 @@ class GroupGradients(OneRelease):
         `Full()`.
       sizes: n_1, ..., n_p, records of each group; public.
       parameters: the largest number of numbers that a release has; public.
-      exact: whether the noise is added as integers, without rounding, or in floating point.
       groups: "one", named at each release, or "all", weighted at each release.
       clips: of all groups, "equal": C for every record; or "by_weight": C / a_i in group i, which
         is C in the smallest one of balanced groups.
@@ -166,7 +165,7 @@ def in_group(query: GroupGradients, size: int) -> Query:
     n = known_sampling(query.sampling).in_groups().population(size, max(query.sizes))
     return Query(clip=Saddle(query.clip, None), sampling=query.sampling, population=n,
                  noise_multiplier=None if z is None else Saddle(z, None),
-                 parameters=query.parameters, exact=query.exact)
+                 parameters=query.parameters)
 
 
 def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
@@ -206,7 +205,6 @@ class GroupLosses(Leaf):
         [dimensionless].
       times: number of releases. Algorithms set it to their own number of rounds.
       only_argmax: whether only the index of the largest noisy loss is released.
-      exact: whether the noise is added as integers, without rounding, or in floating point.
       noise: "laplace" or "gaussian". None: `calibrate` chooses the one of smaller deviation, which
         is Gaussian but for a few releases; Laplace where the noise multiplier is given.
 
@@ -221,7 +219,6 @@ class GroupLosses(Leaf):
     noise_multiplier: float | jax.Array | None = None
     times: int = jax.tree.static(default=1)
     only_argmax: bool = jax.tree.static(default=False)
-    exact: bool = jax.tree.static(default=True)
     noise: str | None = jax.tree.static(default=None)
 
     kind = Kind.GROUP_LOSSES
@@ -233,7 +230,6 @@ class GroupLosses(Leaf):
 
     def check(self) -> None:
         """The groups, the bound and the noise."""
-        grid.check_grid(self.exact)
         _check_losses(self)
         if self.noise is not None:
             checks.one_of("noise", self.noise, ("laplace", "gaussian"))
@@ -263,7 +259,7 @@ class GroupLosses(Leaf):
         # losses are in [0, B], so one mean moves by B / n_i, the unit, and not by twice as much
         return Facts(SENSITIVITY if self.gaussian else LOSS_BOUND, self.times, self.times,
                      numbers=self.times, near=0, repeats=True, records=sum(self.sizes),
-                     noise=self.noise_multiplier, exact=self.exact, rounded=LOSS_BOUND,
+                     noise=self.noise_multiplier, exact=True, rounded=LOSS_BOUND,
                      sizes=self.sizes)
 
     def words(self) -> Words:
@@ -370,7 +366,6 @@ class RecordLosses(Once):
       bound: B, losses are clipped to [0, B].
       noise_multiplier: Laplace scale over B [dimensionless].
       times: number of releases.
-      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> losses = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=2.0, times=100)
@@ -381,20 +376,18 @@ class RecordLosses(Once):
     bound: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
     times: int = jax.tree.static()
-    exact: bool = jax.tree.static(default=True)
 
     kind = Kind.RECORD_LOSS
 
     def check(self) -> None:
         """The number of releases, the bound and the noise."""
-        grid.check_grid(self.exact)
         _check_losses(self)
 
     def facts(self) -> Facts:
         """A record is in one release, and moves one number."""
         # whichever release reads it, the others have one law on both data sets
         return Facts(LOSS_BOUND, self.times, 1, numbers=1, near=0, noise=self.noise_multiplier,
-                     exact=self.exact)
+                     exact=True)
 
     def words(self) -> Words:
         """States how many losses are released, in which range."""

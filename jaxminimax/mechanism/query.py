@@ -186,6 +186,7 @@ class Query(OneRelease):
     noise_multiplier: Saddle | None = None
     population: int = jax.tree.static()
     joint: bool = jax.tree.static(default=False)
+    exact: bool = jax.tree.static(default=True)
     bands: int = jax.tree.static(default=1)
     adaptive: AdaptiveClip | None = None
     distance: Saddle | None = None

@@ -25,19 +25,19 @@ class OneRelease(abc.ABC):
     Attributes:
       sampling: which records it reads.
       parameters: d, at least the numbers that a release has; public.
-      exact: whether the noise is made of integers.
       noise_multiplier: None if it was never set.
       sum_of_sample: whether a release is a function of the clipped sum of its sample, which the
         proofs for absent records and for parts of the data are for.
+      exact: whether the noise is made of integers; a `Query` may say that it is not.
       bands: of the noise; above 1 it is correlated, see `factorisation`.
     """
 
     noise_multiplier: Any = None
     sampling: Sampling = fixed_size.Full()
     parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
 
     sum_of_sample = False
+    exact = True
     bands = 1
 
     def check(self, repeat: "Repeat") -> None:
@@ -166,7 +166,7 @@ class Repeat(Leaf):
 
     def check(self) -> None:
         """Checks counts and the grid, and calls the release's own check."""
-        grid.check_grid(self._query.exact, self.query.parameters)
+        grid.check_grid(self._query.parameters, self.query.exact)
         checks.count("parts", self.parts)
         grid.check_times("times (the number of releases)", self.times)
         grid.check_times("times (the number of releases)", self.times * self.parts)

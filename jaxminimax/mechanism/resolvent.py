@@ -68,7 +68,6 @@ class Resolvent(OneRelease):
       population: n, the number of records; public.
       assumes: "monotone" or "lipschitz".
       parameters: the largest number of numbers that a release has; public.
-      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Source: Boob and Guzman, arXiv:2104.02988, Propositions 9 and 10, with the sensitivity of the
     residual in place of theirs (which is twice as large) and the Lipschitz mode added.
@@ -172,17 +171,17 @@ class Resolvent(OneRelease):
         if self.assumes == "lipschitz":
             return common
         strong = concrete(self.modulus)
-        steps: tuple[str, ...] = ()
+        strongly_monotone: tuple[str, ...] = ()
         if strong > 0:
             # does every sample have as many records as the batch size says?
             full = isinstance(self.sampling, Full | Disjoint | FixedSize)
             who = ("Every record's operator, with the public terms, is" if full
                    else "The public terms alone are")
-            steps = (f"{who} {strong:g}-strongly monotone on the feasible set, whatever the "
-                     "records contain.",)
+            strongly_monotone = (f"{who} {strong:g}-strongly monotone on the feasible set, "
+                                 "whatever the records contain.",)
         return (f"Every record's operator is monotone on the feasible set and of norm at most "
-                f"{bound:g}, whatever the record contains; operators are not clipped.", *steps,
-                *common)
+                f"{bound:g}, whatever the record contains; operators are not clipped.",
+                *strongly_monotone, *common)
 
 
 def batch_lipschitz(query: Resolvent) -> Any:

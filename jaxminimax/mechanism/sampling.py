@@ -3,10 +3,11 @@
 A sampling is one class in one file: its sampler, the sampler's total-variation error, its privacy
 cost, and its description in statements. `Sampling` is an abstract class: a subclass that lacks a
 method cannot be instantiated, and every entry point refuses other objects. The library's
-samplings are in `fixed_size` and `poisson`.
+samplings are in `fixed_size`, `poisson` and `correlated`.
 """
 
 import abc
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -30,7 +31,7 @@ class Sample(NamedTuple):
       rows: rows to read, int32 `[c]`, in increasing order if the sampling is `ordered`; None for
         all.
       valid: True for rows that take part, bool `[c]`; None for all.
-      fits: whether the sample could be drawn, bool `[]`.
+      fits: whether the sample fits its slots, bool `[]`; if not, the release is NaN.
     """
 
     rows: jax.Array | None
@@ -88,6 +89,8 @@ class InGroups(NamedTuple):
 
 class WorstCase(NamedTuple):
     """The pair of data sets that is hardest to distinguish, and its reads, for audits.
+
+    Audits replace record 0.
 
     Attributes:
       times: how often a sample may hold the record that differs, float64 `[k]`.
@@ -177,8 +180,13 @@ class Sampling(abc.ABC):
         """The public number that a sum is divided by; never the realised batch size."""
 
     def mean_drawn(self, population: int) -> float:
-        """The mean number of rows of an attempt, which those that fit do not exceed."""
-        return self.batch_size(population)
+        """The mean number of rows of an attempt, where every row is drawn equally often.
+
+        A shard on a mesh has slots for so many times its share of the rows, and a margin that the
+        charge of a secret sample counts as failing with probability `distinct.CROWDED`. The
+        default promises nothing: each shard then has slots for all of `rows_in_shard`.
+        """
+        return math.inf
 
     @abc.abstractmethod
     def rows_read(self, population: int) -> int:
@@ -296,9 +304,9 @@ def draw(keys: SampleKeys, query: Any, release: jax.Array) -> Sample:
     """
     sampling = known_sampling(query.sampling)
     sample = sampling.draw(keys, release, query.population)
-    rows = query.population if sample.rows is None else sample.rows.shape[0]
-    if rows != sampling.rows_read(query.population):
-        raise ValueError(f"{sampling!r} drew {rows} rows, and rows_read says "
+    slots = query.population if sample.rows is None else sample.rows.shape[0]
+    if slots != sampling.rows_read(query.population):
+        raise ValueError(f"{sampling!r} drew {slots} rows, and rows_read says "
                          f"{sampling.rows_read(query.population)}: make them agree.")
     return sample
 

@@ -175,7 +175,7 @@ def masses(rate: float, population: int, bits: int = BITS) -> tuple[int, tuple[i
 @functools.lru_cache(maxsize=64)
 def limits(rate: float, population: int, capacity: int,
            bits: int = BITS) -> tuple[int, tuple[int, ...]]:
-    """A size that samples have at least, and t_k from there on to k = `most`.
+    """A size that samples have at least, and t_k from there on to k = `capacity`.
 
     Args:
       rate: q in (0, 1).
@@ -185,23 +185,23 @@ def limits(rate: float, population: int, capacity: int,
     """
     first, mass = masses(rate, population, bits)
     total = beyond = sum(mass)
-    ends = []
+    table = []
     for k, x in enumerate(mass, first):
         beyond -= x
         if k <= capacity:
             # t_k = floor(2^B P[M > k]), at most 2^B - 1 to fit in B bits
-            ends.append(min((beyond << bits) // total, (1 << bits) - 1))
+            table.append(min((beyond << bits) // total, (1 << bits) - 1))
     # below, all are those of a size that is exceeded all but surely
-    skipped = sum(t == (1 << bits) - 1 for t in ends[:-1])
-    return first + skipped, tuple(ends[skipped:])
+    skipped = sum(t == (1 << bits) - 1 for t in table[:-1])
+    return first + skipped, tuple(table[skipped:])
 
 
 @functools.lru_cache(maxsize=64)
 def thresholds(rate: float, population: int, capacity: int) -> tuple[int, np.ndarray]:
     """`limits` as words, the highest first, uint32 `[sizes, WORDS]`."""
-    first, ends = limits(rate, population, capacity)
+    first, table = limits(rate, population, capacity)
     return first, np.array([[(t >> 32 * i) & 0xFFFFFFFF for i in reversed(range(WORDS))]
-                            for t in ends], np.uint32)
+                            for t in table], np.uint32)
 
 
 class Realised(NamedTuple):
@@ -267,7 +267,7 @@ def realised(rate: float, population: int, capacity: int, low: int, high: int,
         return mass[k - first] if 0 <= k - first < len(mass) else 0
 
     def above(k: int) -> int:
-        """The numbers 2^B P~[M > k], k <= most."""
+        """The numbers 2^B P~[M > k], k <= capacity."""
         if k < start:
             return 1 << bits
         return table[k - start] if k - start < len(table) else 0

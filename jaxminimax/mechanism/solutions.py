@@ -89,7 +89,6 @@ class GroupSolution(description.Once):
       sizes: n_1, ..., n_p, records of each group; public.
       phases: T, the number of phases.
       parameters: the largest number of numbers that a release has; public.
-      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> query = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0,
@@ -111,13 +110,12 @@ class GroupSolution(description.Once):
     sizes: tuple[int, ...] = jax.tree.static()
     phases: int = jax.tree.static()
     parameters: int = jax.tree.static(default=grid.PARAMETERS)
-    exact: bool = jax.tree.static(default=True)
 
     kind = description.Kind.GROUP_SOLUTION
 
     def check(self) -> None:
         """The phases, the constants of the loss, and whether solutions can be certified."""
-        grid.check_grid(self.exact, self.parameters)
+        grid.check_grid(self.parameters)
         checks.count("phases", self.phases)
         grid.check_sizes(self.sizes)
         if min(phase_sizes(self)) < 1:
@@ -148,7 +146,7 @@ class GroupSolution(description.Once):
         # phases read disjoint records: the whole run costs what one of them does
         return description.Facts(SENSITIVITY, self.phases, 1, numbers=self.parameters, near=1,
                                  records=sum(self.sizes), noise=self.noise_multiplier,
-                                 parameters=self.parameters, exact=self.exact, slack=self.slack,
+                                 parameters=self.parameters, exact=True, slack=self.slack,
                                  sizes=self.sizes)
 
     def words(self) -> Words:

@@ -361,8 +361,8 @@ def chosen(key: jax.Array, below: jax.Array) -> jax.Array:
         return number + 1, jnp.where(jnp.any(accepted_rings), first, -1)
 
     def waits(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
-        number, accepted = carry
-        return (accepted < 0) & (number < TURNS)
+        number, index = carry
+        return (index < 0) & (number < TURNS)
 
     return jax.lax.while_loop(waits, turn, (jnp.int32(0), jnp.int32(-1)))[1]
 

@@ -1,4 +1,4 @@
-"""Gaussian and Laplace noise as a pure function of a key.
+"""Gaussian noise in floating point, as a pure function of a key.
 
 Box-Muller on threefry words: the radius takes 64 random bits a pair, so that the tails reach
 9.4 standard deviations (the inverse-error-function generator of `jax.random.normal` stops near 5.4
@@ -129,26 +129,6 @@ def _fine_circle(turn: jax.Array, fine: jax.Array) -> tuple[jax.Array, jax.Array
     high, low = turn.astype(jnp.float64), fine.astype(jnp.float64)
     angle = (2 * jnp.pi) * (high * 2.0**-32 + low * 2.0**-64)
     return jnp.cos(angle), jnp.sin(angle)
-
-
-def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Independent numbers of density e^-|x| / 2, of float32 or float64.
-
-    A sign and -ln u, with u of 64 bits: the tails reach 45, which e^-45 of the mass lies beyond.
-
-    Args:
-      key: a typed key of threefry2x32 or rbg, used up by this draw.
-      shape: of the result.
-      dtype: float32 or float64, the type of the result.
-
-    Returns:
-      Numbers of that shape and type.
-
-    Raises:
-      ValueError: for keys and sizes as in `random_bits.random_words`.
-    """
-    sign = random_words(key, shape, part=1) >> 31
-    return jnp.where(sign, -1.0, 1.0).astype(dtype) * _minus_log(*word_pairs(key, shape), dtype)
 
 
 def gaussian(key: jax.Array, tree: types.PyTree, std: types.PyTree) -> types.PyTree:

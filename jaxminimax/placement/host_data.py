@@ -98,7 +98,7 @@ class Reader:
         """Stacks the leaves of all records."""
         specs = self.leaves
         tree: Any = jax.tree.structure(self.record)
-        columns = []
+        leaves_of_records = []
         for record in records:
             leaves = [np.asarray(x) for x in jax.tree.leaves(record)]
             if jax.tree.structure(record) != tree or any(
@@ -106,9 +106,9 @@ class Reader:
                     for x, y in zip(leaves, specs, strict=True)):
                 raise ValueError("A record has other shapes or dtypes than the first: pad all to "
                                  f"{jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record)}.")
-            columns.append(leaves)
+            leaves_of_records.append(leaves)
         return jax.tree.unflatten(tree, [np.stack(x).astype(y.dtype, copy=False) for x, y in zip(
-            zip(*columns, strict=True), specs, strict=True)])
+            zip(*leaves_of_records, strict=True), specs, strict=True)])
 
 
 def _check_kind(source: Any) -> None:

@@ -82,15 +82,19 @@ def _most_rows(query: Query, size: int) -> int:
 def pass_rows(query: Query, size: int, shards: int) -> int:
     """The rows that a shard of `size` rows works on at once; more have probability `CROWDED`.
 
-    By Bernstein's inequality a sum of independent draws of that mean, and so one of draws without
-    replacement, exceeds it by a with probability at most exp(-a^2 / (2 (mean + a / 3))).
+    That is so if every row is drawn equally often, with the mean that a sampling states; without
+    one there are slots for every row that a sample may have in a shard. By Bernstein's inequality
+    a sum of independent draws of that mean, and so one of draws without replacement, exceeds it by
+    a with probability at most exp(-a^2 / (2 (mean + a / 3))).
     """
     max_rows = _most_rows(query, size)
-    if shards == 1 or not query.sampling.secret:  # known rows may all lie in one shard
+    drawn = query.sampling.mean_drawn(query.population)
+    # known rows may all lie in one shard
+    if shards == 1 or not query.sampling.secret or math.isinf(drawn):
         return max_rows
     # without a record, the others of a sample are fewer, but not if more than n rows are drawn
     n = query.population - (batch_size(query) > query.population)
-    mean = query.sampling.mean_drawn(query.population) * min(1.0, size / max(n, 1))
+    mean = drawn * min(1.0, size / max(n, 1))
     # the a with a^2 / (2 (mean + a / 3)) = -ln(CROWDED), a root of a quadratic
     exponent = -math.log(distinct.CROWDED)
     margin = exponent / 3 + math.sqrt((exponent / 3) ** 2 + 2 * exponent * mean)

@@ -24,7 +24,7 @@ import numpy as np
 import optax
 
 from jaxminimax.base import checks, tree
-from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
 from jaxminimax.problems._vi import mean_of
 from jaxminimax.releases import sums
@@ -167,7 +167,7 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle, dual: str = "ascent") -
         return jnp.clip(jnp.mean(s * minus) - jnp.mean(s * plus), -radius.v, radius.v)
 
     return Problem(operator=saddle_operator(loss), public=public, project=project,
-                   value=value, best_response=Saddle(None, best_v), labels=Labels((0, 1)))
+                   value=value, best_response=Saddle(None, best_v), labels=(0, 1))
 
 
 def auc_score(scorer: Scorer, *, prior: float) -> Callable[[Saddle, PyTree], jax.Array]:

@@ -227,14 +227,14 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
         an owner who is not among `people`.
     """
     checks.count("most", most, high=MOST_ROWS)
-    persons_of, number = persons(owners)
-    count = len(persons_of)
+    names, number = persons(owners)
+    count = len(names)
     if people is not None:
         listed, order = persons(people, "people")
-        if len(listed) != len(order) or not set(persons_of) <= set(listed):
+        if len(listed) != len(order) or not set(names) <= set(listed):
             raise ValueError("people must name every owner once.")
         position_of = dict(zip(listed, np.argsort(order).tolist(), strict=True))
-        number, count = np.array([position_of[name] for name in persons_of])[number], len(listed)
+        number, count = np.array([position_of[name] for name in names])[number], len(listed)
     rows = np.arange(number.size)
     if key is not None:
         arguments.key(key)

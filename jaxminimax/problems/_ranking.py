@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.problems import _auc, _robust, _vi
 
 __all__ = ["auc_constants", "multiclass_auc", "multiclass_auc_start", "multilabel_auc",
@@ -90,7 +90,7 @@ def multiclass_auc(scorer: Scorer, *, shares: Sequence[float] | np.ndarray, form
                 jnp.tensordot(one_hot, jnp.asarray(minus, dtype), 1))
 
     return _compared(scorer, weigh, mass, radius, dual)._replace(
-        labels=Labels(tuple(range(len(plus)))))
+        labels=tuple(range(len(plus))))
 
 
 def _compared(scorer: Scorer, weigh: _Weigh, mass: np.ndarray, radius: Saddle,
@@ -308,7 +308,7 @@ def partial_auc(scorer: Scorer, *, prior: float, max_fpr: float, min_tpr: float 
         return _vi.mean_of(loss)(z, data) + sum(z.w[name] for name in thresholds) - z.v**2
 
     return Problem(operator=saddle_operator(loss), public=public, project=project, value=value,
-                   labels=Labels((0, 1)))
+                   labels=(0, 1))
 
 
 def partial_auc_start(theta: PyTree, *, min_tpr: float | None = None) -> Saddle:

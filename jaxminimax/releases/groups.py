@@ -360,7 +360,7 @@ def _noisy_means(opened: opening.Opened, each: jax.Array, sizes: tuple[int, ...]
         n = jnp.asarray(sizes, jnp.float64)
         clipped = jnp.where(_present(each, sizes), _clipped(each, bound), 0.0)
         gaussian = isinstance(mechanism, GroupLosses) and mechanism.gaussian
-        noisy = noisy_sums.add_noise_to_losses(key, clipped, bound, z, mechanism.exact, gaussian)
+        noisy = noisy_sums.add_noise_to_losses(key, clipped, bound, z, gaussian)
         # to float32 always: the last bits of a float64 would tell which sums are possible
         return (noisy / n).astype(jnp.float32).astype(dtype)
 

@@ -71,7 +71,7 @@ def release_held_out_bound(key: jax.Array, mechanism: HeldOutBound, spent: jax.A
         value, fits = _largest_mean(problem, query, z, data, radius)
         # the description's multiplier is over all of what replacing a record may do
         noisy = noisy_sums.add_noise_to_point(
-            key, value, held_out.length(query, radius) / 2, 2 * check_noise(query), 1, True)
+            key, value, held_out.length(query, radius) / 2, 2 * check_noise(query), 1)
         low, _ = query.loss_range or (0.0, 0.0)
         return opening.nan_if_refused(fits, (noisy + low).astype(jnp.float32))
 

@@ -26,7 +26,7 @@ from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import PARAMETERS
 from jaxminimax.mechanism.grid import MOST_BITS, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
-from jaxminimax.noise.floats import ROUNDING_MARGIN, gaussian, standard_laplace, standard_normal
+from jaxminimax.noise.floats import ROUNDING_MARGIN, gaussian
 from jaxminimax.releases import opening, reading, release_keys
 
 
@@ -86,7 +86,7 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
     # two words if rows of up to 2^(18 + finer bits) units may exceed 2^30 together
     grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
                 dither(key, like), wide=rows > SHORT >> finer_bits(parameters))
-    return Rounding(grid, jnp.any(noiseless))
+    return Rounding(grid, jnp.any(noiseless), ~jnp.all(noiseless))
 
 
 class Noisy(NamedTuple):
@@ -198,8 +198,7 @@ def float_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
 
 
 def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.Array,
-                       parameters: int,
-                       exact: bool) -> PyTree:
+                       parameters: int) -> PyTree:
     """Adds noise to a solution that is one block, float64; to be called with 64-bit types.
 
     Integers below 2^52 are float64 numbers, and their sums are exact.
@@ -210,16 +209,12 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
       length: half of what replacing a record may do, float64 `[]`.
       z: noise multiplier, sigma over that; 0: the point as it is.
       parameters: of the description.
-      exact: as in `add_noise_and_normalise`.
     """
     size = sum(x.size for x in jax.tree.leaves(point))
     if not size:
         return point
     # sigma; the margin is for what float32 descriptions lose
     std = length * z * ROUNDING_MARGIN
-    noise_key = fold_in(key, release_keys.ADDED)
-    if not exact:
-        return jax.tree.map(jnp.add, point, gaussian(noise_key, point, std))
     scale = GridNoise(std, jnp.asarray(grid_bits(z, parameters), jnp.int32))
 
     def leaf(x: jax.Array, u: jax.Array, noise: jax.Array) -> jax.Array:
@@ -230,12 +225,13 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
         up = a - integer > (u.astype(x.dtype) + 0.5) * 2.0**-8
         return jnp.where(std == 0, x, (integer + up + noise.astype(x.dtype) + 0.5) * scale.step)
 
-    noise = as_leaves(floored_normal(noise_key, size, scale.log2_steps), point)
+    noise = as_leaves(floored_normal(fold_in(key, release_keys.ADDED), size, scale.log2_steps),
+                      point)
     return jax.tree.map(leaf, point, dither(fold_in(key, release_keys.DITHER), point), noise)
 
 
 def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: jax.Array,
-                        exact: bool, gaussian: bool = False) -> jax.Array:
+                        gaussian: bool = False) -> jax.Array:
     """Sums along the last axis of losses in [0, B], plus noise of scale B z, float64.
 
     To be called with 64-bit types. Each loss is rounded to a multiple of g = B z / 2^L; integers
@@ -246,13 +242,9 @@ def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: 
       losses: in [0, B], float64 `[..., n]`; 0 where there is no record.
       bound: B, float64 `[]`.
       z: noise multiplier, float64 `[]`; 0: the plain sum.
-      exact: whether the noise is made of integers.
       gaussian: whether it is Gaussian, of standard deviation B z, instead of Laplace.
     """
     width, shape = bound * z * ROUNDING_MARGIN, losses.shape[:-1]
-    if not exact:
-        drawn = (standard_normal if gaussian else standard_laplace)(key, shape, losses.dtype)
-        return jnp.sum(losses, -1) + width * drawn
     bits = jnp.asarray(grid_bits(z, PARAMETERS), jnp.int32)
     step = GridNoise(width, bits).step
     # I = sum_j round(loss_j / g), of at most 2^20 each: 2^31 of them stay below 2^52

@@ -372,7 +372,7 @@ def _check_covered(query: GroupSolution, problem: GroupProblem) -> None:
 def _noisy(key: jax.Array, point: PyTree, certain: jax.Array, length: jax.Array, z: jax.Array,
            query: Resolvent | GroupSolution, like: PyTree) -> PyTree:
     """A float64 point plus noise, in at least float32; NaN without a certificate."""
-    noisy = noisy_sums.add_noise_to_point(key, point, length, z, query.parameters, query.exact)
+    noisy = noisy_sums.add_noise_to_point(key, point, length, z, query.parameters)
     return opening.nan_if_refused(certain, jax.tree.map(
         lambda a, x: a.astype(tree.at_least_float32(x.dtype)), noisy, like))
 

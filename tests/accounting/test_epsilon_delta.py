@@ -369,7 +369,6 @@ def test_a_statement_tells_what_was_spent():
     record = said.to_json()
     assert record["epsilon"] == said.epsilon
     assert record["clip"] == [{"w": 1.0, "v": 1.0}]
-    assert record["event"].startswith("GaussianDpEvent")
 
 
 @pytest.mark.nightly
@@ -530,19 +529,6 @@ def test_tripwire_rdp_calls_nan_noise_private():
 def test_tripwire_pld_has_no_event_for_two_players_on_one_sample():
     inner = dpa.ComposedDpEvent([dpa.GaussianDpEvent(1.0), dpa.GaussianDpEvent(1.0)])
     assert not pld.PLDAccountant().supports(dpa.PoissonSampledDpEvent(0.01, inner))
-
-
-@pytest.mark.parametrize("loss", [
-    PrivacyLoss("poisson", np.float32(1.5), 0.01), PrivacyLoss("laplace", 2.0),
-    PrivacyLoss("fixed", 1.5, 0.1, 50, 5), PrivacyLoss("replacement", 1.5, 0.1, 50, 5),
-    PrivacyLoss("selection", 2.0), PrivacyLoss("selection", 0.0), None])
-def test_the_event_is_what_dp_accounting_prints_of_it(loss):
-    losses = () if loss is None else ((loss, np.int64(3)),)
-    for gaussian in (0.0, np.float32(4.0), math.inf):
-        text = curve.event(Charge(gaussian=gaussian, losses=losses))
-        event = eval(text, vars(dpa))
-        assert isinstance(event, dpa.DpEvent)
-        assert str(event) == text
 
 
 @pytest.mark.slow

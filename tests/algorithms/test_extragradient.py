@@ -23,6 +23,7 @@ from jaxminimax import (
     sgda,
 )
 from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
+from jaxminimax.algorithms import planning
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 ZERO = Saddle(0.0, 0.0)
@@ -206,22 +207,29 @@ def test_sampled_extragradient_needs_the_noise_of_the_reference_table(n, epsilon
 
 # --- schedules ---
 
-NUMBERS = dict(population=1000, dim=10, bound=1.0, smooth=1.0, diameter=2.0, epsilon=1.0,
-               delta=1e-5)
+NUMBERS = dict(population=1000, dim=10, bound=1.0, smooth=1.0, diameter=2.0)
+TARGET = dict(epsilon=1.0, delta=1e-5)
+
+
+def scheduled(make, epsilon=1.0, **numbers):
+    """A schedule, of a target or of the noise multiplier of one release that meets it."""
+    target = dict(TARGET, epsilon=epsilon)
+    if make is not extragradient.sampled:
+        target = dict(multiplier=2 * planning.gaussian_multiplier(**target))
+    return make(**{**NUMBERS, **numbers}, **target)
 
 
 def test_single_records_are_theorem_4s():
     with pytest.raises(ValueError, match="at most 32767 for n"):
-        extragradient.sampled(**{**NUMBERS, "population": 32_768})
-    many = extragradient.sampled(**{**NUMBERS, "population": 100})
+        scheduled(extragradient.sampled, population=32_768)
+    many = scheduled(extragradient.sampled, population=100)
     assert (many.batch, many.iterations) == (1, 10_000)
     assert many.step == pytest.approx(9.319812e-4, rel=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 def test_one_pass_has_the_batch_of_the_smallest_bound(epsilon):
-    numbers = {**NUMBERS, "population": 20_000, "epsilon": epsilon}
-    made = extragradient.single_pass(**numbers)
+    made = scheduled(extragradient.single_pass, population=20_000, epsilon=epsilon)
     assert made.iterations == 20_000 // (2 * made.batch)
 
     def bound(batch, step):  # for the noise that a calibrated query has
@@ -242,8 +250,8 @@ def test_one_pass_has_the_batch_of_the_smallest_bound(epsilon):
 
 def test_full_batches_take_few_rounds_of_one_total_length():
     """The path is as long as the noise or the sample allows, and no round stretches it."""
-    few = extragradient.full_batch(**{**NUMBERS, "epsilon": 0.5})
-    many = extragradient.full_batch(**{**NUMBERS, "population": 4000})
+    few = scheduled(extragradient.full_batch, epsilon=0.5)
+    many = scheduled(extragradient.full_batch, population=4000)
     for made, longest in ((few, math.sqrt(1000)), (many, math.sqrt(4000))):
         length = made.iterations * made.step
         assert length <= longest
@@ -260,7 +268,7 @@ def test_full_batches_take_few_rounds_of_one_total_length():
 def test_schedules_can_be_run(make, change):
     """Whole numbers, one round at least, a step within its cap, no more records than exist."""
     numbers = {**NUMBERS, **change}
-    made = make(**numbers)
+    made = scheduled(make, **change)
     assert isinstance(made.batch, int)
     assert isinstance(made.iterations, int)
     assert made.iterations >= 1
@@ -271,7 +279,9 @@ def test_schedules_can_be_run(make, change):
 @pytest.mark.parametrize(("change", "message"), [
     (dict(epsilon=0.0), "epsilon must lie in"), (dict(delta=1.0), "delta must lie in"),
     (dict(dim=0), "dim must be an integer"), (dict(bound=math.nan), "bound must lie in")])
-def test_a_schedule_of_bad_numbers_is_refused(change, message):
-    for make in (extragradient.single_pass, extragradient.sampled, extragradient.full_batch):
-        with pytest.raises(ValueError, match=message):
-            make(**{**NUMBERS, **change})
+def test_a_plan_of_bad_numbers_is_refused(change, message):
+    for algorithm, ways in ((extragradient, ("one", "many", "full")),
+                            (jmm.proximal, ("one", "many"))):
+        for passes in ways:
+            with pytest.raises(ValueError, match=message):
+                jmm.plan(algorithm, passes=passes, **{**NUMBERS, **TARGET, **change})

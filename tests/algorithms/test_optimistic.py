@@ -186,7 +186,7 @@ def test_a_guarantee_is_where_the_theorem_is():
 
 @pytest.mark.slow
 def test_the_guarantee_holds_for_runs_from_the_plan():
-    from benchmarks.utility.zoo import games as zoo_games
+    from benchmarks.accuracy.zoo import games as zoo_games
 
     game = zoo_games.bilinear()
     made = jmm.plan(optimistic, proved=True, **PUBLIC, iterations=100)

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.utility.rates import cases as rate_cases
-from benchmarks.utility.rates import descent as rate_descent
-from benchmarks.utility.rates import groups as rate_groups
+from benchmarks.rates import cases as rate_cases
+from benchmarks.rates import descent as rate_descent
+from benchmarks.rates import groups as rate_groups
 from jaxminimax.algorithms import ALGORITHMS
 
 RUNS, DELTA = 8, 1e-5
@@ -34,7 +34,7 @@ class Planned:
     Attributes:
       name: algorithm and variant.
       numbers: `n ->` the plan's public numbers.
-      on: "balls", "small", "quadratic", "around" or "near": of `benchmarks.utility.rates`.
+      on: "balls", "small", "quadratic", "around" or "near": of `benchmarks.rates`.
       ns: two numbers of records.
       rate: of the theorem, `n, epsilon ->` without constants and logarithms.
       epsilons: None is without privacy.
@@ -110,7 +110,7 @@ SLOWER_WITHOUT_NOISE = {"recursive_sgda"}
 
 
 def problem(planned, n):
-    """A job of `benchmarks.utility.rates` on the plan's problem, whose settings are replaced."""
+    """A job of `benchmarks.rates` on the plan's problem, whose settings are replaced."""
     match planned.on:
         case "balls":
             return rate_cases.Job(None, None, rate_cases.GAME, rate_cases.START,

@@ -12,7 +12,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks.examples import demo_games
-from benchmarks.utility.rates.cases import solution_cost
+from benchmarks.rates.cases import solution_cost
 from jaxminimax import (
     FixedSize,
     Full,

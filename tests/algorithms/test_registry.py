@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.auc import runs as auc_runs
+from benchmarks.accuracy.auc import runs as auc_runs
 from benchmarks.privacy import audit as benchmark
 from jaxminimax import Saddle, algorithms
 from jaxminimax.algorithms import ALGORITHMS, described_by

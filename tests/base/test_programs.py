@@ -169,7 +169,7 @@ def stored_in(folder):
     compilation_cache.reset_cache()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_program_of_a_changed_library_is_found_by_the_unchanged_one(tmp_path):
     plain = means()
     with stored_in(tmp_path):

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks.utility import adaptive_floor
+from benchmarks.accuracy import adaptive_floor
 
 
 def test_the_class_that_is_less_often_right_counts():

@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.auc import __main__ as auc
-from benchmarks.auc import runs as auc_runs
+from benchmarks.accuracy.auc import __main__ as auc
+from benchmarks.accuracy.auc import runs as auc_runs
 from benchmarks.common import report, settings
 
 ROW = ["dataset", "algorithm", "scorer", "epsilon", "delta", "auc_mean", "auc_std",

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.published import bounds
-from benchmarks.utility import stability
+from benchmarks.papers import bounds
+from benchmarks.rates import stability
 from jaxminimax import Saddle
 
 RNG = np.random.default_rng(0)
@@ -471,7 +471,7 @@ def hard_gaps(name, hyper, tilt, runs=40, n=200):
     return np.mean(gaps), np.std(gaps) / math.sqrt(2 * runs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [0.2, 2.0])
 @pytest.mark.parametrize("name", list(HARD))
 def test_on_hard_populations_plans_are_between_what_nobody_beats_and_what_they_promise(

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.utility import compare, compare_noise
-from benchmarks.utility.rates import cases as rate_cases
+from benchmarks.accuracy import compare, compare_noise
+from benchmarks.rates import cases as rate_cases
 from jaxminimax import Saddle
 
-RESULT = pathlib.Path(__file__).parents[2] / "benchmarks/utility/results/compare.json"
+RESULT = pathlib.Path(__file__).parents[2] / "benchmarks/accuracy/results/compare.json"
 
 
 @pytest.mark.nightly

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.published import decoupled, truth
+from benchmarks.papers import decoupled, truth
 
 
 def test_the_published_noise_is_for_absent_records_and_not_for_replaced_ones():

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.utility.fair import __main__ as fair
-from benchmarks.utility.fair import methods as fair_methods
-from benchmarks.utility.fair import tasks as fair_tasks
+from benchmarks.accuracy.fair import __main__ as fair
+from benchmarks.accuracy.fair import methods as fair_methods
+from benchmarks.accuracy.fair import tasks as fair_tasks
 
 
 def people(n=400, seed=0):

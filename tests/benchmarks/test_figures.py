@@ -75,8 +75,8 @@ def test_a_sentence_with_another_figure_is_found(copies, capsys, page, old, new)
 @pytest.mark.parametrize("text", [
     "of `0.5`\n", "A gap of .5.\n",
     "A gap of\n0.5 (n = 3)\n", "| a | 0.50 |\n", "```text\n0.5\n```\n",
-    "<!-- figure search_noise of benchmarks/utility/results/tune.json --> 1.45\n\nand .5\n",
-    "* <!-- figure search_noise of benchmarks/utility/results/tune.json --> 1.45\n* .5\n",
+    "<!-- figure search_noise of benchmarks/accuracy/results/tune.json --> 1.45\n\nand .5\n",
+    "* <!-- figure search_noise of benchmarks/accuracy/results/tune.json --> 1.45\n* .5\n",
 ])
 def test_a_number_without_marker_is_found(text):
     new, wrong = figures.checked(pathlib.Path("page.md"), text, {})
@@ -105,11 +105,11 @@ def test_a_constant_that_no_page_says_is_found(copies, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("text", [
-    "<!-- table other of benchmarks/published/results/table2.json -->\n<!-- end -->\n",
+    "<!-- table other of benchmarks/papers/results/table2.json -->\n<!-- end -->\n",
     "<!-- table table2 of benchmarks/speed/results/none.json -->\n<!-- end -->\n",
-    "<!-- figure other of benchmarks/utility/results/tune.json --> 1.45\n",
-    "<!-- figure search_noise of benchmarks/utility/results/tune.json --> none\n",
-    "<!-- figure search_noise of benchmarks/utility/results/tune.json --> 1.45 and 1.61\n",
+    "<!-- figure other of benchmarks/accuracy/results/tune.json --> 1.45\n",
+    "<!-- figure search_noise of benchmarks/accuracy/results/tune.json --> none\n",
+    "<!-- figure search_noise of benchmarks/accuracy/results/tune.json --> 1.45 and 1.61\n",
 ])
 def test_a_marker_that_nothing_makes_is_refused(text):
     with pytest.raises(ValueError, match=r"is no |is not there|is of 1 numbers"):

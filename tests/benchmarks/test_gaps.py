@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.examples import demo_games
-from benchmarks.utility import gaps
+from benchmarks.rates import gaps
 from jaxminimax import Saddle, metrics, problems
 
 

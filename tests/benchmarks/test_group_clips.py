@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.utility import group_clips
+from benchmarks.accuracy import group_clips
 
 
 def test_a_cell_compares_ways_by_the_paired_difference():

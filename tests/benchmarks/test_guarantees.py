@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from benchmarks.utility import guarantees
+from benchmarks.rates import guarantees
 from jaxminimax import Saddle
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.utility import label_tables
+from benchmarks.tables import label_tables
 
 
 def run(gap):

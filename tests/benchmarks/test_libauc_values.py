@@ -1,4 +1,4 @@
-"""`benchmarks.utility.libauc_values`: the library's side against pairs, and the results."""
+"""`benchmarks.accuracy.libauc_values`: the library's side against pairs, and the results."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.utility import libauc_values
+from benchmarks.accuracy import libauc_values
 
 RESULT = pathlib.Path(libauc_values.__file__).with_name("results") / "libauc_values.json"
 

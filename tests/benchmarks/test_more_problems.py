@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from benchmarks.utility import more_problems
+from benchmarks.accuracy import more_problems
 
 
 def test_a_row_is_the_mean_and_its_standard_error():

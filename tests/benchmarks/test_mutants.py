@@ -11,11 +11,11 @@ from benchmarks.privacy.mutants import grids, preparations
 # tests noise, clips and charges of every kind of release; every night all bugs are planted
 BUGS = {getattr(mutant.detector, "func", mutant.detector): mutant
         for mutant in reversed(mutants.MUTANTS)}
-# a seventh of the detectors with every change, and that which rests on the last bits of a sum that
+# every fifteenth detector with every change, and the one that rests on the last bits of a sum that
 # is computed twice, with noise and without it; all of them every night
 every_detector = pytest.mark.parametrize("mutant", [
     pytest.param(mutant, id=mutant.name, marks=pytest.mark.nightly
-                 if k % 7 and mutant.detector is not grids.grids else pytest.mark.slow)
+                 if k % 15 and mutant.detector is not grids.grids else pytest.mark.slow)
     for k, mutant in enumerate(BUGS.values())])
 
 

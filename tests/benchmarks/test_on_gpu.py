@@ -9,9 +9,9 @@ import sys
 import jax
 import pytest
 
+from benchmarks.papers.table2 import __main__ as table2
 from benchmarks.privacy import noise_law
-from benchmarks.published.table2 import __main__ as table2
-from benchmarks.speed import device
+from benchmarks.speed import device, roofline
 from benchmarks.speed.throughput import __main__ as throughput
 from benchmarks.speed.throughput.cases import Case
 from jaxminimax import Poisson
@@ -21,8 +21,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
 PARSERS = {"benchmarks.speed.throughput": throughput.parser,
            "benchmarks.speed.device": device.parser,
+           "benchmarks.speed.roofline": roofline.parser,
            "benchmarks.privacy.noise_law": noise_law.parser,
-           "benchmarks.published.table2": table2.parser}
+           "benchmarks.papers.table2": table2.parser}
 
 
 def started(folder, *parts, platform="cpu", python=None, **variables):
@@ -52,13 +53,14 @@ def test_every_command_of_the_script_is_understood(tmp_path, platform):
             given = PARSERS[name]().parse_args(words)
             assert given.json.parent == tmp_path / "out"
             assert getattr(given, "quick", False) == (
-                platform == "cpu" and name != "benchmarks.published.table2")
+                platform == "cpu" and name != "benchmarks.papers.table2")
+            assert getattr(given, "measure", True)
 
 
 def test_an_unknown_part_is_refused(tmp_path):
     done = started(tmp_path, "speed", python="#!/bin/sh\nexit 0\n")
     assert done.returncode == 2
-    assert "no part speed: device linear mlp cnn noise tests deep table2" in done.stderr
+    assert "no part speed: roofline device linear mlp cnn noise tests deep table2" in done.stderr
 
 
 @pytest.mark.slow

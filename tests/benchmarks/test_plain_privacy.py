@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.utility import plain_privacy
+from benchmarks.tables import plain_privacy
 
 
 def rows(n=500):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.utility import plan_entries, plans
-from benchmarks.utility.rates.base import DELTA
+from benchmarks.rates import plan_entries, plans
+from benchmarks.rates.base import DELTA
 from jaxminimax.algorithms import ALGORITHMS
 
 ENTRIES = {entry.name: entry for entry in plan_entries.entries()}

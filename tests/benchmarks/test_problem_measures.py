@@ -1,4 +1,4 @@
-"""The measures of `benchmarks.utility.problems` against pairs and scikit-learn; its table."""
+"""The measures of `benchmarks.accuracy.problems` against pairs and scikit-learn; its table."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.utility import problems
+from benchmarks.accuracy import problems
 
 RNG = np.random.default_rng(0)
 

@@ -12,10 +12,10 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.common import evaluations
 from benchmarks.examples import demo_games
-from benchmarks.utility.rates import __main__ as rates
-from benchmarks.utility.rates import cases as rate_cases
-from benchmarks.utility.rates import games as rate_games
-from benchmarks.utility.rates.cases import CASES
+from benchmarks.rates import __main__ as rates
+from benchmarks.rates import cases as rate_cases
+from benchmarks.rates import games as rate_games
+from benchmarks.rates.cases import CASES
 from jaxminimax import FixedSize, Full, Poisson, Query, Saddle, extragradient, proximal
 from jaxminimax.mechanism import CyclicPoisson, Resolvent
 from jaxminimax.releases import record_isolation

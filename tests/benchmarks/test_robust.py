@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.published import robust, truth
+from benchmarks.papers import robust, truth
 
 
 def test_the_private_stage_costs_more_than_it_claims():

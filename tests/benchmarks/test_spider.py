@@ -18,9 +18,9 @@ from benchmarks.examples.methods.windows import (
     release_difference,
     release_in_window,
 )
-from benchmarks.utility.variance import __main__ as variance
-from benchmarks.utility.variance import auc as variance_auc
-from benchmarks.utility.variance import tables as variance_tables
+from benchmarks.rates.variance import __main__ as variance
+from benchmarks.rates.variance import auc as variance_auc
+from benchmarks.rates.variance import tables as variance_tables
 from jaxminimax import Saddle, sgda
 from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import release_keys
@@ -68,7 +68,7 @@ def flat(z):
 # --- what is released ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.5)], ids=["full", "poisson"])
 def test_it_is_the_sum_of_clipped_differences_over_one_sample(sampling):
     for lipschitz in (0.5, 2.0):  # clipped or nearly not
@@ -88,7 +88,7 @@ def test_it_is_the_sum_of_clipped_differences_over_one_sample(sampling):
                                    rtol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", rest_nightly(["ghost", "vmap"], 1))
 def test_without_noise_estimates_are_the_operator_and_runs_those_of_descent_ascent(strategy):
     problem = PROBLEM._replace(operator=jmm.types.with_strategy(BENT, strategy, 5),
@@ -126,7 +126,7 @@ def test_a_record_moves_it_by_twice_the_clip_and_the_noise_is_of_the_same_length
     assert np.std(noise[0]) == pytest.approx(3.0 * length / N, rel=4 / math.sqrt(2 * wide))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_points_that_are_equal_close_or_not_finite(dtype):
     problem = jmm.Problem(lambda z, x: Saddle(x[0] / z.w, x[1] * z.v))
@@ -153,7 +153,7 @@ def test_points_that_are_equal_close_or_not_finite(dtype):
     assert np.isfinite(distance(jax.tree.map(jnp.asarray, huge), zero))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_both_points_share_the_key_of_a_record():
     def drawing(z, x, key):
         g = BENT(z, x)
@@ -296,7 +296,7 @@ def test_slopes_are_those_of_power_laws_and_intervals_hold_them():
     assert f"{centre:.2f}" in variance_tables.games(rows)[1][0][-2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_records_stand_for_all_of_them():
     """Without noise the same run, and noise of the same deviation."""
     made = variance_auc.windows(100, 400, 3.0, 2.0, 10, 0.5)

@@ -13,13 +13,13 @@ from scipy import stats
 import jaxminimax as jmm
 from benchmarks.data_sets import data
 from benchmarks.data_sets import ijcnn1 as set_ijcnn1
-from benchmarks.published.table2 import __main__ as table2
-from benchmarks.published.table2 import claims as table2_claims
-from benchmarks.published.table2 import figures as table2_figures
-from benchmarks.published.table2 import protocol as papers_protocol
-from benchmarks.published.table2 import settings as table2_settings
-from benchmarks.published.table2 import tuned as table2_tuned
-from benchmarks.published.table2 import verdicts as table2_verdicts
+from benchmarks.papers.table2 import __main__ as table2
+from benchmarks.papers.table2 import claims as table2_claims
+from benchmarks.papers.table2 import figures as table2_figures
+from benchmarks.papers.table2 import protocol as papers_protocol
+from benchmarks.papers.table2 import settings as table2_settings
+from benchmarks.papers.table2 import tuned as table2_tuned
+from benchmarks.papers.table2 import verdicts as table2_verdicts
 from jaxminimax import FixedSize, Query, Saddle
 from jaxminimax.mechanism import Repeat
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.common import report, result_tables, verdicts
-from benchmarks.published import __main__ as published
-from benchmarks.published import claims as published_claims
-from benchmarks.published import page as published_report
-from benchmarks.published.table2 import __main__ as table2
+from benchmarks.papers import __main__ as published
+from benchmarks.papers import claims as published_claims
+from benchmarks.papers import page as published_report
+from benchmarks.papers.table2 import __main__ as table2
 
 
 @pytest.mark.parametrize(("difference", "seeds", "said"), [

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.utility.worst_group import __main__ as worst_group
-from benchmarks.utility.worst_group import figures as group_figures
-from benchmarks.utility.worst_group import methods as group_methods
-from benchmarks.utility.worst_group import tables as group_tables
-from benchmarks.utility.worst_group import tasks as group_tasks
+from benchmarks.accuracy.worst_group import __main__ as worst_group
+from benchmarks.accuracy.worst_group import figures as group_figures
+from benchmarks.accuracy.worst_group import methods as group_methods
+from benchmarks.accuracy.worst_group import tables as group_tables
+from benchmarks.accuracy.worst_group import tasks as group_tasks
 
 
 def test_groups_are_read_off_columns_and_labels():

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.utility import anchored
-from benchmarks.utility.zoo import __main__ as zoo
-from benchmarks.utility.zoo import games as zoo_games
-from benchmarks.utility.zoo import noise as zoo_noise
-from benchmarks.utility.zoo import plot as zoo_plot
+from benchmarks.accuracy import anchored
+from benchmarks.accuracy.zoo import __main__ as zoo
+from benchmarks.accuracy.zoo import games as zoo_games
+from benchmarks.accuracy.zoo import noise as zoo_noise
+from benchmarks.accuracy.zoo import plot as zoo_plot
 from jaxminimax import Saddle
 
-RESULT = pathlib.Path(__file__).parents[2] / "benchmarks/utility/results/zoo.json"
+RESULT = pathlib.Path(__file__).parents[2] / "benchmarks/accuracy/results/zoo.json"
 
 
 def test_copies_have_the_noise_of_all_records_on_their_mean():

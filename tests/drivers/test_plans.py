@@ -18,7 +18,7 @@ NUMBERS = dict(epsilon=1.0, delta=1e-6, population=1000, dim=4, bound=1.0, smoot
                diameter=math.sqrt(8), radius=math.sqrt(2))
 GROUPS = dict(epsilon=1.0, delta=1e-6, dim=4, sizes=(900, 700))
 PROBLEM = jmm.problems.group_glm("logistic", feature_bound=1.0, radius=1.0)
-RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/utility/results/plans.json"
+RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/rates/results/plans.json"
 
 
 @pytest.fixture(scope="module")

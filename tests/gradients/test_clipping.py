@@ -707,15 +707,15 @@ POINT = Saddle({"a": np.cos(np.arange(15.0)).reshape(3, 5), "b": np.ones(5)}, np
 
 
 @functools.cache
-def slices_summed(size, skip, whole=True):
-    """Sums in floating point and on a grid, and counts, of slices of that size."""
+def slices_summed(size, skip, whole=True, wanted=(True, True)):
+    """Sums in floating point and on a grid, if wanted, and counts, of slices of that size."""
     del whole  # of a bug: not what was compiled before it
     total = dataclasses.replace(clipped_sum(BENT, Saddle(0.5, 0.1), strategy="microbatch",
                                             microbatch=size, skip_empty=skip), counted=True)
     grid = integer_sums.Grid(Saddle(jnp.float64(2.0**19), jnp.float64(2.0**21)),
                              integer_sums.dither(jax.random.key(1), POINT), wide=False)
     return jax.jit(lambda z, x, mask: total.sums(z, x, mask, summation.Rounding(
-        grid, jnp.array(True))))
+        grid, *map(jnp.array, wanted))))
 
 
 def hostile(seed):
@@ -734,6 +734,44 @@ def test_slices_that_are_left_out_change_no_bit(size):
         for some in (mask, np.zeros(23, bool), ~mask):
             jax.tree.map(np.testing.assert_array_equal, *(
                 slices_summed(size, skip)(POINT, x, some) for skip in (True, False)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", ["finite", "hostile"])
+def test_slices_that_are_left_out_change_no_bit_without_noise(kept):
+    """Then the sum on the grid is not wanted, and the one in floating point is the answer."""
+    x, mask = hostile(3)
+    if kept == "finite":
+        x = np.where(np.abs(x) < 10, x, 1.0)
+    jax.tree.map(np.testing.assert_array_equal, *(
+        slices_summed(2, skip, wanted=(True, False))(POINT, x, mask) for skip in (True, False)))
+
+
+@pytest.mark.parametrize("strategy", ["vmap", pytest.param("ghost", marks=pytest.mark.slow)])
+def test_of_finite_examples_only_the_sum_that_is_wanted_is_made(strategy):
+    """And every sum that is wanted is the same, whichever else is, in each lane of a vmap."""
+    x, mask = hostile(4)
+    finite = np.where(np.abs(x) < 10, x, 1.0)
+    total = clipped_sum(BENT, Saddle(0.5, 0.1), strategy=strategy)
+    grid = integer_sums.Grid(Saddle(jnp.float64(2.0**19), jnp.float64(2.0**21)),
+                             integer_sums.dither(jax.random.key(1), POINT), wide=False)
+
+    def sums(x, floats, integers):
+        return total.sums(POINT, x, mask, summation.Rounding(grid, floats, integers))
+
+    one, lanes = jax.jit(sums), jax.jit(jax.vmap(sums, (None, 0, 0)))
+    yes, no = np.array(True), np.array(False)
+    for examples in (finite, x):
+        both = one(examples, yes, yes)
+        plain, whole = one(examples, yes, no), one(examples, no, yes)
+        for a, b in ((plain.floats, both.floats), (jax.tree.map(lambda a: a[1], lanes(
+                examples, np.array([False, True]), np.array([True, False])).floats), both.floats)):
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14),
+                         a, b)
+        jax.tree.map(np.testing.assert_array_equal, whole.integers, both.integers)
+        assert all(np.any(a) for a in jax.tree.leaves((plain.floats, whole.integers)))
+        if examples is finite:
+            assert not any(np.any(a) for a in jax.tree.leaves((plain.integers, whole.floats)))
 
 
 @pytest.mark.parametrize("rule", ["all", pytest.param("the first", marks=pytest.mark.slow)])

@@ -548,6 +548,30 @@ def test_a_dilated_convolution_in_two_groups_has_the_sums_of_whole_gradients():
     assert_close(a, b, 1e-12)
 
 
+def test_gram_products_of_a_convolution_in_groups_are_of_all_pairs_of_pixels(monkeypatch):
+    """Two pixels of the output share each matrix; products of each with itself are too few."""
+    def loss(w, v, x):
+        return jnp.sum(jnp.tanh(jax.lax.conv_general_dilated(
+            x[None], w, (1, 1), "VALID", feature_group_count=3)))
+
+    rng, clip = np.random.default_rng(9), 0.5
+    z, x = Saddle(rng.normal(size=(24, 4, 3, 3)) / 6, ()), rng.normal(size=(3, 12, 3, 4))
+    (treatment,) = planning.plan(loss, z, x[0], Saddle(True, False)).treatments
+    assert treatment.kind == "Gram"
+
+    def total(how):
+        summed.clear_cache()
+        return summed(loss, how, False, Saddle(clip, None), z, x)
+
+    expected = total("vmap")
+    assert length(expected.w) > clip  # of more than one record
+    assert_close(total("ghost"), expected, 1e-12)
+    gram = factors._gram
+    monkeypatch.setattr(factors, "_gram", lambda a: gram(a) * jnp.eye(a.shape[1])[None])
+    assert np.abs(total("ghost").w - expected.w).max() > 1e-3 * np.abs(expected.w).max()
+    summed.clear_cache()
+
+
 # --- uses that no derivative comes back from ---
 
 

@@ -382,7 +382,7 @@ def test_sums_on_the_grid_are_those_in_floating_point(count, rows):
     loss = grouped if rows == 2 else lambda w, v, x: jnp.sum(x @ w["m"][0]) + jnp.sum(
         jax.lax.scan(lambda h, m: (h + jnp.pad(h @ m, ((0, 0), (0, 4))), None), x, v["heads"])[0])
     how = clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0), strategy="ghost")
-    actual = how.sums(z, x, None, Rounding(grid, jnp.array(True)))
+    actual = how.sums(z, x, None, Rounding(grid, jnp.array(True), jnp.array(True)))
     for unit, integers, floats in zip(scale, actual.integers, actual.floats, strict=True):
         for a, b in zip(jax.tree.leaves(integers, is_leaf=is_words), jax.tree.leaves(floats),
                         strict=True):

@@ -84,7 +84,7 @@ def on_grid(total, z, x):
     """The sum on a grid of 2^-18, in units of 1."""
     dither = jax.tree.map(lambda a: jnp.full(a.shape, 77, jnp.uint8), z)
     grid = Grid(jax.tree.map(lambda _: jnp.float32(2.0**18), Saddle(0, 0)), dither, False)
-    actual = total.sums(z, x, None, summation.Rounding(grid, jnp.array(False)))
+    actual = total.sums(z, x, None, summation.Rounding(grid, jnp.array(False), jnp.array(True)))
     return jax.tree.map(lambda a: sum(parts(a, jnp.float64)) / 2.0**18, actual.integers,
                         is_leaf=lambda a: hasattr(a, "low"))
 

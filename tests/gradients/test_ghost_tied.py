@@ -195,7 +195,7 @@ def test_sums_on_the_grid_are_those_in_floating_point(count):
         0, 256, a.shape), jnp.uint8), z), False)
     how = clipped_sum(saddle_operator(chosen), Saddle(1.0, 1.0), strategy="ghost")
     actual = jax.jit(lambda z, r: how.sums(z, r, None, Rounding(
-        grid, jnp.array(True))))(z, r)
+        grid, jnp.array(True), jnp.array(True))))(z, r)
     g = gradients(r)
     exact = (g / np.maximum(1, np.linalg.norm(g, axis=(1, 2), keepdims=True))).sum(0)
     np.testing.assert_allclose(actual.floats.w, exact, rtol=0, atol=1e-4)

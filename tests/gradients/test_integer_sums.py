@@ -234,7 +234,7 @@ def _moved(strategy, microbatch, wide, x, clip, dither):
     unit = clip * 2.0**-18
     grid = Grid(Saddle(1 / unit, None), Saddle(dither, None), wide)
     z = Saddle(jnp.zeros(x.shape[1], jnp.float32), jnp.zeros((), jnp.float32))
-    return total.sums(z, x, None, Rounding(grid, jnp.array(False))).integers.w
+    return total.sums(z, x, None, Rounding(grid, jnp.array(False), jnp.array(True))).integers.w
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -288,7 +288,7 @@ def test_lookups_of_one_row_by_many_records_do_not_wrap_around():
     grid = Grid(Saddle(jnp.float32(2.0**22), None),
                 Saddle(jnp.zeros((8, 1), jnp.uint8), None), True)
     actual = total.sums(z, jnp.full(n, 3), None, Rounding(
-        grid, jnp.array(False))).integers.w
+        grid, jnp.array(False), jnp.array(True))).integers.w
     assert 0 <= np.min(actual.low) <= np.max(actual.low) < 2**20
     expected = np.zeros((8, 1))
     expected[3] = n * 2.0**22

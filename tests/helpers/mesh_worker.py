@@ -217,7 +217,8 @@ def slots_of_shards(found):
 
     sums = jax.jit(lambda: shard_sums.sum_over_shards(
         seen, jnp.zeros((8, size)), data, settings, jnp.arange(N), None,
-        summation.Rounding(Grid(jnp.ones(()), jnp.zeros(()), False), jnp.array(True)), KEY))()
+        summation.Rounding(Grid(jnp.ones(()), jnp.zeros(()), False), jnp.array(True),
+                           jnp.array(True)), KEY))()
     slots = np.asarray(sums.floats)[:7]  # the last shard is not full
     found["slots"] = np.sort(slots, 1).tolist()
     found["same slots"] = max(np.mean(slots[a] == slots[b]) for a in range(7) for b in range(a))

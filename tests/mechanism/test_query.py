@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
+from benchmarks.accuracy import adaptive
 from benchmarks.privacy.attacks import adaptive as adaptive_attack
 from benchmarks.privacy.mutants import between
-from benchmarks.utility import adaptive
 from jaxminimax import (
     AdaptiveClip,
     FixedSize,

@@ -112,8 +112,13 @@ def below(of):
 
 
 def test_every_sampling_has_a_name_on_the_command_line_or_a_test_file_of_its_own():
-    elsewhere = {CyclicPoisson}
-    assert {type(x) for x in EVERY.values()} | elsewhere == below(sampling.Sampling)
+    named = {type(how) for how in EVERY.values()}
+    assert named <= below(sampling.Sampling)
+    for one in below(sampling.Sampling) - named:
+        # CyclicPoisson has test_cyclic_poisson.py
+        words = re.sub("(?<!^)(?=[A-Z])", "_", one.__name__).lower()
+        assert pathlib.Path(__file__).with_name(f"test_{words}.py").exists(), (
+            f"{one.__name__} needs `choices`, or its laws and its charge in test_{words}.py")
 
 
 def test_every_sampling_has_a_row_on_the_page_that_compares_them():
@@ -377,7 +382,7 @@ def test_rows_that_are_drawn_several_times_count_once(bug):
     assert subset_p(query(0.3, 6), 40_000) > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.optimised
 def test_the_product_law_catches_another_rate_and_a_choice_of_rows(bug):
     thresholds = poisson.thresholds
@@ -628,6 +633,19 @@ def test_a_pass_holds_the_rows_of_a_shard_before_samples_are_drawn_again():
     assert batch_size(wide) < 0.99 * batch_size(usual)
     size = 50_000 // 8
     assert shard_sums.pass_rows(wide, size, 8) == shard_sums.pass_rows(usual, size, 8)
+
+
+def test_a_sampling_that_states_no_mean_has_slots_for_each_row_of_a_shard():
+    """Rows of unequal rates may crowd into one shard, whatever their mean is."""
+    class Unstated(Poisson):
+        mean_drawn = sampling.Sampling.mean_drawn
+
+    n, shards = 20_000, 8
+    equal = query(0.06, n)
+    unstated = dataclasses.replace(equal, sampling=Unstated(rate=0.06))
+    slots = unstated.sampling.rows_in_shard(n, n // shards)
+    assert shard_sums.pass_rows(unstated, n // shards, shards) == slots
+    assert shard_sums.pass_rows(equal, n // shards, shards) < slots
 
 
 @pytest.mark.slow

@@ -140,21 +140,6 @@ def test_small_radii_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch)
     assert np.all(np.abs(y) < 1e-8)
 
 
-@pytest.mark.slow
-@dtypes
-@pytest.mark.optimised
-def test_small_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
-    k = np.arange(64)
-    last = np.array([divmod(2**64 - 2**int(i), 2**32) for i in k], np.uint32).T
-    with monkeypatch.context() as patch:
-        patch.setattr(floats, "word_pairs", lambda key, shape: tuple(map(jnp.asarray, last)))
-        patch.setattr(floats, "random_words", lambda key, shape, part: jnp.asarray(last[0] << 31))
-        x = np.asarray(floats.standard_laplace(jax.random.key(0), (64,), dtype), np.float64)
-    sign = np.where(last[0] & 1, -1, 1)
-    np.testing.assert_allclose(x, -sign * np.log1p(-(2.0**k - 0.5) * 2.0**-64),
-                               rtol=1e-6 if dtype == jnp.float32 else 1e-13)
-
-
 @dtypes
 @pytest.mark.optimised
 def test_radii_on_both_sides_of_the_middle_of_their_law_are_in_order(dtype, monkeypatch):

@@ -15,7 +15,6 @@ from benchmarks.privacy.narrow import Narrow
 from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat
 from jaxminimax.mechanism import overflow_probability
 from jaxminimax.mechanism.groups import in_group
-from jaxminimax.noise import floats
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases.groups import (
     release_group_gradient,
@@ -308,42 +307,6 @@ def test_another_mechanism_is_refused():
     query = in_group(gradients(1.0).query, 3)
     with pytest.raises(ValueError, match="answers GroupGradients, got Query"):
         opened(dataclasses.replace(gradients(1.0), query=query), records())
-
-
-# --- Laplace numbers ---
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.optimised
-def test_laplace_numbers_follow_their_law_into_the_tails(dtype):
-    x = np.asarray(floats.standard_laplace(jax.random.key(0), (10**6,), dtype), np.float64)
-    assert x.dtype == np.float64
-    assert np.isfinite(x).all()
-    assert stats.kstest(x, "laplace").pvalue > 1e-3
-    for far in (3.0, 6.0, 9.0):
-        tail = np.exp(-far) / 2 * len(x)
-        for hits in ((x > far).sum(), (x < -far).sum()):
-            assert abs(hits - tail) < SIGMAS * np.sqrt(tail)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.optimised
-def test_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
-    """P[|x| > t] = e^-t: u = 2^k / 2^64 gives t = (64 - k) ln 2, and u = 2^-65 more than 45."""
-    words = [(2**k >> 32, 2**k & 0xFFFFFFFF, k % 2 << 31) for k in range(64)]
-    words += [(0, 0, 0), (2**32 - 1, 2**32 - 1, 0)]
-    with monkeypatch.context() as patch:
-        high, low, sign = map(jnp.asarray, np.array(words, np.uint32).T)
-        patch.setattr(floats, "word_pairs", lambda key, shape: (high, low))
-        patch.setattr(floats, "random_words", lambda key, shape, part: sign)
-        x = np.asarray(floats.standard_laplace(jax.random.key(0), (66,), dtype), np.float64)
-    k = np.arange(64)
-    expected = np.log(2) * (64 - k) - np.log1p(2.0 ** -(k + 1))
-    np.testing.assert_allclose(x[:64], np.where(k % 2, -1, 1) * expected, rtol=1e-6)
-    assert x[64] > 45
-    assert 0 <= x[65] < 1e-6
 
 
 # --- shapes ---

@@ -503,6 +503,24 @@ def test_an_infinite_clip_norm_without_noise_is_the_plain_mean():
         np.testing.assert_allclose(x, np.broadcast_to(y.mean(0), x.shape), rtol=1e-9)
 
 
+@pytest.mark.parametrize("noise", [(0.0, 0.8), (0.8, 0.0), (0.0, 0.0), (0.8, 0.8)])
+def test_a_player_is_released_without_noise_only_if_its_own_multiplier_is_zero(noise):
+    """Known or traced, whatever the other player's is; a traced one decides when it runs."""
+    data, plain = records(12), opened(query(noise=Saddle(0.0, 0.0)), records(12))
+    traced = opened(query(noise=Saddle(*noise)), data)
+    known = jax.jit(lambda keys: jax.vmap(lambda key: release(
+        key, Repeat(query=query(noise=Saddle(*noise)), times=1), jnp.int32(0), ITSELF,
+        origin(data), data))(keys))(split())
+    for multiplier, *answers, silent in zip(noise, known, traced, plain, strict=True):
+        for g in answers:
+            moved = np.asarray(g - silent)
+            if multiplier:
+                assert np.all(moved != 0)
+                assert np.std(moved) * N > 0.2 * multiplier  # the clip norms are 0.3 and 2
+            else:
+                np.testing.assert_allclose(moved, 0, atol=1e-12)
+
+
 @pytest.mark.parametrize("rows", [(N - 1, N - 1), (N + 1, N + 1), (N, N - 1)], ids=str)
 def test_another_number_of_rows_than_described_is_refused(rows):
     data = Saddle(*(np.zeros((n, 2)) for n in rows))

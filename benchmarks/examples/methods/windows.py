@@ -72,7 +72,6 @@ class Difference(OneRelease):
       sampling: full batches, or samples drawn anew in every release.
       population: n, the number of records; public.
       parameters: the largest number of numbers that a release has; public.
-      exact: whether the noise is added as integers, without rounding, or in floating point.
     """
 
     sum_of_sample = True
@@ -87,7 +86,7 @@ class Difference(OneRelease):
         z = self.noise_multiplier
         return Query(clip=Saddle(1.0, 1.0), noise_multiplier=None if z is None else Saddle(z, z),
                      sampling=self.sampling, population=self.population, joint=True,
-                     parameters=self.parameters, exact=self.exact)
+                     parameters=self.parameters)
 
     def check_own(self) -> None:
         """Refuses numbers that no release should start from, and samples that are not drawn."""
@@ -151,7 +150,7 @@ class Windows(description.Answered):
         self.anchor.check_own()
         self.difference.check_own()
         for one in (self.anchor, self.difference):
-            grid.check_grid(one.exact, one.parameters)
+            grid.check_grid(one.parameters, one.exact)
         if None in self.anchor.clip:
             raise ValueError("An anchor needs a clip norm for both players, got "
                              f"{self.anchor.clip!r}: differences are of both.")

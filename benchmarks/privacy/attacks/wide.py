@@ -20,11 +20,12 @@ from benchmarks.privacy.attacks import certificate
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
-from jaxminimax.audit.pairs import Observe, first_release, rounds_of_keys
+from jaxminimax.audit.pairs import Observe, Rounds, first_release, rounds_of_keys
 from jaxminimax.audit.signals import signal_of
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
+from jaxminimax.noise.floats import ROUNDING_MARGIN
 
 RECORDS = jmm.Problem(operator=lambda z, x: Saddle(
     jax.tree.map(lambda a, b: a.astype(b.dtype), x, z.w), jax.tree.map(jnp.zeros_like, z.v)))
@@ -149,14 +150,65 @@ def pair(dim: int, dtype: Any, groups: bool = False, seed: int = 0) -> dict[str,
         result | {"theta": both[..., len(result):]}).items()}
 
 
+def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
+    """Computes statistics of released numbers less a candidate's sum, over the noise's scale.
+
+    Args:
+      noise: the numbers, `[runs, d]`, float64.
+      bits: the digits of the type that they were drawn in, 24 or 53.
+
+    Returns:
+      Each `[runs]`: the share of small pairs (i, i + d / 2) whose 1 - exp(-r^2 / 2) is a multiple
+      of 2^-bits, and whether all are; of numbers that are multiples of 2^-k; of numbers with no
+      more than 8 or 11 digits; how many are equal but for a sign; the smallest and the largest.
+    """
+    runs, d = noise.shape
+    half = (d + 1) // 2
+    stats: dict[str, np.ndarray] = {}
+    first, second = noise[:, : d - half], noise[:, half:]
+    for digits in (bits - 1, bits, bits + 1):
+        steps = -np.expm1(-(first**2 + second**2) / 2) * 2.0**digits
+        # of 24 bits, 2,000 steps of the grid from 0 are looked at
+        small = steps < (2000 if bits == 24 else 2.0**digits * 0.05**2 / 2)
+        hit = small & (np.abs(steps - np.round(steps)) < 0.03)
+        count = small.sum(1)
+        stats[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
+        stats[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
+    for k in range(4, 17, 2):
+        steps = noise * 2.0**k
+        stats[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
+    fraction, _ = np.frexp(noise)
+    for digits in (8, 11):
+        steps = fraction * 2.0**digits
+        stats[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
+    size = np.sort(np.abs(noise), 1)
+    gaps = np.diff(size, axis=1)
+    stats["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
+    stats["smallest"], stats["largest"] = size[:, 0], size[:, -1]
+    return stats
+
+
+def coarse_scores(sides: list[Rounds], unit: float,
+                  bits: int) -> list[dict[str, np.ndarray]]:
+    """Computes `coarse` of the first round's releases, less the first data set's sum.
+
+    Args:
+      sides: the releases of runs on each data set.
+      unit: the described standard deviation of their noise.
+      bits: as in `coarse`.
+    """
+    scale = unit * ROUNDING_MARGIN
+    return [coarse(np.nan_to_num(rounds.noisy[:, 0, i] - rounds.quiet[:, 0, 0]) / scale, bits)
+            for i, rounds in enumerate(sides)]
+
+
 def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: float = 0.5,
           runs: int = 200, confidence: float = 0.999) -> auditor.Audit:
     """An attack on grids and holes in the noise of an algorithm's first release.
 
     An adversary with all records but one has what either would have added without noise, and
     subtracts the first one's part. Statistics of what is left, see
-    `jaxminimax.audit.released.coarse`, tell runs on that data set from runs on the
-    other. The records are vectors at random.
+    `coarse`, tell runs on that data set from runs on the other. The records are vectors at random.
 
     Args:
       key: for all the runs.
@@ -174,7 +226,7 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     start = Saddle(w, jnp.zeros(1, dtype) if how.problem is RECORDS else ())
     result = rounds_of_keys(list(jax.random.split(key)), how.algorithm, how.hyper, start, data,
                             how.problem, how.observe, runs)
-    scores = auditor.released.coarse_scores(result, how.unit, jnp.finfo(dtype).nmant + 1)
+    scores = coarse_scores(result, how.unit, jnp.finfo(dtype).nmant + 1)
     value, statistic, hits, trials = auditor.lower_bound(scores[0], scores[1], _DELTA,
                                                              confidence)
     made = how.algorithm.mechanism(how.hyper)

@@ -123,7 +123,7 @@ def slots_of_shards(runs: int = 3) -> list[str]:
     def orders(key: jax.Array) -> jax.Array:
         added = shard_sums.sum_over_shards(
             by_slots, Saddle(jnp.zeros(2, jnp.float32), ()), placed, query, jnp.arange(12), None,
-            Rounding(None, jnp.array(True)), key)  # type: ignore[arg-type]
+            Rounding(None, jnp.array(True), jnp.array(True)), key)  # type: ignore[arg-type]
         return jnp.asarray(added.floats.w)
 
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), runs)

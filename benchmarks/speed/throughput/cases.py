@@ -30,7 +30,9 @@ STEPS = 28  # of the recurrent network
 LAYERS, LORA, PLACES, HEADS, RANK, INNER = 4, 128, 64, 4, 8, 256
 # of the residual network: channels into a block and out of it, stride; groups of its norms
 STAGES, GROUPS = ((16, 16, 1), (16, 32, 2), (32, 64, 2)), 4
-
+# of pictures of 32 x 32 x 3: channels of the convolutions; layers and width of ViT-tiny, and its
+# heads, over 64 tokens, each a patch of 4 x 4 pixels
+CHANNELS, DEPTH, BREADTH, VIEWS = (3, 32, 32, 64, 64, 128, 128), 12, 192, 3
 
 
 def _residual() -> dict[str, tuple[int, ...]]:
@@ -59,6 +61,17 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "resnet": _residual(),
 }
 WORKLOADS = tuple(SHAPES)
+VIT = {"E": (48, BREADTH), "P": (PLACES, BREADTH),
+       **dict.fromkeys("qkvo", (DEPTH, BREADTH, BREADTH)),
+       "up": (DEPTH, BREADTH, 4 * BREADTH), "down": (DEPTH, 4 * BREADTH, BREADTH)}
+# models of such pictures, which no peer of another library has
+PICTURES: dict[str, dict[str, tuple[int, ...]]] = {
+    "cifar": {**{f"K{i}": (3, 3, *CHANNELS[i:i + 2]) for i in range(6)}, "W1": (2048, 128),
+              "b1": (128,), "W2": (128,)},
+    "vit": {**VIT, "W2": (BREADTH,)},
+    "vit-lora": {**{f"A{k}": (DEPTH, BREADTH, RANK) for k in "qkv"},
+                 **{f"B{k}": (DEPTH, RANK, BREADTH) for k in "qkv"}, "W2": (BREADTH,)},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +79,8 @@ class Case:
     """A workload and a batch size.
 
     Attributes:
-      workload: one of `WORKLOADS`, or "mlp" followed by its hidden width, as in "mlp 64".
+      workload: one of `WORKLOADS` or `PICTURES`, or "mlp" followed by its hidden width, as in
+        "mlp 64".
       batch: rows in a step.
       n: resident rows.
     """
@@ -78,8 +92,8 @@ class Case:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the parameters theta."""
-        if self.workload in SHAPES:
-            return SHAPES[self.workload]
+        if self.workload in SHAPES | PICTURES:
+            return (SHAPES | PICTURES)[self.workload]
         name, hidden = self.workload.split()
         assert name == "mlp"
         return {"W1": (784, int(hidden)), "b1": (int(hidden),), "W2": (int(hidden),)}
@@ -92,7 +106,7 @@ class Case:
     @property
     def features(self) -> int:
         """Numbers in a row."""
-        return 22 if self.workload == "linear 22" else 784
+        return {"linear 22": 22, **dict.fromkeys(PICTURES, 3072)}.get(self.workload, 784)
 
     @property
     def resident(self) -> tuple[int, int]:
@@ -143,6 +157,14 @@ def frozen() -> dict[str, np.ndarray]:
               "up": (LAYERS, LORA, INNER), "down": (LAYERS, INNER, LORA)}
     return {name: (0.3 if name == "P" else shape[-2] ** -0.5) * rng.standard_normal(
         shape, np.float32) for name, shape in shapes.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def frozen_vit() -> dict[str, np.ndarray]:
+    """The base of ViT-tiny, where adapters alone are trained."""
+    rng = np.random.default_rng(3)
+    return {name: shape[-2] ** -0.5 * rng.standard_normal(shape, np.float32)
+            for name, shape in VIT.items()}
 
 
 def tokens(x: Any) -> Any:

@@ -12,7 +12,8 @@ from benchmarks.speed.throughput import peer_jax as plain
 from benchmarks.speed.throughput.cases import Case, clock
 
 
-def _seconds(call: Callable[[], Any], kind: str, rounds: int = 15) -> float:
+def fastest(call: Callable[[], Any], kind: str, rounds: int = 15) -> float:
+    """Seconds of a call, the fewest of some rounds, by the clock "cpu" or "wall"."""
     now = clock(kind)
     jax.block_until_ready(call())
     times = []
@@ -57,10 +58,10 @@ def measured(kind: str = "wall", size: int | None = None) -> dict[str, float]:
 
         return jax.lax.scan(body, jnp.zeros(numbers), jnp.arange(16))[0]
 
-    made = _seconds(lambda: normals(jax.random.key(0)), kind) / (16 * numbers)
-    return {"copy_bytes_per_second": 8 * many / _seconds(copied, kind),
-            "matmul_flops_per_second": 2 * size**3 / _seconds(lambda: exact(a, b), kind),
-            "rough_matmul_flops_per_second": 2 * size**3 / _seconds(lambda: rough(a, b), kind),
+    made = fastest(lambda: normals(jax.random.key(0)), kind) / (16 * numbers)
+    return {"copy_bytes_per_second": 8 * many / fastest(copied, kind),
+            "matmul_flops_per_second": 2 * size**3 / fastest(lambda: exact(a, b), kind),
+            "rough_matmul_flops_per_second": 2 * size**3 / fastest(lambda: rough(a, b), kind),
             "seconds_per_normal": made}
 
 

@@ -1,7 +1,8 @@
 """Deeper models of the benchmark of steps, in plain JAX, as a user writes them: one row's score.
 
 A network that goes over a sequence, a transformer whose layers are scanned and whose base is frozen
-beneath adapters of low rank, and convolutions with residuals and group norms.
+beneath adapters of low rank, and convolutions with residuals and group norms; of larger pictures,
+plain convolutions and a vision transformer, trained whole or by adapters.
 """
 
 import functools
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.speed.throughput import cases
-from benchmarks.speed.throughput.cases import GROUPS, HEADS, LAYERS, STAGES, STEPS
+from benchmarks.speed.throughput.cases import GROUPS, HEADS, LAYERS, PLACES, STAGES, STEPS, VIEWS
 
 
 def rnn(theta: dict[str, Any], x: jax.Array, unroll: bool = False) -> jax.Array:
@@ -78,6 +79,40 @@ def resnet(theta: dict[str, Any], x: jax.Array) -> jax.Array:
     return jnp.mean(h, (0, 1)) @ theta["W2"]
 
 
-SCORERS: dict[str, Callable[..., jax.Array]] = {"rnn": rnn, "lora": lora, "resnet": resnet}
+def cifar(theta: dict[str, Any], x: jax.Array) -> jax.Array:
+    """Six convolutions of 3 x 3 on a picture of 32 x 32 x 3, halved thrice, and two layers."""
+    h = x.reshape(32, 32, 3)
+    for i in range(6):
+        h = jnp.tanh(jax.lax.conv_general_dilated(
+            h[None], theta[f"K{i}"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))[0])
+        if i % 2 == 1:  # the mean of 2 x 2 pixels
+            h = jnp.mean(h.reshape(len(h) // 2, 2, len(h) // 2, 2, -1), (1, 3))
+    return jnp.tanh(h.reshape(-1) @ theta["W1"] + theta["b1"]) @ theta["W2"]
+
+
+def vit(theta: dict[str, Any], x: jax.Array) -> jax.Array:
+    """ViT-tiny on 64 patches of a picture of 32 x 32 x 3; with adapters, its base is frozen."""
+    adapted = "Aq" in theta
+    base = {k: jnp.asarray(a) for k, a in cases.frozen_vit().items()} if adapted else theta
+    patches = x.reshape(8, 4, 8, 4, 3).transpose(0, 2, 1, 3, 4).reshape(PLACES, -1)
+    adapters = {k: a for k, a in theta.items() if k[0] in "AB"}
+
+    def layer(h: jax.Array, both: tuple[dict[str, Any], dict[str, Any]]) -> tuple[jax.Array, None]:
+        own, low = both
+        u = normed(h)
+        q, k, v = ((u @ own[name] + ((u @ low[f"A{name}"]) @ low[f"B{name}"] if adapted else 0.0)
+                    ).reshape(PLACES, VIEWS, -1) for name in "qkv")
+        scores = jnp.einsum("ihd,jhd->hij", q, k) * q.shape[-1] ** -0.5
+        mixed = jnp.einsum("hij,jhd->ihd", jax.nn.softmax(scores), v)
+        h = h + mixed.reshape(h.shape) @ own["o"]
+        return h + jax.nn.gelu(normed(h) @ own["up"]) @ own["down"], None
+
+    stacked = {k: base[k] for k in ("q", "k", "v", "o", "up", "down")}
+    h, _ = jax.lax.scan(layer, patches @ base["E"] + base["P"], (stacked, adapters))
+    return jnp.mean(normed(h), 0) @ theta["W2"]
+
+
+SCORERS: dict[str, Callable[..., jax.Array]] = {
+    "rnn": rnn, "lora": lora, "resnet": resnet, "cifar": cifar, "vit": vit, "vit-lora": vit}
 # a compiler counts the operations of a loop's body once
 UNROLLED = {name: functools.partial(SCORERS[name], unroll=True) for name in ("rnn", "lora")}

@@ -15,12 +15,13 @@ from benchmarks.speed.throughput.cases import CLIP, NOISE, PRIOR, RADIUS, STEP, 
 from jaxminimax import Saddle
 
 AGAIN = 0.2  # how likely a sample is drawn again, at most
+SLICE = 1024  # rows of a slice that is not the library's choice
 
 
-def query(sampling: Any, population: int) -> jmm.Query:
-    """Clip norms and noise of the workload."""
+def query(sampling: Any, population: int, size: int = 0) -> jmm.Query:
+    """Clip norms and noise of the workload, for so many numbers if that is above a million."""
     return jmm.Query(clip=Saddle(*CLIP), noise_multiplier=Saddle(*NOISE), sampling=sampling,
-                     population=population)
+                     population=population, parameters=max(2**20, size))
 
 
 def hyper(algorithm: Any, query: jmm.Query, steps: int) -> Any:
@@ -35,6 +36,11 @@ def problem(case: Case) -> jmm.Problem:
     return jmm.problems.auc(plain.SCORERS[case.model], prior=PRIOR, radius=Saddle(*RADIUS))
 
 
+def in_slices(solved: jmm.Problem) -> jmm.Problem:
+    """Of `SLICE` rows, by whole gradients."""
+    return solved._replace(operator=jmm.types.with_strategy(solved.operator, "microbatch", SLICE))
+
+
 def _start(case: Case) -> Saddle:
     return jmm.problems.auc_start(plain.point(case)["theta"])
 
@@ -46,7 +52,8 @@ def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
       peer: "ours" draws rows with replacement, as the peers do; "ours, Poisson" and "ours,
         disjoint" sample differently; "ours, Poisson again" draws about every fifth sample again,
         and "ours, Poisson alone" also does its rows one by one and leaves out empty slots; "ours,
-        extragradient" makes two releases a round, and "ours, gda" reads every row.
+        slices" takes whole gradients of `SLICE` rows at a time; "ours, extragradient" makes two
+        releases a round, and "ours, gda" reads every row.
       case: workload and batch.
       data: the resident rows.
       steps: rounds.
@@ -67,8 +74,8 @@ def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
             algorithm = jmm.extragradient
         case "ours, gda":
             algorithm, sampling = jmm.gda, jmm.Full()
-    settings = hyper(algorithm, query(sampling, case.n), steps)
-    solved = problem(case)
+    settings = hyper(algorithm, query(sampling, case.n, case.size), steps)
+    solved = in_slices(problem(case)) if peer == "ours, slices" else problem(case)
     if peer == "ours, Poisson alone":
         solved = solved._replace(operator=jmm.types.with_strategy(
             solved.operator, "microbatch", 1, skip_empty=True))

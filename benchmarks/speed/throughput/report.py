@@ -26,7 +26,8 @@ TITLES = {
     "linear 22": "linear scorer, 22 numbers", "linear 784": "linear scorer, 784 numbers",
     "mlp": "MLP 784-256-1", "cnn": "small CNN", "attention": "small attention model",
     "rnn": "recurrent network, 28 steps of 256", "lora": "transformer of 4 layers, LoRA of rank 8",
-    "resnet": "residual network, 9 convolutions",
+    "resnet": "residual network, 9 convolutions", "cifar": "CNN of 6 convolutions, 32 x 32 x 3",
+    "vit": "ViT-tiny", "vit-lora": "ViT-tiny, LoRA of rank 8",
 }
 _ORDER = [*PEERS, *ALGORITHMS]
 

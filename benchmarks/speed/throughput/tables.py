@@ -38,13 +38,6 @@ def ratios(result: dict[str, Any]) -> str:
     return report.markdown(["workload", "peer", *(f"batch {b:,}" for b in _BATCHES)], lines)
 
 
-def missed(result: dict[str, Any]) -> str:
-    """Targets that were not reached."""
-    return report.markdown(["target not reached", "least", "most"], [
-        [t["target"], f"{t['least']:.2f}", f"{t['most']:.2f}"]
-        for t in result["targets"] if not t["reached"]])
-
-
 def sampling(result: dict[str, Any]) -> str:
     """Time of a step with Poisson samples over that with rows drawn with replacement."""
     rows = {(r["workload"], r["batch"]): r["ratio"] for r in result["rows"]

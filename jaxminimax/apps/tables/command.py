@@ -126,19 +126,19 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    scorer, record = _trained(args, rows, test_rows, schema, folder, mesh)
+    scorer, facts = _trained(args, rows, test_rows, schema, folder, mesh)
     if not processes.is_first():
         return {"process": jax.process_index()}, (
             f"Process {jax.process_index()}: the scorer is that of the first one, bit for bit.")
     if folder is not None:
         scorer.save(folder / MODEL)
-        record["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
-        own_files.write(folder / REPORT, json.dumps(record, indent=1))
-        own_files.write(folder / PAGE, report.page(scorer, record))
+        facts["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
+        own_files.write(folder / REPORT, json.dumps(facts, indent=1))
+        own_files.write(folder / PAGE, report.page(scorer, facts))
         if mesh is None:
             own_files.remove(folder / UNFINISHED)  # with the keys
-    return record, "\n".join(report.lines(
-        scorer, record, 0 if test_rows is None else len(test_rows)))
+    return facts, "\n".join(report.lines(
+        scorer, facts, 0 if test_rows is None else len(test_rows)))
 
 
 def _trained(args: argparse.Namespace, rows: Any, test_rows: Any, schema: Schema,
@@ -154,24 +154,24 @@ def _trained(args: argparse.Namespace, rows: Any, test_rows: Any, schema: Schema
         certify=args.certify, stop_on_notes=args.stop_on_notes,
         folder=None if folder is None or mesh is not None else folder / UNFINISHED / "0",
         shards=None if mesh is None else processes.shards_of(mesh))
-    record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
+    facts: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if test_rows is not None:
-        record = held_out(scorer, rows, test_rows)
-    outside = list(record)
-    record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
-               "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
-               "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-               "versions": {"jaxminimax": VERSION, "Python": platform.python_version(), **{
-                   name: importlib.metadata.version(name) for name in ("jax", "numpy")}},
-               "ledger": None if ledger is None else report.books_left(ledger), "seed": args.seed,
-               "group_losses": scorer.group_losses,
-               "certificate": scorer.certificate and scorer.certificate.to_json(),
-               **report.released(scorer),
-               "schema": scorer.schema.to_dict(),
-               "notes": [note.to_json() for note in scorer.notes],
-               "outside_the_guarantee": outside,
-               "statement": scorer.statement.to_json()}
-    return scorer, record
+        facts = held_out(scorer, rows, test_rows)
+    outside = list(facts)
+    facts |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
+              "table": pathlib.Path(args.table).name, "purpose": args.purpose, "by": args.by,
+              "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+              "versions": {"jaxminimax": VERSION, "Python": platform.python_version(), **{
+                  name: importlib.metadata.version(name) for name in ("jax", "numpy")}},
+              "ledger": None if ledger is None else report.books_left(ledger), "seed": args.seed,
+              "group_losses": scorer.group_losses,
+              "certificate": scorer.certificate and scorer.certificate.to_json(),
+              **report.released(scorer),
+              "schema": scorer.schema.to_dict(),
+              "notes": [note.to_json() for note in scorer.notes],
+              "outside_the_guarantee": outside,
+              "statement": scorer.statement.to_json()}
+    return scorer, facts
 
 
 # --- on rows held out ---

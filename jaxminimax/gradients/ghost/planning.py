@@ -200,8 +200,9 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
             retraced = jax.make_jaxpr(result.of_one)(z, example)
         except jax.errors.UnexpectedTracerError:
             return None
-        constants = {id(x) for x in traced.consts}
-        if any(isinstance(x, jax.core.Tracer) and id(x) not in constants for x in retraced.consts):
+        constant_ids = {id(x) for x in traced.consts}
+        if any(isinstance(x, jax.core.Tracer) and id(x) not in constant_ids
+               for x in retraced.consts):
             return None
     return result
 

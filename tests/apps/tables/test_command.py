@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
+from jaxminimax.accounting.statement_text import RELATIONS
 from jaxminimax.apps import commands
 from jaxminimax.apps.tables import (
     Category,
@@ -407,7 +408,7 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
         head, _ = page.split("<h2>The statement</h2>")
         assert head.count("Delta is too large") == noted
         assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too
-        assert "for one record: one record is replaced by another" in head
+        assert f"for one record: {RELATIONS['replace_one']}" in head
     assert "of a seed" not in head
     assert "none, as the noise is of a seed, which others can guess" in report.page(
         scorer.Scorer(SCHEMA, np.zeros(5), by, None, stated.to_json()), {"seed": 7})

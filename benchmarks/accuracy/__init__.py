@@ -1,0 +1,1 @@
+"""How accurate models and saddle points are at an epsilon, by algorithm, group and setting."""

@@ -1,1 +1,0 @@
-"""Gaps, accuracies and rates that the algorithms reach."""

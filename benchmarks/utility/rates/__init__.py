@@ -1,1 +1,0 @@
-"""Measured rates beside those of the theorems."""
