@@ -200,15 +200,15 @@ def lines(scorer: Scorer, facts: dict[str, Any], count: int) -> list[str]:
 
 # --- the picture, as SVG within the page ---
 
-_SIDE, _LEFT, _TOP = 240, 62, 30  # of the axes, and margins of the picture
-_DECADES = 4  # of both axes, down from a rate of 1
-
 
 def trade_off(curve: Profile, marked: float) -> str:
     """Draws the largest rate of true positives at every rate of false ones, with a dot at one."""
+    side, margin, top = 240, 62, 30  # of both axes, on the left, and above
+    decades = 4  # of both axes, down from a rate of 1
+
     def place(x: float, y: float) -> tuple[float, float]:
-        horizontal, vertical = (1 + math.log10(rate) / _DECADES for rate in (x, y))
-        return _LEFT + _SIDE * horizontal, _TOP + _SIDE * (1 - vertical)
+        horizontal, vertical = (1 + math.log10(rate) / decades for rate in (x, y))
+        return margin + side * horizontal, top + side * (1 - vertical)
 
     def line(points: Iterable[tuple[float, float]], style: str) -> str:
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in itertools.starmap(place, points))
@@ -217,24 +217,24 @@ def trade_off(curve: Profile, marked: float) -> str:
     def text(x: float, y: float, words: str, style: str) -> str:
         return f"<text x='{x:.1f}' y='{y:.1f}' {style}>{words}</text>"
 
-    low, bottom, right = 10.0**-_DECADES, _TOP + _SIDE, _LEFT + _SIDE
+    low, bottom, right = 10.0**-decades, top + side, margin + side
     dot = (marked, curve.true_positives(marked))
     parts = [
-        f"<path d='M{_LEFT} {_TOP}V{bottom}H{right}' stroke='currentColor' fill='none'/>",
-        text(_LEFT + _SIDE / 2, bottom + 38, "false positives of an attack",
+        f"<path d='M{margin} {top}V{bottom}H{right}' stroke='currentColor' fill='none'/>",
+        text(margin + side / 2, bottom + 38, "false positives of an attack",
              "text-anchor='middle'"),
-        text(_LEFT - 55, _TOP - 16, "true positives", ""),
+        text(margin - 55, top - 16, "true positives", ""),
         line([(x, curve.true_positives(x)) for x in np.geomspace(low, 1.0, 81).tolist()],
              "stroke='var(--line)' stroke-width='2.5'"),
         text(right, bottom - 8, "any attack, at most", "text-anchor='end' fill='var(--line)'"),
         line([(low, low), (1.0, 1.0)], "stroke='currentColor' opacity='.6'"),
         text(right, bottom - 28, "guessing", "text-anchor='end' opacity='.75'"),
         line([dot, dot], "stroke='var(--dot)' stroke-width='9'")]
-    for rate in np.geomspace(low, 1.0, _DECADES + 1).tolist():
+    for rate in np.geomspace(low, 1.0, decades + 1).tolist():
         (x, _), (_, y), words = place(rate, low), place(low, rate), f"{100 * rate:.4g} %"
         parts += [text(x, bottom + 18, words, "text-anchor='middle'"),
-                  text(_LEFT - 5, y + 5, words, "text-anchor='end'"),
-                  f"<path d='M{_LEFT} {y:.1f}H{right}' stroke='currentColor' opacity='.15'/>"]
+                  text(margin - 5, y + 5, words, "text-anchor='end'"),
+                  f"<path d='M{margin} {y:.1f}H{right}' stroke='currentColor' opacity='.15'/>"]
     return ("<svg role='img' aria-label='trade-off curve of membership inference' viewBox='0 0 "
             f"{right + 30} {bottom + 46}' font-size='15' fill='currentColor'>{''.join(parts)}"
             "</svg>")
