@@ -108,7 +108,7 @@ def predicted(count: Work, device: Device) -> dict[str, Any]:
 
 def counted(case: Case, platform: str) -> dict[str, Work]:
     """Work of the steps as planned for a kind of device, and of the private step's noise alone."""
-    with unittest.mock.patch.object(jax, "default_backend", lambda: platform):
+    with unittest.mock.patch.object(jax, "default_backend", return_value=platform):
         return _counted(case)
 
 

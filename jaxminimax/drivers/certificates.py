@@ -212,19 +212,24 @@ def certify(key: jax.Array, mechanism: GroupLosses | HeldOutBound, z: Saddle, da
                 f"Every loss of the population lies in [{losses[0]:g}, {losses[1]:g}] on the "
                 "feasible set.",))]
     allowed = everything.releases()
-    assumed = (
+    stated = statement_of_run.statement_for(
+        everything, lambda _: everything, delta, spent=allowed, allowed=allowed, unit=unit,
+        assumed=_assumptions(held_out))
+    return Certificate(of, width.bound, 1 - beta, tuple(y.ravel().tolist()), width.noise,
+                       width.sampling, (
+                           "The records held out are independent draws of the population that is "
+                           "meant, and independent of the others.", *conditions), stated)
+
+
+def _assumptions(held_out: HeldOut) -> tuple[str, ...]:
+    """States what the guarantee assumes of the records held out."""
+    return (
         f"The {len(held_out.rows)} records held out lie at places that were drawn from public "
         f"coins (seed {held_out.seed}); the point is public, or a release stated here from the "
         "other records alone.",
         "Nothing else reads the records held out, before or after: no training, no scaling, no "
         "tuning, no choice of features or of the seed, no second certificate. Otherwise they cost "
         "more, and the certificate is void.")
-    stated = statement_of_run.statement_for(everything, lambda _: everything, delta, spent=allowed,
-                                            allowed=allowed, unit=unit, assumed=assumed)
-    return Certificate(of, width.bound, 1 - beta, tuple(y.ravel().tolist()), width.noise,
-                       width.sampling, (
-                           "The records held out are independent draws of the population that is "
-                           "meant, and independent of the others.", *conditions), stated)
 
 
 def _radius(problem: Bounded, z: Saddle, reach: float | None, primal: bool) -> float:

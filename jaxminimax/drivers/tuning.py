@@ -27,8 +27,6 @@ from jaxminimax.placement.sharding import Sharded, arrays, as_rows
 from jaxminimax.releases import release_keys
 from jaxminimax.releases.sums import release
 
-_LOW = 32  # bits of the second of two words
-
 
 class Tuned(NamedTuple, Generic[HyperT, StateT]):
     """The published result of a search; all of it is private output.
@@ -275,8 +273,8 @@ def _check_apart(data: PyTree, held_out: PyTree) -> None:
 def cumulative(runs: repetitions.Repetitions) -> tuple[np.ndarray, np.ndarray]:
     """Returns 2^62 P[K <= k] for k = 1 ... most - 1, in words of 30 and 32 bits."""
     steps = list(itertools.accumulate(runs.weights))[:-1]
-    return (np.asarray([x >> _LOW for x in steps], np.uint32),
-            np.asarray([x & (2**_LOW - 1) for x in steps], np.uint32))
+    return (np.asarray([x >> 32 for x in steps], np.uint32),
+            np.asarray([x & (2**32 - 1) for x in steps], np.uint32))
 
 
 @functools.lru_cache(maxsize=64)  # one object a score: programs are kept by identity
@@ -297,7 +295,7 @@ def score_problem(score: Callable[[PyTree, PyTree], jax.Array], low: float, high
 def number_of_runs(key: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Draws K, int32 `[]`: one more than the numbers of `cumulative` that a 62-bit word reaches."""
     words = random_words(key, (2,))
-    high, low = words[0] >> (2 * _LOW - repetitions.BITS), words[1]
+    high, low = words[0] >> (64 - repetitions.BITS), words[1]
     reached = (table[0] < high) | ((table[0] == high) & (table[1] <= low))
     return 1 + jnp.sum(reached, dtype=jnp.int32)
 
