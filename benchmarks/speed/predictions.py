@@ -30,13 +30,12 @@ def table(result: dict[str, Any]) -> str:
         products = private.get("products", 0) + private["exact products"]
         lines.append([
             TITLES[r["workload"]], f"{r['batch']:,}", _digits(products / 1e9),
-            _digits(private["fused bytes"] / 1e9), f"{private['kernels']:,}",
-            f"{_span(steps['private'], 1e3)} ({steps['private']['binds']})",
-            f"{_span(steps['in slices'], 1e3)} ({steps['in slices']['binds']})",
-            f"{_span(steps['not private'], 1e3)} ({steps['not private']['binds']})",
+            f"{private['kernels']:,}",
+            *(f"{_span(steps[name], 1e3)} ({steps[name]['binds']})"
+              for name in ("private", "with memory", "in slices", "not private")),
             f"{steps['private']['low'] / steps['not private']['low']:.1f}"])
     return report.markdown(
-        ["model", "batch", "products, GFLOP", "moved, GB", "kernels", "private, ms",
+        ["model", "batch", "products, GFLOP", "kernels", "private, ms", "in 64 GiB, ms",
          "slices of 1,024, ms", "not private, ms", "private over not"], lines)
 
 

@@ -4,7 +4,8 @@
 
 For every model and batch of `benchmarks.speed.throughput`: the private step (`jmm.sgda.update` on
 rows drawn with replacement) in the strategy and the slices that the library chooses, the same by
-whole gradients of 1,024 rows at a time, and the step without privacy. Each is counted in its
+whole gradients of 1,024 rows at a time, the same with 64 GiB of memory for the sum, and the step
+without privacy. Each is counted in its
 program before compilation (`benchmarks.speed.operations`), and no row exists. On a device of known
 rates it takes
 
@@ -129,7 +130,9 @@ def _counted(case: Case) -> dict[str, Work]:
         return plain.open_step(case, z, key, x, y, jnp.float32(0))
 
     solved = ours.problem(case)
+    roomy = jmm.types.with_strategy(solved.operator, memory=2**36)
     return {"private": private(solved), "in slices": private(ours.in_slices(solved)),
+            "with memory": private(solved._replace(operator=roomy)),
             "not private": work(without, point, key, *data),
             "noise": work(lambda key: floored_normal(key, case.size, jnp.int32(_BITS)), key)}
 
