@@ -359,8 +359,8 @@ class Summation:
 
         # what one lane needs, all lanes compute
         absent, real, whole = map(tree.in_any_lane, (~finite, rounding.floats, rounding.integers))
-        which = jnp.where(absent | (real & whole), 2, real.astype(jnp.int32))
-        return jax.lax.switch(which, (quick, without_noise, careful))
+        return jax.lax.switch(jnp.where(absent | real & whole, 2, real.astype(jnp.int32)),
+                              (quick, without_noise, careful))
 
 
 def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,

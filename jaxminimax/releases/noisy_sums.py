@@ -11,6 +11,7 @@ for what float32 descriptions lose: the noise multiplier, the product, its own p
 `noisy_sum` is the only way that a sum of records leaves.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,15 +24,8 @@ from jaxminimax.base import programs
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients.integer_sums import (
-    SHORT,
-    Grid,
-    Words,
-    as_float,
-    dither,
-    dither_block,
-    parts,
-)
+from jaxminimax.gradients import integer_sums
+from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dither, parts
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import PARAMETERS, Repeat
 from jaxminimax.mechanism.grid import MOST_BITS, check_noise, finer_bits, grid_bits
@@ -142,7 +136,8 @@ def _name(key: jax.Array, *numbers: jax.typing.ArrayLike) -> jax.Array:
 def _draw(key: jax.Array, stream: jax.Array, number: jax.Array, size: jax.Array,
           bits: jax.Array) -> Drawn:
     keys = release_keys.Keys(key, stream, number)  # type: ignore[arg-type]
-    return Drawn(_name(key, stream, number, size, bits), dither_block(keys.dither(), size, DRAWN),
+    return Drawn(_name(key, stream, number, size, bits),
+                 integer_sums.dither_block(keys.dither(), size, DRAWN),
                  normal_block(keys.added(), size, bits, DRAWN))
 
 
@@ -156,12 +151,11 @@ def drawn_before(key: jax.Array, mechanism: Repeat, number: int, point: Saddle) 
     noise = [z for z in check_noise(query) if z is not None]
     size = sum(np.size(x) for clip, player in zip(query.clip, point, strict=True)
                if clip is not None for x in jax.tree.leaves(player))
-    alone = query.exact and query.bands == 1 and query.adaptive is None
-    if not (programs.effort() and alone and 0 < size <= DRAWN
+    if not (programs.effort() and query.exact and query.bands == 1 and 0 < size <= DRAWN
             and str(jax.random.key_impl(key)) == "threefry2x32"):
         return None
-    return _draw(key, np.uint32(release_keys.stream(mechanism)), *map(np.int32, (
-        number, size, max(grid_bits(z, query.parameters) for z in noise))))
+    return _draw(key, np.uint32(release_keys.stream(mechanism)), np.int32(number), np.int32(size),
+                 np.int32(max(grid_bits(z, query.parameters) for z in noise)))
 
 
 def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.ArrayLike,
@@ -184,11 +178,12 @@ def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.Array
     total, fits = rows.added(clipped.sums, rounding(thresholds, scale, rows.most,
                                                     query.parameters))
     if drawn is not None:
-        like = sum(x.size for x in jax.tree.leaves(opened.like))
+        noise = functools.partial(integer_noise, keys.added(), before=drawn.noise)
         fits &= jnp.array_equal(drawn.name, _name(
-            keys.run, release_keys.stream(opened.mechanism), opened.number, like, finest(scale)))
+            keys.run, release_keys.stream(opened.mechanism), opened.number,
+            sum(x.size for x in jax.tree.leaves(opened.like)), finest(scale)))
     # (I + X) g / m; a player without a clip norm releases nothing
-    g = (add_noise_and_normalise(keys.added(), total, scale, size, query.exact, drawn)
+    g = (add_noise_and_normalise(keys.added(), total, scale, size, query.exact)
          if noise is None else
          added(total, noise(total.floats, scale), scale, query.exact, size))
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
@@ -198,7 +193,7 @@ def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.Array
 
 
 def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax.typing.ArrayLike,
-                            exact: bool, drawn: Drawn | None = None) -> Saddle:
+                            exact: bool) -> Saddle:
     """Computes (sum + noise) / size; the plain sum over size for a player without noise.
 
     Args:
@@ -207,10 +202,8 @@ def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax
       scale: that of `rounding`.
       size: m.
       exact: whether the noise is made of integers, and added to them.
-      drawn: as in `noisy_sum`, of the same key.
     """
-    before = () if drawn is None else (drawn.noise,)
-    noise = (integer_noise if exact else float_noise)(key, sums.floats, scale, *before)
+    noise = (integer_noise if exact else float_noise)(key, sums.floats, scale)
     return added(sums, noise, scale, exact, size)
 
 
