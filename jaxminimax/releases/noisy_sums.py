@@ -113,7 +113,7 @@ class Drawn(NamedTuple):
     """The random numbers of one release of a sum, drawn before it by a program that many share.
 
     Attributes:
-      name: what they were drawn for, see `_name`.
+      name: what they were drawn for, see `release_keys.name_of_draws`.
       thresholds: of the rounding, uint8 `[DRAWN]`.
       noise: floor(2^L G), int32 `[DRAWN]`.
     """
@@ -126,17 +126,11 @@ class Drawn(NamedTuple):
 DRAWN = 1024  # numbers of a release that are drawn before it; of more, each program draws its own
 
 
-def _name(key: jax.Array, *numbers: jax.typing.ArrayLike) -> jax.Array:
-    """The run's key, and stream, number, size and L of a release, all that its draws depend on."""
-    return jnp.stack([*jax.random.key_data(key), *(jnp.asarray(x).astype(jnp.uint32)
-                                                   for x in numbers)])
-
-
 @programs.Compiled
 def _draw(key: jax.Array, stream: jax.Array, number: jax.Array, size: jax.Array,
           bits: jax.Array) -> Drawn:
     keys = release_keys.Keys(key, stream, number)  # type: ignore[arg-type]
-    return Drawn(_name(key, stream, number, size, bits),
+    return Drawn(release_keys.name_of_draws(key, stream, number, size, bits),
                  integer_sums.dither_block(keys.dither(), size, DRAWN),
                  normal_block(keys.added(), size, bits, DRAWN))
 
@@ -152,7 +146,7 @@ def drawn_before(key: jax.Array, mechanism: Repeat, number: int, point: Saddle) 
     size = sum(np.size(x) for clip, player in zip(query.clip, point, strict=True)
                if clip is not None for x in jax.tree.leaves(player))
     if not (programs.effort() and query.exact and query.bands == 1 and 0 < size <= DRAWN
-            and str(jax.random.key_impl(key)) == "threefry2x32"):
+            and release_keys.is_threefry(key)):
         return None
     return _draw(key, np.uint32(release_keys.stream(mechanism)), np.int32(number), np.int32(size),
                  np.int32(max(grid_bits(z, query.parameters) for z in noise)))
@@ -178,8 +172,8 @@ def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.Array
     total, fits = rows.added(clipped.sums, rounding(thresholds, scale, rows.most,
                                                     query.parameters))
     if drawn is not None:
-        noise = functools.partial(integer_noise, keys.added(), before=drawn.noise)
-        fits &= jnp.array_equal(drawn.name, _name(
+        noise = functools.partial(integer_noise, keys.added(), floors=drawn.noise)
+        fits &= jnp.array_equal(drawn.name, release_keys.name_of_draws(
             keys.run, release_keys.stream(opened.mechanism), opened.number,
             sum(x.size for x in jax.tree.leaves(opened.like)), finest(scale)))
     # (I + X) g / m; a player without a clip norm releases nothing
@@ -238,15 +232,15 @@ def as_leaves(numbers: jax.Array, like: PyTree) -> PyTree:
 
 
 def integer_noise(key: jax.Array, like: Saddle, scale: Saddle,
-                  before: jax.Array | None = None) -> Saddle:
+                  floors: jax.Array | None = None) -> Saddle:
     """Draws floor(2^L G) for every number, each player with its own L: floors of floors nest.
 
-    Or takes those that were drawn `before` of the key, at the largest L.
+    Or takes `floors` that were drawn before of the key, at the largest L.
     """
     finest_bits = finest(scale)
     # both players in one draw, at the largest L
     size = sum(x.size for x in jax.tree.leaves(like))
-    drawn = as_leaves(floored_normal(key, size, finest_bits) if before is None else before, like)
+    drawn = as_leaves(floored_normal(key, size, finest_bits) if floors is None else floors, like)
     # with F = finest_bits: floor(2^L G) = floor(floor(2^F G) / 2^(F - L))
     return Saddle(*(None if s is None else jax.tree.map(
         lambda x, s=s: x >> finest_bits - s.log2_steps, player)
