@@ -118,7 +118,7 @@ def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
     return jnp.concatenate(word_pairs(key, ((size + 1) // 2,), part, rolled))[:size].reshape(shape)
 
 
-def words_at(key: jax.Array, size: jax.typing.ArrayLike, place: jax.Array) -> jax.Array:
+def words_at(key: jax.Array, size: jax.Array | int, place: jax.Array) -> jax.Array:
     """The words at these places of `random_words(key, (size,))`, of a key of threefry.
 
     The size, an even number, may be traced, so that one program serves many; places from it on have
