@@ -118,6 +118,19 @@ def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
     return jnp.concatenate(word_pairs(key, ((size + 1) // 2,), part, rolled))[:size].reshape(shape)
 
 
+def words_at(key: jax.Array, size: jax.Array | int, place: jax.Array) -> jax.Array:
+    """The words at these places of `random_words(key, (size,))`, of a key of threefry.
+
+    The size, an even number, may be traced, so that one program serves many; places from it on have
+    words that no draw of that size has.
+    """
+    half = size // 2
+    second = place >= half
+    x, y = threefry(jax.random.key_data(key), jnp.where(second, place - half, place).astype(
+        jnp.uint32), jnp.zeros(place.shape, jnp.uint32))
+    return jnp.where(second, y, x)
+
+
 def _many_words(data: jax.Array, size: int, part: int) -> jax.Array:
     """`random_words` of many, for which the cipher is computed once for both words of a counter.
 

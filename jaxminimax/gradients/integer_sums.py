@@ -83,6 +83,14 @@ def dither(key: jax.Array, like: PyTree) -> PyTree:
         drawn[a:b].reshape(x.shape) for a, b, x in zip(ends, ends[1:], leaves, strict=False)])
 
 
+def dither_block(key: jax.Array, size: jax.Array, block: int) -> jax.Array:
+    """The numbers of `dither` for `size` of them, of which `block` or fewer are there, uint8."""
+    words = 2 * (-(-size // 8))
+    place = jnp.arange(block)
+    byte = (place // words & 3).astype(jnp.uint32)
+    return (random_bits.words_at(key, words, place % words) >> 8 * byte).astype(jnp.uint8)
+
+
 def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
     """Rounds finite numbers to ceil(scale x - U), int32: up where the fraction exceeds U."""
     # to clamp a block's sum moves no two of them apart

@@ -358,9 +358,11 @@ class Summation:
             return Sums(floats(examples), integers(examples, rounding.grid))
 
         # what one lane needs, all lanes compute
-        absent, real, exact = map(tree.in_any_lane, (~finite, rounding.floats, rounding.integers))
-        which = jnp.where(absent | (real & exact), 2, real.astype(jnp.int32))
-        return jax.lax.switch(which, (quick, without_noise, careful))
+        infinite, floating, integral = map(
+            tree.in_any_lane, (~finite, rounding.floats, rounding.integers))
+        return jax.lax.switch(
+            jnp.where(infinite | floating & integral, 2, floating.astype(jnp.int32)),
+            (quick, without_noise, careful))
 
 
 def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,

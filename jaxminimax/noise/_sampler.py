@@ -2,12 +2,13 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks, programs, tree
+from jaxminimax.base import checks, programs, random_bits, tree
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.noise import _tables
 
@@ -139,6 +140,18 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike) -> jax
     return _settled(key, x, shift, _MANY if programs.effort() else 64)[:size]
 
 
+def normal_block(key: jax.Array, size: jax.Array, bits: jax.Array, block: int) -> jax.Array:
+    """The numbers of `floored_normal(key, size, bits)` and, from there on, others, int32 `[block]`.
+
+    `size` and `bits` are traced and in range, the key is one of threefry, `block` is a multiple of
+    32 and at least `size`; numbers from `size` on are for nobody.
+    """
+    shift = _tables.BITS - bits
+    padded = -(-size // _LANES) * _LANES
+    x = tree.materialise(lambda: first(random_bits.words_at(key, padded, jnp.arange(block)), shift))
+    return _settled(key, x, shift, _MANY, padded)
+
+
 def first(word: jax.Array, shift: jax.Array) -> jax.Array:
     """The numbers of these words, int32 `[n]`; `DOUBT` where 31 bits, or float32, do not tell."""
     lower, upper, small = enclosed(word)
@@ -182,17 +195,22 @@ def _capacity(size: int) -> int:
 
 # traced once for all programs with so many numbers
 @functools.partial(jax.jit, static_argnames="max_one_by_one")
-def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, max_one_by_one: int) -> jax.Array:
-    """Replaces what is in doubt in `x`, int32 `[32 k]`: `max_one_by_one` or fewer one by one."""
+def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, max_one_by_one: int,
+             drawn: jax.Array | None = None) -> jax.Array:
+    """Replaces what is in doubt in `x`, int32 `[32 k]`: `max_one_by_one` or fewer one by one.
+
+    Of the words of `drawn` numbers, or of as many as `x` has.
+    """
     size = x.shape[0]
+    count: Any = size if drawn is None else drawn
     fine = _tables.fine_key(key)
     capacity = _capacity(size)
 
     def settle_first(x: jax.Array) -> jax.Array:
         """Settles the first number that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
-        word = _tables.words_of(key, fine, size, place[None], _tables.WORDS // 2)[:_tables.WORDS, 0]
-        value = _signed(_tables.last(word) >> shift, word[0])
+        words = _tables.words_of(key, fine, count, place[None], _tables.WORDS // 2)
+        value = _signed(_tables.last(words[:_tables.WORDS, 0]) >> shift, words[0, 0])
         return jax.lax.dynamic_update_slice(x, value[None], [place])
 
     def one_by_one(x: jax.Array) -> jax.Array:
@@ -214,7 +232,7 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, max_one_by_one: int
             rank = k * capacity + jnp.arange(capacity, dtype=jnp.int32)
             live = rank < total
             place = tree.materialise(lambda: jnp.where(live, _tables.places(flags, rank), 0))
-            word, second, third = _tables.words_of(key, fine, size, place, 1, rolled=size < _MANY)
+            word, second, third = _tables.words_of(key, fine, count, place, 1, rolled=size < _MANY)
             value, doubtful = _tables.middle(word, second, third, shift)
             value = jnp.where(doubtful, DOUBT, _signed(value, word))
             x = x.at[jnp.where(live, place, size)].set(value, mode="drop")

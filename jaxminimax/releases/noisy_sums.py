@@ -11,21 +11,26 @@ for what float32 descriptions lose: the noise multiplier, the product, its own p
 `noisy_sum` is the only way that a sum of records leaves.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxminimax.base import programs
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import PyTree, Saddle
+from jaxminimax.gradients import integer_sums
 from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dither, parts
 from jaxminimax.gradients.summation import Rounding, Sums
-from jaxminimax.mechanism import PARAMETERS
-from jaxminimax.mechanism.grid import MOST_BITS, finer_bits, grid_bits
+from jaxminimax.mechanism import PARAMETERS, Repeat
+from jaxminimax.mechanism.grid import MOST_BITS, check_noise, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
+from jaxminimax.noise._sampler import normal_block
 from jaxminimax.noise.floats import ROUNDING_MARGIN, gaussian
 from jaxminimax.releases import opening, reading, release_keys
 
@@ -70,14 +75,12 @@ def finest(scale: Saddle) -> jax.Array:
     return jnp.max(jnp.stack([s.log2_steps for s in scale if s is not None]))
 
 
-def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
-             parameters: int) -> Rounding:
+def rounding(thresholds: Saddle, scale: Saddle, rows: int, parameters: int) -> Rounding:
     """The grid of a release, and which sums it needs.
 
     Args:
-      key: `Keys.dither` of the release.
+      thresholds: `dither` of `Keys.dither` of the release, for the players that are released.
       scale: of `scales`.
-      like: arrays, or their shapes, of both players; None for one that is not released.
       rows: the most that a sum has.
       parameters: of the description, as for `scales`.
     """
@@ -85,7 +88,7 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
     noiseless = jnp.stack([s.stddev == 0 for s in scale if s is not None])
     # two words if rows of up to 2^(18 + finer bits) units may exceed 2^30 together
     grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
-                dither(key, like), wide=rows > SHORT >> finer_bits(parameters))
+                thresholds, wide=rows > SHORT >> finer_bits(parameters))
     return Rounding(grid, jnp.any(noiseless), ~jnp.all(noiseless))
 
 
@@ -106,8 +109,51 @@ class Noisy(NamedTuple):
 Noise = Callable[[Saddle, Saddle], Saddle]  # of arrays like the sum, and the `GridNoise` of each
 
 
+class Drawn(NamedTuple):
+    """The random numbers of one release of a sum, drawn before it by a program that many share.
+
+    Attributes:
+      name: what they were drawn for, see `release_keys.name_of_draws`.
+      thresholds: of the rounding, uint8 `[DRAWN]`.
+      noise: floor(2^L G), int32 `[DRAWN]`.
+    """
+
+    name: jax.Array
+    thresholds: jax.Array
+    noise: jax.Array
+
+
+DRAWN = 1024  # numbers of a release that are drawn before it; of more, each program draws its own
+
+
+@programs.Compiled
+def _draw(key: jax.Array, stream: jax.Array, number: jax.Array, size: jax.Array,
+          bits: jax.Array) -> Drawn:
+    keys = release_keys.Keys(key, stream, number)  # type: ignore[arg-type]
+    return Drawn(release_keys.name_of_draws(key, stream, number, size, bits),
+                 integer_sums.dither_block(keys.dither(), size, DRAWN),
+                 normal_block(keys.added(), size, bits, DRAWN))
+
+
+def drawn_before(key: jax.Array, mechanism: Repeat, number: int, point: Saddle) -> Drawn | None:
+    """Draws the random numbers of a release that is compiled briefly, or None where it does itself.
+
+    The numbers are those of the release, to the last bit. It compares what they were drawn for with
+    its own key, stream, number, size and L, and is NaN where one of them differs.
+    """
+    query = mechanism.query
+    noise = [z for z in check_noise(query) if z is not None]
+    size = sum(np.size(x) for clip, player in zip(query.clip, point, strict=True)
+               if clip is not None for x in jax.tree.leaves(player))
+    if not (programs.effort() and query.exact and query.bands == 1 and 0 < size <= DRAWN
+            and release_keys.is_threefry(key)):
+        return None
+    return _draw(key, np.uint32(release_keys.stream(mechanism)), np.int32(number), np.int32(size),
+                 np.int32(max(grid_bits(z, query.parameters) for z in noise)))
+
+
 def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.ArrayLike,
-              noise: Noise | None = None) -> Noisy:
+              noise: Noise | None = None, drawn: Drawn | None = None) -> Noisy:
     """Computes (sum + noise) / size of an opened release.
 
     Args:
@@ -115,13 +161,21 @@ def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.Array
       rows: the records that it reads.
       size: m, public: the expected batch size.
       noise: that is correlated with that of other releases; None: independent noise.
+      drawn: the random numbers of this release, where they were drawn before it.
     """
     clipped, query, keys = opened.clipped, opened.query, opened.keys
     assert clipped is not None
     assert opened.noise_multiplier is not None
     scale = scales(clipped.clip, opened.noise_multiplier, query.parameters)
-    total, fits = rows.added(clipped.sums, rounding(keys.dither(), scale, opened.like,
-                                                    rows.most, query.parameters))
+    thresholds = (dither(keys.dither(), opened.like) if drawn is None
+                  else as_leaves(drawn.thresholds, opened.like))
+    total, fits = rows.added(clipped.sums, rounding(thresholds, scale, rows.most,
+                                                    query.parameters))
+    if drawn is not None:
+        noise = functools.partial(integer_noise, keys.added(), floors=drawn.noise)
+        fits &= jnp.array_equal(drawn.name, release_keys.name_of_draws(
+            keys.run, release_keys.stream(opened.mechanism), opened.number,
+            sum(x.size for x in jax.tree.leaves(opened.like)), finest(scale)))
     # (I + X) g / m; a player without a clip norm releases nothing
     g = (add_noise_and_normalise(keys.added(), total, scale, size, query.exact)
          if noise is None else
@@ -177,12 +231,16 @@ def as_leaves(numbers: jax.Array, like: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, split)
 
 
-def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
-    """Draws floor(2^L G) for every number, each player with its own L: floors of floors nest."""
+def integer_noise(key: jax.Array, like: Saddle, scale: Saddle,
+                  floors: jax.Array | None = None) -> Saddle:
+    """Draws floor(2^L G) for every number, each player with its own L: floors of floors nest.
+
+    Or takes `floors` that were drawn before of the key, at the largest L.
+    """
     finest_bits = finest(scale)
     # both players in one draw, at the largest L
     size = sum(x.size for x in jax.tree.leaves(like))
-    drawn = as_leaves(floored_normal(key, size, finest_bits), like)
+    drawn = as_leaves(floored_normal(key, size, finest_bits) if floors is None else floors, like)
     # with F = finest_bits: floor(2^L G) = floor(floor(2^F G) / 2^(F - L))
     return Saddle(*(None if s is None else jax.tree.map(
         lambda x, s=s: x >> finest_bits - s.log2_steps, player)

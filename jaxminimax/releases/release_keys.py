@@ -150,6 +150,20 @@ class Keys:
         return fold_in(self.noise, 3)
 
 
+def is_threefry(key: jax.Array) -> bool:
+    """Returns whether a key is one of threefry, whose words do not depend on how many are drawn."""
+    return str(jax.random.key_impl(key)) == "threefry2x32"
+
+
+def name_of_draws(key: jax.Array, *numbers: jax.typing.ArrayLike) -> jax.Array:
+    """The run's key and stream, number, size and L of a release: all that its noise follows from.
+
+    uint32 `[6]`, of a key of threefry.
+    """
+    return jnp.stack([*jax.random.key_data(key), *(jnp.asarray(x).astype(jnp.uint32)
+                                                   for x in numbers)])
+
+
 # --- keys of what makes several releases with keys of their own ---
 
 

@@ -16,6 +16,7 @@ from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat, batch_size, costs, description, grid, rows_read
 from jaxminimax.mechanism.query import count_grid
 from jaxminimax.noise import floored_normal
+from jaxminimax.placement import sharding
 from jaxminimax.releases import noisy_sums, opening, reading, release_keys, stream
 from jaxminimax.releases.watch import watched, watched_pair
 
@@ -73,7 +74,12 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     return release_and_clip(key, mechanism, spent, problem, z, data)[0]
 
 
-_compiled = programs.Compiled(release, static_argnames=("problem",))
+def _with_draws(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
+                data: PyTree, drawn: noisy_sums.Drawn | None) -> Saddle:
+    return release_and_clip(key, mechanism, spent, problem, z, data, None, drawn)[0]
+
+
+_compiled = programs.Compiled(_with_draws, static_argnames=("problem",))
 
 
 def compiled_release(key: jax.Array, mechanism: Repeat, problem: Problem, z: Saddle,
@@ -89,13 +95,16 @@ def compiled_release(key: jax.Array, mechanism: Repeat, problem: Problem, z: Sad
     """
     with programs.briefly(programs.is_brief(data, z)):
         # waits, as what holds the rows is written to afterwards, and a device may read it in place
-        return jax.block_until_ready(_compiled(key, mechanism, np.int32(0), problem, z, data))
+        drawn = None if isinstance(data, sharding.Sharded) else noisy_sums.drawn_before(
+            key, mechanism, 0, z)
+        return jax.block_until_ready(_compiled(key, mechanism, np.int32(0), problem, z, data,
+                                               drawn))
 
 
 @watched_pair
 def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                      z: Saddle, data: PyTree, clip: Saddle | None = None,
-                     ) -> tuple[Saddle, Saddle | None]:
+                     drawn: noisy_sums.Drawn | None = None) -> tuple[Saddle, Saddle | None]:
     """A `release`, and where clip norms follow a quantile, one with these and the next ones.
 
     Args:
@@ -107,6 +116,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
       data: as in `release`.
       clip: of a `Query` with `adaptive`: `query.clip` first, then what the release before returned.
         Noise and charge are in units of it, so that it sets nothing apart. None without.
+      drawn: the random numbers of this release, where they were drawn before it.
 
     Returns:
       As `release`; and of a `Query` with `adaptive` the next clip norms, per player float32 `[]`,
@@ -138,7 +148,8 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     opened = opening.open_sum(key, mechanism, spent, problem, z, data)
     noise = None if query.bands == 1 else stream.correlated_noise_of(
         opened, description.Kind.MEAN_INNOVATION, query.restart())
-    noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
+    noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise,
+                                 drawn)
     if noisy.num_unclipped is None or clip is None:
         return noisy.value, None
     following = next_clip(opened.keys.counts(), query, clip, noisy.num_unclipped)

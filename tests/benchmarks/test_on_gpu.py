@@ -106,6 +106,25 @@ def test_a_step_for_a_gpu_has_few_loops_and_branches(workload, rows):
     assert all(counted[kind] <= most[kind] for kind in KINDS), counted
 
 
+def test_the_page_says_how_many_there_are():
+    page = pathlib.Path("docs/performance.md").read_text()
+    counts = {name: dict(zip(KINDS, row, strict=True)) for name, row in CEILINGS.items()}
+
+    def of(models, kind):
+        return " or ".join(map(str, sorted({counts[x, "replacement"][kind] for x in models})))
+
+    linear, *others = dict.fromkeys(x for x, _ in CEILINGS)
+    assert (f"linear model has {of([linear], 'loops')} loops and {of([linear], 'branches')} "
+            "branches") in page
+    assert (f"the other three have {of(others, 'loops')} loops, {of(others, 'branches')} branches, "
+            f"and {of(others, '64-bit')} operations of 64 bits") in page
+    for model in (linear, *others):
+        more = {kind: counts[model, "Poisson"][kind] - counts[model, "replacement"][kind]
+                for kind in KINDS}
+        assert (f"adds {more['loops']} loops, {more['branches']} branch, {more['sorts']} sort and "
+                f"{more['scatters']} scatters") in page
+
+
 def test_operations_are_counted_as_often_as_their_function_is_called():
     program = """
   func.func public @main(%arg0) {

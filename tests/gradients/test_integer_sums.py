@@ -331,3 +331,12 @@ def test_players_have_their_own_deviation_and_unit():
         assert float(s.stddev) == pytest.approx(clip * z, rel=1e-6)
         assert float(s.step) * 2.0 ** int(s.log2_steps) == pytest.approx(float(s.stddev), rel=1e-6)
         assert clip / float(s.step) <= 2.0**18 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 465, 1024])
+def test_thresholds_of_a_block_are_those_of_a_draw_of_that_size(size):
+    block = jax.jit(integer_sums.dither_block, static_argnames="block")
+    for seed in range(3):
+        key = jax.random.key(seed)
+        np.testing.assert_array_equal(block(key, jnp.int32(size), block=1024)[:size],
+                                      integer_sums.dither(key, jnp.zeros(size)))

@@ -567,3 +567,15 @@ def test_drawn_integers_have_the_laplace_law():
     assert stats.kstest((np.ravel(rbg) + 0.5) * 2.0**-22, "laplace").pvalue > 1e-3
     with jax.enable_x64(False):
         np.testing.assert_array_equal(draw(keys[0]), x[0])
+
+
+@pytest.mark.parametrize("size", [1, 2, 31, 33, 465, pytest.param(1000, marks=pytest.mark.slow)])
+def test_numbers_of_a_block_are_those_of_a_draw_of_that_size(size):
+    """With one program for all sizes; at 22 bits one in 60 is in doubt first."""
+    block = jax.jit(_sampler.normal_block, static_argnames="block")
+    for bits in (0, 17, 22):
+        for seed in range(3):
+            key = jax.random.key(seed)
+            np.testing.assert_array_equal(
+                block(key, jnp.int32(size), jnp.int32(bits), block=1024)[:size],
+                _sampler.floored_normal(key, size, bits))

@@ -4,11 +4,14 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
+from jaxminimax.base import programs
 from jaxminimax.drivers import runs
+from jaxminimax.releases import noisy_sums, sums
 
 N, BATCH = 20_000, 256
 
@@ -63,3 +66,81 @@ def test_a_round_has_two_conditionals_and_one_for_rare_samples(model, sampling, 
                                                      program.as_text())), key=len)
     assert rounds.count("= ") > 20
     assert len(re.findall(r" conditional\(", rounds)) <= most
+
+
+# --- random numbers that are drawn before a release, by one program of many ---
+
+ROWS = Saddle(np.cos(np.arange(80.0)).reshape(40, 2).astype(np.float32),
+              np.sin(np.arange(120.0)).reshape(40, 3).astype(np.float32))
+START = Saddle({"a": jnp.zeros(()), "b": jnp.zeros(2)}, jnp.zeros(3))
+MEANS = jmm.Problem(lambda z, x: Saddle({"a": x.w[0], "b": x.w}, x.v))
+
+
+def described(noise=(2.0, 0.5), **further):
+    query = jmm.Query(clip=Saddle(1.0, 0.7), noise_multiplier=Saddle(*noise), population=40,
+                      **further)
+    return jmm.Repeat(query=query, times=3)
+
+
+def drawn_for(key=0, mechanism=None, number=0, point=START):
+    with programs.briefly(True):
+        return noisy_sums.drawn_before(jax.random.key(key), mechanism or described(), number, point)
+
+
+@jax.jit
+def with_draws(key, mechanism, spent, drawn):
+    return sums.release_and_clip(key, mechanism, spent, MEANS, START, ROWS, None, drawn)[0]
+
+
+@pytest.mark.parametrize("noise", [(2.0, 0.5), (0.0, 3.0), pytest.param(
+    (0.0, 0.0), marks=pytest.mark.slow)])
+def test_a_release_is_the_same_whether_its_noise_is_drawn_before_it_or_in_it(noise):
+    mechanism = described(noise)
+    for seed, number in ((0, 0), (1, 2)):
+        args = jax.random.key(seed), mechanism, jnp.int32(number)
+        jax.tree.map(np.testing.assert_array_equal,
+                     with_draws(*args, drawn_for(seed, mechanism, number)), with_draws(*args, None))
+
+
+def test_a_release_takes_no_noise_that_was_drawn_for_another_one():
+    """Of another key, number, place, size or multiplier: it is NaN, whatever the data."""
+    args = jax.random.key(0), described(), jnp.int32(0)
+    assert np.all([np.isfinite(x).all() for x in jax.tree.leaves(with_draws(*args, drawn_for()))])
+    placed = jmm.Sequence(parts=(described(), described())).parts[1]
+    more = START._replace(v=jnp.zeros(4))
+    for other in (drawn_for(key=1), drawn_for(number=1), drawn_for(mechanism=placed),
+                  drawn_for(point=more), drawn_for(mechanism=described((20.0, 0.5)))):
+        assert all(np.isnan(x).all() for x in jax.tree.leaves(with_draws(*args, other)))
+
+
+def test_noise_that_is_drawn_before_a_table_s_release_is_as_large_as_described(monkeypatch):
+    """As is measured over keys; half of it is found."""
+    def measured():
+        keys = jax.random.split(jax.random.key(7), 60)
+        with programs.briefly(True):
+            answers = [sums.compiled_release(key, described((2.0, 2.0)), MEANS, START, ROWS)
+                       for key in keys]
+        rows = np.array([np.concatenate([np.ravel(x) / c for x, c in zip(
+            (x.w["a"], x.w["b"], x.v), (1.0, 1.0, 0.7), strict=True)]) for x in answers])
+        return rows.std(0, ddof=1) * 40 / 2.0
+
+    limit = 4 / np.sqrt(2 * 60 * 6)  # standard errors of the root mean square
+    assert abs(np.sqrt(np.mean(measured() ** 2)) - 1) < limit
+    draw = noisy_sums._draw
+    monkeypatch.setattr(noisy_sums, "_draw", lambda *args: (
+        lambda drawn: drawn._replace(noise=drawn.noise // 2))(draw(*args)))
+    assert abs(np.sqrt(np.mean(measured() ** 2)) - 0.5) < limit
+
+
+@pytest.mark.parametrize("mechanism", [described(exact=False), described(
+    sampling=jmm.Disjoint(batch=4), bands=2)], ids=["floats", "bands"])
+def test_other_noise_is_drawn_by_the_release_itself(mechanism):
+    assert drawn_for(mechanism=mechanism) is None
+
+
+def test_what_a_block_does_not_hold_is_drawn_by_the_release_itself():
+    assert drawn_for(point=START._replace(v=jnp.zeros(noisy_sums.DRAWN - 2))) is None
+    assert drawn_for(point=START._replace(v=jnp.zeros(noisy_sums.DRAWN - 3))) is not None
+    with programs.briefly(True):
+        assert noisy_sums.drawn_before(jax.random.key(0, impl="rbg"), described(), 0, START) is None
+    assert noisy_sums.drawn_before(jax.random.key(0), described(), 0, START) is None  # not briefly
