@@ -319,9 +319,10 @@ PRINTED = {
     "accounting": (
         "'' if replacement else ' without replacement' | ', '.join(_STATED) | amount"
         " | batch | delta!r | earlier | entry.name!r | entry['spent'] | fixed!r | folder"
-        " | kind | loss.kind!r | n | name | name!r | people | population"
-        " | rule.remedy(amount, remaining) | self._file.path | self.path | self.size"
-        " | shares!r | stored[name]!r | t!r | value!r | what | wrong | z!r"),
+        " | kind | limit_in_words(proven, float(delta)) | loss.kind!r | n | name | name!r"
+        " | people | population | rule.remedy(amount, remaining) | self._file.path"
+        " | self.path | self.size | shares!r | stored[name]!r | t!r | value!r | what"
+        " | wrong | z!r"),
     "algorithms": (
         "', '.join(unknown) | _name(hyper.inner) | _name(inner)"
         " | diameter!r | dim!r | factories | factories.removesuffix(' for each player')"

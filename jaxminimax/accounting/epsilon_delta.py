@@ -43,6 +43,7 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import curve, roots
+from jaxminimax.accounting.printing import limit_in_words
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, Repeat, Sequence, composed, repeat
 from jaxminimax.mechanism.costs import Charge, concrete, silent
@@ -140,9 +141,9 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
       people: k, if any k records of one person may differ instead of one.
 
     Returns:
-      Epsilon; 0 if nothing was released; infinity without noise, and if it is above what can be
-      proven. The departures of samplers and noise from their laws limit the epsilon that can be
-      proven from above, and delta from below.
+      Epsilon; 0 if nothing was released; infinity without noise, and with a warning that names the
+      limit if it is above what can be proven. The departures of samplers and noise from their
+      laws limit the epsilon that can be proven from above, and delta from below.
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
@@ -157,7 +158,13 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
     check_delta(delta)
     released_part = released(mechanism, spent, neighbours, people)
     warn_about_delta(delta, mechanism)
-    return curve.dearest(released_part, float(delta), neighbours, int(people)).epsilon
+    value = curve.dearest(released_part, float(delta), neighbours, int(people)).epsilon
+    proven = (proven_up_to(released_part, float(delta), neighbours, int(people))
+              if math.isinf(value) else None)
+    if proven is not None:
+        warnings.warn(f"epsilon is {limit_in_words(proven, float(delta))}.", UserWarning,
+                      stacklevel=2)
+    return value
 
 
 def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,

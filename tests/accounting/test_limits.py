@@ -88,7 +88,16 @@ def test_limits_are_where_delta_has_nothing_left_for_any_noise(kind, people):
                 ) == holds
     # (noise that costs nothing reaches both)
     assert jmm.epsilon(quiet, 1.01 * actual.delta, people=people) < 1
-    assert jmm.epsilon(quiet, actual.delta, people=people) == math.inf
+    with pytest.warns(UserWarning, match=r"not proven at delta = .*choose a larger delta"):
+        assert jmm.epsilon(quiet, actual.delta, people=people) == math.inf
+
+
+def test_an_epsilon_above_its_limit_is_told_with_the_limit_and_one_without_noise_is_not():
+    loud = KINDS["poisson"].with_noise(1e-2)
+    limit = limits(loud, 1e-6).epsilon
+    with pytest.warns(UserWarning, match=f"above what is proven, {limit:.4g} at most"):
+        assert jmm.epsilon(loud, 1e-6) == math.inf
+    assert jmm.epsilon(KINDS["poisson"].with_noise(0.0), 1e-6) == math.inf
 
 
 @pytest.mark.slow
