@@ -165,10 +165,9 @@ def on_solutions():
 
 CASES = {name: case for part in (on_rows, on_streams, on_groups, on_solutions)
          for name, case in part()}
-# one of every description and every sampling
-QUICK = ("sgda/full", "sgda/poisson", "sgda/fixed", "sgda/adaptive", "sgda/bands", "optimistic",
-         "extragradient", "ftrl/tree", "group_sgd/poisson", "balanced_groups",
-         "active_groups")
+# samplings of rows, sums of a stream and groups
+QUICK = ("sgda/full", "sgda/poisson", "sgda/fixed", "sgda/bands", "ftrl/tree",
+         "group_sgd/poisson")
 MESH = ("sgda/full", "sgda/poisson", "sgda/random", "sgda/adaptive", "group_sgd/full",
         "group_sgd/fixed/random", "balanced_groups", "balanced_groups/random", "active_groups",
         "ftrl/tree")

@@ -601,8 +601,8 @@ def few(monkeypatch):
     return monkeypatch
 
 
-@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), *(
-    pytest.param(number, marks=pytest.mark.nightly) for number in (3, 5))])
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [1, 3, 5])
 def test_what_repeats_no_query_is_attacked_and_half_the_noise_is_caught(number):
     attack = stream_attack.attacks()[number]
     hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)

@@ -27,7 +27,9 @@ def test_a_planted_bug_fires_its_detector_and_nothing_else_does(mutant):
 
 
 @pytest.mark.parametrize("mutant", [
-    pytest.param(mutant, id=mutant.name) for mutant in mutants.MUTANTS
+    pytest.param(mutant, id=mutant.name,
+                 marks=pytest.mark.slow if "under the key" in mutant.name else ())
+    for mutant in mutants.MUTANTS
     if mutant.name.startswith(("second moments", "calibration", "moments"))
     or mutant.name == "ranges under the key of rounds"])
 def test_releases_besides_the_gradients_are_charged_with_their_noise_and_clip(mutant):

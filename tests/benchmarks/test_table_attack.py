@@ -18,6 +18,7 @@ def _attains(actual, count):
     assert min(actual.values()) > 0.4, actual  # or the search would have found nothing
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("pairs", [pytest.param(44, marks=pytest.mark.slow),
                                    pytest.param(132, marks=pytest.mark.nightly)])
 def test_no_release_moves_further_than_is_charged_for(tmp_path, pairs):
@@ -27,7 +28,7 @@ def test_no_release_moves_further_than_is_charged_for(tmp_path, pairs):
     _attains(actual, 7)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "count"), [("classes", 4), ("number", 3)])
 def test_no_release_of_other_labels_moves_further_than_is_charged_for(tmp_path, kind, count):
     actual = table_attack.worst(6, tmp_path, names=("int64", "like words"), kinds=(kind,))

@@ -168,6 +168,7 @@ def test_the_distance_covers_every_point_of_the_set():
                             far.diameter) >= np.hypot(0.7, 0.6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["strong_gap", "primal_risk", "worst_group"])
 def test_its_noise_is_what_is_charged(of):
     found = certificate.signal(of)
