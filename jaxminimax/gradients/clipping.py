@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, tree
 from jaxminimax.base.tree import refuse_complex
 from jaxminimax.base.types import OwnOperator, PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.ghost import planning
@@ -107,7 +107,9 @@ class ClippedSum:
           ValueError: for examples without one leading axis, or complex numbers in z or in the
             operator's value.
         """
-        return self.sums(z, examples, mask).floats
+        z = jax.tree.map(jnp.asarray, z)
+        return Saddle(*(None if clip is None else tree.arranged(x, like) for clip, x, like in zip(
+            self.clip, self.sums(z, examples, mask).floats, z, strict=True)))
 
     def sums(self, z: Saddle, examples: PyTree | Part, mask: jax.Array | None = None,
              rounding: Rounding | None = None) -> Sums:
@@ -120,7 +122,8 @@ class ClippedSum:
           rounding: the grid, and which of the two sums are wanted; None: no grid.
 
         Returns:
-          What is not wanted is 0.
+          What is not wanted is 0. Many small leaves of a player are one array `[k]`, in which all
+          numbers follow each other, see `tree.arranged`.
         """
         part = examples if isinstance(examples, Part) else None
         if part is None:
@@ -140,10 +143,11 @@ class ClippedSum:
         refuse_complex(z, "z")
         if self.shared:
             of_all = of_all[0]
-        refuse_complex(jax.eval_shape(lambda x: self.operator(z, jax.tree.map(lambda a: a[0], x)),
-                                      of_all),
-                       "the operator's value")
-        chosen = self._chosen(z, of_all, size)
+        value = jax.eval_shape(lambda x: self.operator(z, jax.tree.map(lambda a: a[0], x)), of_all)
+        refuse_complex(value, "the operator's value")
+        chosen, like = self._chosen(z, of_all, size), z
+        if chosen.strategy != "ghost":
+            how, like, rounding = how.in_matrices(z, value, chosen.rows, rounding)
 
         def total(examples: PyTree, mask: jax.Array) -> Sums:
             examples, share = examples if self.shared else (examples, None)
@@ -154,7 +158,7 @@ class ClippedSum:
 
         if chosen.rows == size and chosen.strategy != "microbatch":
             return total(examples if part is None else part.read(0, size), mask)
-        return by_slices(total, how.nothing(z, rounding), examples, mask, chosen.rows,
+        return by_slices(total, how.nothing(like, rounding), examples, mask, chosen.rows,
                          self.skip_empty)
 
     def explain(self, z: Saddle, examples: PyTree, brief: bool = False) -> str:
