@@ -28,6 +28,7 @@ that one. Records that it is computed of are done one after another too.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -385,10 +386,11 @@ class Summation:
 
 def _is_split(z: PyTree, value: PyTree, rows: int) -> bool:
     """Returns whether a player has many small leaves of one type, that of sums."""
-    sizes = [x.size for x in jax.tree.leaves(z)]
+    shapes, others = ([x.shape for x in jax.tree.leaves(a)] for a in (z, value))
     types = {x.dtype for x in jax.tree.leaves((z, value))}
     size, total = _SMALL
-    return (len(sizes) >= _MANY and sum(sizes) <= min(size, total // rows) and len(types) == 1
+    return (len(shapes) >= _MANY and shapes == others and len(types) == 1
+            and sum(map(math.prod, shapes)) <= min(size, total // rows)
             and types == {*map(tree.at_least_float32, types)})
 
 
