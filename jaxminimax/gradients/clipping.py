@@ -145,20 +145,20 @@ class ClippedSum:
             of_all = of_all[0]
         value = jax.eval_shape(lambda x: self.operator(z, jax.tree.map(lambda a: a[0], x)), of_all)
         refuse_complex(value, "the operator's value")
-        chosen, like = self._chosen(z, of_all, size), z
-        if chosen.strategy != "ghost":
-            how, like, rounding = how.in_matrices(z, value, chosen.rows, rounding)
+        chosen = self._chosen(z, of_all, size)
+        merged, like, rounding = (how, z, rounding) if chosen.strategy == "ghost" else (
+            how.in_matrices(z, value, chosen.rows, rounding))
 
         def total(examples: PyTree, mask: jax.Array) -> Sums:
             examples, share = examples if self.shared else (examples, None)
             if chosen.strategy == "ghost":
                 assert chosen.plan is not None
                 return by_factors(how, chosen.plan, z, examples, mask, share, rounding)
-            return at_once(how, z, examples, mask, share, rounding)
+            return at_once(merged, z, examples, mask, share, rounding)
 
         if chosen.rows == size and chosen.strategy != "microbatch":
             return total(examples if part is None else part.read(0, size), mask)
-        return by_slices(total, how.nothing(like, rounding), examples, mask, chosen.rows,
+        return by_slices(total, merged.nothing(like, rounding), examples, mask, chosen.rows,
                          self.skip_empty)
 
     def explain(self, z: Saddle, examples: PyTree, brief: bool = False) -> str:

@@ -282,19 +282,19 @@ class Summation:
         Returns:
           The sum, what its results look like, and its rounding.
         """
-        merged = self.players(lambda _, x, g: _is_split(x, g, rows), z, value)
-        if True not in merged:
+        split = self.players(lambda _, x, g: _is_split(x, g, rows), z, value)
+        if True not in split:
             return self, z, rounding
 
         def together(x: Saddle) -> Saddle:
-            return Saddle(*(tree.in_one(a) if one else a
-                            for one, a in zip(merged, x, strict=True)))
+            return Saddle(*(tree.in_one(a) if is_split else a
+                            for is_split, a in zip(split, x, strict=True)))
 
         if rounding is not None:
             grid = dataclasses.replace(rounding.grid, dither=together(rounding.grid.dither))
             rounding = rounding._replace(grid=grid)
-        how = dataclasses.replace(self, operator=lambda z, x: together(self.operator(z, x)))
-        return how, jax.eval_shape(together, z), rounding
+        merged = dataclasses.replace(self, operator=lambda z, x: together(self.operator(z, x)))
+        return merged, jax.eval_shape(together, z), rounding
 
     def players(self, of: Callable[..., Any], *trees: Saddle) -> Saddle:
         """Applies `of` to each player that has a clip norm; None for the others."""
@@ -386,10 +386,10 @@ class Summation:
 
 def _is_split(z: PyTree, value: PyTree, rows: int) -> bool:
     """Returns whether a player has many small leaves of one type, that of sums."""
-    shapes, others = ([x.shape for x in jax.tree.leaves(a)] for a in (z, value))
+    shapes, of_value = ([x.shape for x in jax.tree.leaves(a)] for a in (z, value))
     types = {x.dtype for x in jax.tree.leaves((z, value))}
     size, total = _SMALL
-    return (len(shapes) >= _MANY and shapes == others and len(types) == 1
+    return (len(shapes) >= _MANY and shapes == of_value and len(types) == 1
             and sum(map(math.prod, shapes)) <= min(size, total // rows)
             and types == {*map(tree.at_least_float32, types)})
 

@@ -4,11 +4,13 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import runs
+from jaxminimax.gradients import summation
 
 N, BATCH = 20_000, 256
 
@@ -63,3 +65,29 @@ def test_a_round_has_two_conditionals_and_one_for_rare_samples(model, sampling, 
                                                      program.as_text())), key=len)
     assert rounds.count("= ") > 20
     assert len(re.findall(r" conditional\(", rounds)) <= most
+
+
+@pytest.mark.parametrize(("exact", "bands"), [
+    (True, 1), *(pytest.param(*x, marks=pytest.mark.slow) for x in (
+        (False, 1), (True, 3), (False, 3)))])
+def test_many_small_leaves_are_released_as_they_are_one_by_one(monkeypatch, exact, bands):
+    """To the last bit, where all examples are within the clip norm: noise has its numbers, too."""
+    z = Saddle({"a": [jnp.zeros((2, 2), jnp.float32), jnp.zeros((), jnp.float32)] * 5},
+               jnp.zeros(3, jnp.float32))
+    problem = jmm.Problem(jmm.types.with_strategy(
+        lambda z, x: jax.tree.map(lambda a: a + x.astype(a.dtype), z), "microbatch", 4))
+    query = jmm.Query(clip=Saddle(20.0, 30.0), noise_multiplier=Saddle(0.3, 0.1), population=10,
+                      exact=exact, bands=bands, sampling=jmm.Disjoint(batch=5))
+    data = jnp.linspace(-1.0, 1.0, 10)
+
+    def released():
+        mechanism = jmm.mechanism.Repeat(query=query, times=4)
+        return jax.jit(lambda spent: jmm.release(jax.random.key(4), mechanism, spent, problem, z,
+                                                 data))(jnp.int32(2))
+
+    together = released()
+    assert jax.tree.structure(together) == jax.tree.structure(z)
+    monkeypatch.setattr(summation, "_MANY", 99)
+    apart = released()
+    jax.tree.map(np.testing.assert_array_equal, together, apart)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(together))
