@@ -99,7 +99,7 @@ def in_one(x: PyTree) -> jax.Array:
 
 def arranged(x: PyTree, like: PyTree) -> PyTree:
     """Arranges numbers as in `like`, of which either may be one array in place of many leaves."""
-    if jax.tree.structure(x) == jax.tree.structure(like):
+    if len(jax.tree.leaves(x)) == len(jax.tree.leaves(like)):
         return x
     return as_leaves(x, like) if isinstance(x, jax.Array) else in_one(x)
 
