@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxminimax.base.types import PyTree, T
 
@@ -81,6 +82,26 @@ def add_compensated(total: PyTree, lost: PyTree, term: PyTree) -> tuple[PyTree, 
     term = jax.tree.map(jnp.add, term, lost)
     new = jax.tree.map(jnp.add, total, term)
     return new, jax.tree.map(two_sum_error, total, term, new)
+
+
+def as_leaves(numbers: jax.Array, like: PyTree) -> PyTree:
+    """Numbers `[k]` in the shapes of the arrays of `like`, which have k together."""
+    leaves, treedef = jax.tree.flatten(like)
+    ends = np.cumsum([0, *(x.size for x in leaves)])
+    return jax.tree.unflatten(treedef, [numbers[a:b].reshape(x.shape) for a, b, x in zip(
+        ends, ends[1:], leaves, strict=False)])
+
+
+def in_one(x: PyTree) -> jax.Array:
+    """All numbers of x in the order in which `as_leaves` takes them, `[k]`."""
+    return jnp.concatenate([jnp.reshape(a, -1) for a in jax.tree.leaves(x)])
+
+
+def arranged(x: PyTree, like: PyTree) -> PyTree:
+    """Arranges numbers as in `like`, of which either may be one array in place of many leaves."""
+    if len(jax.tree.leaves(x)) == len(jax.tree.leaves(like)):
+        return x
+    return as_leaves(x, like) if isinstance(x, jax.Array) else in_one(x)
 
 
 def paths(name: str, x: PyTree) -> list[str]:

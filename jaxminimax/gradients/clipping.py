@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import checks
+from jaxminimax.base import checks, tree
 from jaxminimax.base.tree import refuse_complex
 from jaxminimax.base.types import OwnOperator, PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.ghost import planning
@@ -110,7 +110,9 @@ class ClippedSum:
           ValueError: for examples without one leading axis, or complex numbers in z or in the
             operator's value.
         """
-        return self.sums(z, examples, mask).floats
+        sums, value = self._added(z, examples, mask, None)
+        return Saddle(*(None if clip is None else tree.arranged(x, like) for clip, x, like in zip(
+            self.clip, sums.floats, value, strict=True)))
 
     def sums(self, z: Saddle, examples: PyTree | Part, mask: jax.Array | None = None,
              rounding: Rounding | None = None) -> Sums:
@@ -123,8 +125,14 @@ class ClippedSum:
           rounding: the grid, and which of the two sums are wanted; None: no grid.
 
         Returns:
-          What is not wanted is 0.
+          What is not wanted is 0. Many small leaves of a player are one array `[k]`, in which all
+          numbers follow each other, see `tree.arranged`.
         """
+        return self._added(z, examples, mask, rounding)[0]
+
+    def _added(self, z: Saddle, examples: PyTree | Part, mask: jax.Array | None,
+               rounding: Rounding | None) -> tuple[Sums, Saddle]:
+        """Returns `sums`, and the shapes of the operator's value for one example."""
         part = examples if isinstance(examples, Part) else None
         if part is None:
             examples = of_all = jax.tree.map(jnp.asarray, examples)
@@ -139,26 +147,27 @@ class ClippedSum:
         z = jax.tree.map(jnp.asarray, z)
         how = Summation(self.operator, self.clip, self.joint, self.counted, self.before_clip)
         if size == 0:
-            return how.nothing(z, rounding)
+            return how.nothing(z, rounding), z
         refuse_complex(z, "z")
         if self.shared:
             of_all = of_all[0]
-        refuse_complex(jax.eval_shape(lambda x: self.operator(z, jax.tree.map(lambda a: a[0], x)),
-                                      of_all),
-                       "the operator's value")
+        value = jax.eval_shape(lambda x: self.operator(z, jax.tree.map(lambda a: a[0], x)), of_all)
+        refuse_complex(value, "the operator's value")
         chosen = self._chosen(z, of_all, size)
+        merged, like, rounding = (how, z, rounding) if chosen.strategy == "ghost" else (
+            how.in_matrices(z, value, chosen.rows, rounding))
 
         def total(examples: PyTree, mask: jax.Array) -> Sums:
             examples, share = examples if self.shared else (examples, None)
             if chosen.strategy == "ghost":
                 assert chosen.plan is not None
                 return by_factors(how, chosen.plan, z, examples, mask, share, rounding)
-            return at_once(how, z, examples, mask, share, rounding)
+            return at_once(merged, z, examples, mask, share, rounding)
 
         if chosen.rows == size and chosen.strategy != "microbatch":
-            return total(examples if part is None else part.read(0, size), mask)
-        return by_slices(total, how.nothing(z, rounding), examples, mask, chosen.rows,
-                         self.skip_empty)
+            return total(examples if part is None else part.read(0, size), mask), value
+        return by_slices(total, merged.nothing(like, rounding), examples, mask, chosen.rows,
+                         self.skip_empty), value
 
     def explain(self, z: Saddle, examples: PyTree, brief: bool = False) -> str:
         """States the strategy, how each parameter's gradient is kept, and how much is held.

@@ -29,6 +29,7 @@ that one. Records that it is computed of are done one after another too.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
 
+_MANY = 8  # leaves of a player that are made one
+_SMALL = 2**15, 2**20  # numbers of theirs, and of their rows together
 _JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
 
 
@@ -266,6 +269,36 @@ class Summation:
     counted: bool = False
     before_clip: bool = False
 
+    def in_matrices(self, z: Saddle, value: Saddle, rows: int, rounding: Rounding | None,
+                    ) -> tuple["Summation", Saddle, Rounding | None]:
+        """Makes many small leaves of a player one array, in the order of the leaves.
+
+        Operations on whole leaves, of which a sum has ten, then cost what one leaf's do. Dither
+        and noise are numbered along all leaves, so every number keeps its own.
+
+        Args:
+          z: the point.
+          value: the operator's value, or its shapes.
+          rows: that are held at a time.
+          rounding: of the sums.
+
+        Returns:
+          The sum, what its results look like, and its rounding.
+        """
+        split = self.players(lambda _, x, g: _is_split(x, g, rows), z, value)
+        if True not in split:
+            return self, z, rounding
+
+        def together(x: Saddle) -> Saddle:
+            return Saddle(*(tree.in_one(a) if is_split else a
+                            for is_split, a in zip(split, x, strict=True)))
+
+        if rounding is not None:
+            grid = dataclasses.replace(rounding.grid, dither=together(rounding.grid.dither))
+            rounding = rounding._replace(grid=grid)
+        merged = dataclasses.replace(self, operator=lambda z, x: together(self.operator(z, x)))
+        return merged, jax.eval_shape(together, z), rounding
+
     def players(self, of: Callable[..., Any], *trees: Saddle) -> Saddle:
         """Applies `of` to each player that has a clip norm; None for the others."""
         rows = zip(self.clip, *trees, strict=True)
@@ -365,6 +398,17 @@ class Summation:
             (quick, without_noise, careful))
 
 
+def _is_split(z: PyTree, value: PyTree, rows: int) -> bool:
+    """Returns whether a player has many small leaves of one type, that of sums."""
+    shapes, of_value = ([x.shape for x in jax.tree.leaves(a)] for a in (z, value))
+    types = {x.dtype for x in jax.tree.leaves((z, value))}
+    size, total = _SMALL
+    return (len(shapes) >= _MANY and shapes == of_value and len(types) == 1
+            and jax.tree.structure(z) == jax.tree.structure(value)
+            and sum(map(math.prod, shapes)) <= min(size, total // rows)
+            and types == {*map(tree.at_least_float32, types)})
+
+
 def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
             share: jax.Array | None, rounding: Rounding | None) -> Sums:
     """Adds up the operators of all examples, which are held at once."""
@@ -378,7 +422,7 @@ def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
             jax.tree.structure(x), [weighted_sum(x, s) for s, x in rows]), g, rows)
 
     def integers(rows: Saddle, grid: Grid) -> Saddle:
-        return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, rows)
+        return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, g, rows)
 
     def weighted(finite: bool) -> Saddle:
         return how.players(lambda _, x, s: weighted_rows(x, s, finite), g, scale)

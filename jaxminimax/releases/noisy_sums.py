@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxminimax.base import programs
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.base.tree import at_least_float32
+from jaxminimax.base.tree import arranged, as_leaves, at_least_float32
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import integer_sums
 from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dither, parts
@@ -179,11 +179,15 @@ def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.Array
     # (I + X) g / m; a player without a clip norm releases nothing
     g = (add_noise_and_normalise(keys.added(), total, scale, size, query.exact)
          if noise is None else
-         added(total, noise(total.floats, scale), scale, query.exact, size))
+         # which may be numbered by leaf
+         added(total, Saddle(*map(arranged, noise(Saddle(*map(
+             arranged, total.floats, opened.like)), scale), total.floats)), scale, query.exact,
+             size))
+    answered = opened.answered & fits
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
                  for norm, x, a in zip(clipped.clip, opened.point, g, strict=True)))
-    answered = opened.answered & fits
-    return Noisy(opening.nan_if_refused(answered, g), total.num_unclipped, answered)
+    value = Saddle(*map(arranged, opening.nan_if_refused(answered, g), opened.point))
+    return Noisy(value, total.num_unclipped, answered)
 
 
 def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax.typing.ArrayLike,
@@ -219,16 +223,6 @@ def added(sums: Sums, noise: Saddle, scale: Saddle, exact: bool,
     return Saddle(*(None if s is None else jax.tree.map(
         lambda plain, total, e, s=s: leaf(total, plain, e, s), *x)
         for s, *x in zip(scale, sums.floats, sums.integers, noise, strict=True)))
-
-
-def as_leaves(numbers: jax.Array, like: PyTree) -> PyTree:
-    """Numbers `[k]` in the shapes of the arrays of `like`, which have k together."""
-    leaves, treedef = jax.tree.flatten(like)
-    split, first = [], 0
-    for x in leaves:
-        split.append(numbers[first: first + x.size].reshape(x.shape))
-        first += x.size
-    return jax.tree.unflatten(treedef, split)
 
 
 def integer_noise(key: jax.Array, like: Saddle, scale: Saddle,

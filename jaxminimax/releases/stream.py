@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base.random_bits import random_words
+from jaxminimax.base.tree import as_leaves
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import CorrelatedSums, TreeSums
 from jaxminimax.mechanism.description import Kind
@@ -238,7 +239,7 @@ def _integers(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Sa
     half = halves[last.reach]
     # floors of floors nest
     mixed = (high + ((low + uniform + half) >> half_bits)) >> (FRACTION - half_bits)
-    return noisy_sums.as_leaves(current + mixed, like)
+    return as_leaves(current + mixed, like)
 
 
 def _floats(key: jax.Array, stream: int, last: Latest, like: Saddle, scale: Saddle) -> Saddle:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmarks.privacy.mutants import __main__ as mutants
-from benchmarks.privacy.mutants import grids, preparations
+from benchmarks.privacy.mutants import grids, leaves, preparations
 
 # the first bug of every detector's function, whatever its arguments: `tests/test_privacy_quick.py`
 # tests noise, clips and charges of every kind of release; every night all bugs are planted
@@ -41,6 +41,13 @@ def test_releases_besides_the_gradients_are_charged_with_their_noise_and_clip(mu
     pytest.param(mutant, id=mutant.name) for mutant in mutants.MUTANTS
     if mutant.name in {bug[0] for bug in preparations.BUGS}])
 def test_the_one_order_of_a_training_is_watched(mutant):
+    test_a_planted_bug_fires_its_detector_and_nothing_else_does(mutant)
+
+
+@pytest.mark.parametrize("mutant", [
+    pytest.param(mutant, id=mutant.name) for mutant in mutants.MUTANTS
+    if mutant.name in {bug[0] for bug in leaves.BUGS}])
+def test_what_is_made_one_array_keeps_its_order_its_norm_and_its_rounding(mutant):
     test_a_planted_bug_fires_its_detector_and_nothing_else_does(mutant)
 
 

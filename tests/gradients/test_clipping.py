@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
-from jaxminimax.base import programs
+from jaxminimax.base import programs, tree
 from jaxminimax.gradients import clipping, integer_sums, summation
 from jaxminimax.types import with_strategy
 
@@ -700,6 +700,90 @@ def test_no_share_before_the_clip_is_so_large_that_a_ratio_vanishes_or_a_weight_
         assert np.isfinite(np.asarray(weight.w, np.float32)).all()
 
 
+# --- players of many small leaves ---
+
+# scalars, an empty leaf and a matrix of another order, in nine leaves or more a player
+MANY = Saddle({"a": [(2,), (), (3, 2), (1, 1, 2), (0, 4)], "b": ((), (), (4,), (2,), (5,))},
+              [(), (2, 2), (3,), (), (1,), (2,), (2,), (), ()])
+
+
+def on_grid(strategy, x, clip, mask):
+    """Sums of `ClippedSum.sums` in the shapes of the point: in floating point and on a grid."""
+    z = jax.tree.map(lambda a: jnp.zeros(a.shape[1:], a.dtype), x)
+    drawn = integer_sums.dither(jax.random.key(3), z)
+    grid = integer_sums.Grid(Saddle(jnp.float32(2.0**18), jnp.float32(2.0**16)), drawn, wide=False)
+    total = clipped_sum(ITSELF, clip, strategy=strategy, microbatch=MICROBATCH)
+    rounding = summation.Rounding(grid, jnp.array(True), jnp.array(True))
+    sums = jax.jit(lambda x: total.sums(z, x, mask, rounding))(x)
+    low = jax.tree.map(lambda a: a.low, sums.integers, is_leaf=integer_sums.is_words)
+    return [Saddle(*map(tree.arranged, a, z)) for a in (sums.floats, low)], sums, drawn
+
+
+@pytest.mark.parametrize("strategy", ["vmap", pytest.param("microbatch", marks=pytest.mark.slow)])
+def test_many_small_leaves_are_summed_as_one_array_of_the_same_numbers(strategy):
+    """By the definition, each number with the dither that it has along all leaves."""
+    rng = np.random.default_rng(8)
+    x = draw(rng, MANY, dtype=np.float32)
+    x.w["b"][0][2] = np.nan
+    mask, clip = np.arange(SIZE) != 4, Saddle(0.7, 2.0)
+    (floats, low), sums, drawn = on_grid(strategy, x, clip, mask)
+    assert [a.shape for a in sums.floats] == [(24,), (16,)]
+    assert_equal_sums(flat(floats), reference([rows(a, SIZE) for a in x], clip, mask), 1e-5)
+    if strategy == "vmap":  # one block: ceil(s / g - U)
+        for s, a, u, scale in zip(*map(flat, (floats, low, drawn)), (2.0**18, 2.0**16),
+                                  strict=True):
+            # the sum is known to a few of its last bits
+            for side in (1 - 1e-6, 1 + 1e-6):
+                near = np.ceil(s * scale * side - (u + 0.5) / 256)
+                assert np.abs(a - near).max() <= 1
+            assert np.mean(a == np.ceil(s * scale - (u + 0.5) / 256)) > 0.9
+
+
+@pytest.mark.parametrize("strategy", ["vmap", pytest.param("microbatch", marks=pytest.mark.slow)])
+def test_many_small_leaves_have_the_integers_that_they_have_one_by_one(monkeypatch, strategy):
+    """Of examples within their clip norms, whose weights no last place of a norm decides."""
+    x = draw(np.random.default_rng(9), MANY, dtype=np.float32)
+    x = jax.tree.map(lambda a: a / np.float32(1e3), x)
+    mask = np.arange(SIZE) != 1
+    (_, together), sums, _ = on_grid(strategy, x, Saddle(50.0, 50.0), mask)
+    monkeypatch.setattr(summation, "_MANY", 99)
+    (_, apart), other, _ = on_grid(strategy, x, Saddle(50.0, 50.0), mask)
+    assert len(jax.tree.leaves(other.floats)) > len(jax.tree.leaves(sums.floats)) == 2
+    jax.tree.map(np.testing.assert_array_equal, together, apart)
+
+
+def test_one_norm_of_many_leaves_clips_them():
+    """The last leaf alone is long; and of 5,000 small squares beside a large one none is lost."""
+    x = jax.tree.map(lambda s: np.zeros((1, *s), np.float32), MANY, is_leaf=is_shape)
+    x.w["b"][4][:] = 7.0
+    assert excess(summed("vmap", x, Saddle(1.0, 1.0)), Saddle(1.0, 1.0)) <= 0
+    small = np.full((1, 500), np.float32(2.0**-12) * np.float32(0.99999))
+    w = [small.copy() for _ in range(10)]
+    w[0][0, 0] = 1
+    total = summed("vmap", Saddle(w, np.zeros((1, 1), np.float32)), Saddle(1.0, 1.0))
+    assert 0.99 <= np.linalg.norm(flat(total)[0]) <= 1
+
+
+@pytest.mark.parametrize("what", ["few", "types", "narrow", "large", "integers", "no clip"])
+def test_other_players_keep_their_leaves(monkeypatch, what):
+    """Few or large ones, of several types or one narrower than that of sums: the same program."""
+    small = [jnp.zeros(2, jnp.float32) for _ in range(9)]
+    w = {"few": small[:7], "types": [*small, jnp.zeros(2, jnp.float64)], "no clip": small,
+         "narrow": [jnp.zeros(2, jnp.bfloat16)] * 9, "integers": [*small, jnp.zeros(2, jnp.int32)],
+         "large": [jnp.zeros(2**12, jnp.float32) for _ in range(9)]}[what]
+    z = Saddle(w, jnp.zeros(()))
+    total = clipped_sum(lambda z, x: jax.tree.map(lambda a: a * x.astype(a.dtype), z),
+                        Saddle(None, 1.0) if what == "no clip" else Saddle(1.0, 1.0),
+                        strategy="vmap")
+
+    def program():
+        return str(jax.make_jaxpr(lambda z, x: total.sums(z, x).floats)(z, jnp.ones(3)))
+
+    actual = program()
+    monkeypatch.setattr(summation, "_MANY", 99)
+    assert actual == program()
+
+
 # --- slices in which no example counts ---
 
 BENT = saddle_operator(lambda w, v, x: jnp.tanh(x @ w["a"]) @ w["b"] * jnp.exp(v))
@@ -811,3 +895,15 @@ def test_an_operator_says_if_slices_are_left_out():
     assert "time tells a sample's size" in clipped_sum(own, Saddle(1.0, 1.0)).explain(POINT, x)
     with pytest.raises(ValueError, match="skip_empty must be True or False, got"):
         clipped_sum(BENT, Saddle(1.0, 1.0), skip_empty=1)
+
+
+@pytest.mark.parametrize(("point", "value", "sums"), [
+    ([0.0] * 9, [1.0] * 9, [3.0] * 9),  # numbers of Python
+    ({k: 0.0 for k in "abcdefghi"}, [1.0] * 9, [3.0] * 9),
+    ([np.zeros(2)] * 9, np.ones(18), np.full(18, 3.0)),
+    (np.zeros(18), [np.ones(2)] * 9, [np.full(2, 3.0)] * 9)])
+def test_a_sum_has_the_structure_of_the_operators_value(point, value, sums):
+    total = clipped_sum(lambda z, x: Saddle(value, x), Saddle(100.0, 100.0), strategy="vmap")
+    answer = total(Saddle(point, jnp.zeros(())), jnp.ones(3)).w
+    assert jax.tree.structure(answer) == jax.tree.structure(sums)
+    jax.tree.map(np.testing.assert_array_equal, answer, sums)

@@ -287,6 +287,19 @@ def described(found):
         data, meshed(2), shards=8)))
 
 
+def many_leaves(found):
+    """A player of nine leaves, which are summed as one array."""
+    def loss(w, v, record):
+        return w["a"] * jnp.sum((record[0] - sum(w["b"])) ** 2) + v @ record[1]
+
+    problem = jmm.Problem(jmm.types.with_strategy(jmm.saddle_operator(loss), "microbatch", 4))
+    z = Saddle({"a": jnp.ones(()), "b": [0.1 * START.w] * 9}, START.v)
+    data = dataset()
+    one, many = (answers(query(jmm.Full()), rows, problem, z)
+                 for rows in (data, jmm.placement.shard(data, meshed(8))))
+    found["many leaves"] = apart(one, many)
+
+
 def bugs(found):
     """Noise of every device, and what else could go wrong when sums are added up."""
     silent, data, count = query(jmm.Full(), 0.0), dataset(), 8
@@ -427,8 +440,8 @@ def in_processes(found):
 
 def main():
     actual, checks = {}, {
-        "devices": (runs, samplings, sensitivity, described, refusals, mesh_groups.releases,
-                    mesh_groups.clips, mesh_groups.streams),
+        "devices": (runs, samplings, sensitivity, described, many_leaves, refusals,
+                    mesh_groups.releases, mesh_groups.clips, mesh_groups.streams),
         "further": (further_runs, other_samplings, keys_of_rows, slots_of_shards, algorithms,
                     placements, other_meshes, costs, mesh_groups.certified, mesh_groups.runs),
         "planted": (resumed, bugs, mesh_groups.planted, mesh_groups.planted_solutions),

@@ -227,6 +227,11 @@ def test_a_device_may_have_several_shards(found):
     assert found["cut"] < ROUNDING
 
 
+@SLOW
+def test_a_player_of_many_leaves_is_summed_in_shards_as_on_one_device(found):
+    assert found["many leaves"] < GRID
+
+
 @NIGHTLY
 def test_noise_that_is_not_the_described_one_shows(planted):
     assert planted["bug half of the noise"] > 0.4

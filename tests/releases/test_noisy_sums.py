@@ -11,6 +11,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base import programs
 from jaxminimax.drivers import runs
+from jaxminimax.gradients import summation
 from jaxminimax.releases import noisy_sums, sums
 
 N, BATCH = 20_000, 256
@@ -144,3 +145,31 @@ def test_what_a_block_does_not_hold_is_drawn_by_the_release_itself():
     with programs.briefly(True):
         assert noisy_sums.drawn_before(jax.random.key(0, impl="rbg"), described(), 0, START) is None
     assert noisy_sums.drawn_before(jax.random.key(0), described(), 0, START) is None  # not briefly
+
+
+# --- many small leaves, which are summed as one array ---
+
+@pytest.mark.parametrize(("exact", "bands"), [
+    (True, 1), (True, 3), *(
+        pytest.param(False, bands, marks=pytest.mark.slow) for bands in (1, 3))])
+def test_many_small_leaves_are_released_as_they_are_one_by_one(monkeypatch, exact, bands):
+    """To the last bit, where all examples are within the clip norm: noise has its numbers, too."""
+    z = Saddle({"a": [jnp.zeros((2, 2), jnp.float32), jnp.zeros((), jnp.float32)] * 5},
+               jnp.zeros(3, jnp.float32))
+    problem = jmm.Problem(jmm.types.with_strategy(
+        lambda z, x: jax.tree.map(lambda a: a + x.astype(a.dtype), z), "microbatch", 4))
+    query = jmm.Query(clip=Saddle(20.0, 30.0), noise_multiplier=Saddle(0.3, 0.1), population=10,
+                      exact=exact, bands=bands, sampling=jmm.Disjoint(batch=5))
+    data = jnp.linspace(-1.0, 1.0, 10)
+
+    def released():
+        mechanism = jmm.mechanism.Repeat(query=query, times=4)
+        return jax.jit(lambda spent: jmm.release(jax.random.key(4), mechanism, spent, problem, z,
+                                                 data))(jnp.int32(2))
+
+    together = released()
+    assert jax.tree.structure(together) == jax.tree.structure(z)
+    monkeypatch.setattr(summation, "_MANY", 99)
+    apart = released()
+    jax.tree.map(np.testing.assert_array_equal, together, apart)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(together))
