@@ -404,7 +404,7 @@ def _is_split(z: PyTree, value: PyTree, rows: int) -> bool:
     types = {x.dtype for x in jax.tree.leaves((z, value))}
     size, total = _SMALL
     return (len(shapes) >= _MANY and shapes == of_value and len(types) == 1
-            and jax.tree.structure(z) == jax.tree.structure(value)
+            and len({jax.tree.structure(a) for a in (z, value)}) == 1
             and sum(map(math.prod, shapes)) <= min(size, total // rows)
             and types == {*map(tree.at_least_float32, types)})
 

@@ -61,7 +61,8 @@ def _sum(rows: np.ndarray, clip: float) -> np.ndarray:
 def rounded_alike() -> Finding:
     """Part of the pairs of leaves, of one number each, that a release rounds by the same U."""
     like = Saddle([jnp.zeros(_SIZE, jnp.float32)] * _LEAVES, None)
-    drawn = np.stack(noisy_sums.dither(jax.random.key(5), like).w)
+    drawn = np.stack(noisy_sums.dither(  # type: ignore[attr-defined]
+        jax.random.key(5), like).w)
     alike = drawn[:, None] == drawn[None]
     return Finding(float(alike[np.triu_indices(_LEAVES, 1)].mean()), 0.1)
 
