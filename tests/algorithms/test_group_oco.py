@@ -424,7 +424,7 @@ def test_rounds_share_no_noise_of_losses_or_gradients():
         def one(key):
             return jmm.run(key, Saddle(jnp.zeros(1), ()), jnp.full((2, n), 0.5), hyper, group_oco,
                            problem, lambda state: (state.log_weights[0] - state.log_weights[1],
-                                                   state.turns[0], state.online.total.w[0]))[1]
+                                                   state.turns[0], state.online.memory[1].w[0]))[1]
 
         return jax.jit(lambda keys: jax.lax.map(one, keys))(
             jax.random.split(jax.random.key(2), keys))

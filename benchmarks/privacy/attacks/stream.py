@@ -140,7 +140,7 @@ def tree(leaves: int = 6) -> Attack:
     data[:, 0, 0] = _GIANT, -_GIANT
     hyper = jmm.ftrl.Hyper(query=TreeSums(clip=CLIP, leaves=leaves), step=STEP)
     return Attack(f"{leaves} leaves", jmm.ftrl, hyper, GRADIENTS, jnp.asarray(data),
-                  lambda state: state.total.w,
+                  lambda state: state.memory[1].w,
                   lambda path, _: {"likelihood ratio": _prefix_ratio(
                       path[..., 0], np.zeros(len(path), int))})
 
@@ -163,7 +163,7 @@ def correlated(leaves: int = 6, bands: int = 3) -> Attack:
     query = CorrelatedSums(clip=CLIP, leaves=leaves, bands=bands)
     return Attack(f"{leaves} leaves, {bands} bands", jmm.ftrl,
                   jmm.ftrl.Hyper(query=query, step=STEP), GRADIENTS, jnp.asarray(data),
-                  lambda state: state.total.w,
+                  lambda state: state.memory[1].w,
                   lambda path, _: {"likelihood ratio": _column_ratio(path[..., 0], bands)})
 
 
@@ -224,7 +224,7 @@ def one_pass(role: str, rounds: int = 4) -> Attack:
     return Attack(f"{rounds} rounds, for its {role}", jmm.group_oco, hyper, READ_ONCE,
                   {"gradient": jnp.asarray(gradient), "loss": jnp.asarray(loss)},
                   lambda state: {"log_weights": state.log_weights, "turns": state.turns,
-                                 "total": state.online.total.w}, _first_turn,
+                                 "total": state.online.memory[1].w}, _first_turn,
                   *((lambda _, released: released[1], _first_leaf) if role == "gradient"
                     else (first_release, _in_one_round)))
 

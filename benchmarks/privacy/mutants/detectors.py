@@ -167,7 +167,7 @@ def kept_noise() -> Finding:
     def path(key: jax.Array) -> Any:
         states = jax.jit(lambda key: jmm.run(key, start, data, hyper, attack.algorithm,
                                              attack.problem, lambda state: state)[1])(key)
-        return jax.device_get(states._replace(z=(), total=(), mean=()))
+        return jax.device_get(states._replace(z=(), memory=states.memory[:1], mean=()))
 
     one, two = (jax.tree.leaves(path(key)) for key in jax.random.split(KEY))
     return Finding(float(sum(np.sum(a != b) for a, b in zip(one, two, strict=True))), 0.0)

@@ -360,8 +360,9 @@ def keeps_noise(observe_record: Any) -> Any:
     def changed(key: Any, state: Any, data: Any, *rest: Any) -> Any:
         new = observe_record(key, state, data, *rest)
         quiet = jnp.clip(data[state.spent], -1.0, 1.0)
-        return new._replace(origin=jax.tree.map(lambda a, b: a - b - quiet, new.total,
-                                                state.total))
+        (_, before), (_, total) = state.memory, new.memory
+        added = jax.tree.map(lambda a, b: a - b - quiet, total, before)
+        return new._replace(memory=(added, total))
 
     return changed
 
