@@ -75,7 +75,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
 
 
 def _with_draws(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
-                data: PyTree, drawn: noisy_sums.Drawn | None) -> Saddle:
+                data: PyTree, drawn: noisy_sums.Drawn | None = None) -> Saddle:
     return release_and_clip(key, mechanism, spent, problem, z, data, None, drawn)[0]
 
 
