@@ -88,7 +88,7 @@ class Effort:
 class Memory:
     """Programs are forgotten when this process holds much memory: all of a lane would take 8 GB."""
 
-    limit = 2.0 * 2**30
+    limit = 4.0 * 2**30
 
     @staticmethod
     def held() -> float:

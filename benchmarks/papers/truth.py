@@ -16,6 +16,7 @@ has to hide a batch size times what it was made for.
 import dataclasses
 import functools
 import math
+import warnings
 from typing import Any
 
 import jax
@@ -43,7 +44,9 @@ def certified(parts: Parts, population: int, delta: float,
     repeats = tuple(jmm.Repeat(query=jmm.Query(
         clip=Saddle(1.0, None), noise_multiplier=Saddle(z, None), population=population,
         sampling=how), times=times) for (z, _, times), how in zip(parts, sampled, strict=True))
-    return float(jmm.epsilon(jmm.Sequence(parts=repeats), delta, neighbours=neighbours))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "epsilon is (above|not)", UserWarning)
+        return float(jmm.epsilon(jmm.Sequence(parts=repeats), delta, neighbours=neighbours))
 
 
 def of_the_pair(parts: Parts, delta: float, up: bool) -> float:

@@ -17,9 +17,9 @@ of these:
   were normal: then the realised law of the noise, 1e-40 or so of delta times e^epsilon, is dearer
   than delta.
 
-All else is a finding: another exception, a warning that is not about delta, a NaN, an epsilon of 0
-or infinity without such a reason, one below an attack, a case that takes more than `LONGEST`
-seconds.
+All else is a finding: another exception, a warning that is neither about delta nor about an epsilon
+that is not proven, a NaN, an epsilon of 0 or infinity without such a reason, one below an attack, a
+case that takes more than `LONGEST` seconds.
 """
 
 import collections
@@ -225,7 +225,7 @@ def run(one: Case) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            warnings.filterwarnings("ignore", "delta = ", UserWarning)
+            warnings.filterwarnings("ignore", "delta = |epsilon is (above|not)", UserWarning)
             if one.hostile == "tracer":
                 traced(lambda x: ask(one._replace(delta=x, epsilon=x)))
                 return "FINDING: a tracer was answered"

@@ -41,7 +41,6 @@ from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
 
 _MANY = 8  # leaves of a player that are made one
-_SMALL = 2**15, 2**20  # numbers of theirs, and of their rows together
 _JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
 
 
@@ -402,7 +401,8 @@ def _is_split(z: PyTree, value: PyTree, rows: int) -> bool:
     """Returns whether a player has many small leaves of one type, that of sums."""
     shapes, of_value = ([x.shape for x in jax.tree.leaves(a)] for a in (z, value))
     types = {x.dtype for x in jax.tree.leaves((z, value))}
-    size, total = _SMALL
+    # numbers of the leaves, and of their rows together
+    size, total = 2**15, 2**20
     return (len(shapes) >= _MANY and shapes == of_value and len(types) == 1
             and len({jax.tree.structure(a) for a in (z, value)}) == 1
             and sum(map(math.prod, shapes)) <= min(size, total // rows)
