@@ -269,9 +269,7 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
         return [_narrow(name, kind, bound, middle)] if spread is not None and (
             bound <= 0.25) else []
 
-    mistakes = [] if lacking < 0.05 else [Note(
-        schema.label, f"by the released share at least {lacking:.0%} of the rows have no label: "
-        "they count as records, with weight 0", "check how it is written")]
+    mistakes = [] if lacking < 0.05 else [_unlabelled(schema, lacking)]
     if isinstance(schema.target, Number):
         mean, second = np.asarray(moments.prior).tolist()
         mistakes += misread(schema.label, schema.target, [mean], second, of_label)
@@ -295,6 +293,12 @@ def after(schema: Schema, moments: "Moments", deviation: float, *, features: boo
             mistakes += misread(name, kind, moments.mean[place].tolist(),
                                float(moments.second[place][0]), deviation, *of_row)
     return tuple(mistakes)
+
+
+def _unlabelled(schema: Schema, bound: float) -> Note:
+    """Words the note on rows without a label, at least a part `bound` of all."""
+    return Note(schema.label, f"by the released share at least {bound:.0%} of the rows have no "
+                "label: they count as records, with weight 0", "check how it is written")
 
 
 def _rare(schema: Schema, verb: str, bound: float) -> Note:
