@@ -1,5 +1,6 @@
 """One budget for several runs: filters against who chooses and stops, books against crashes."""
 
+import contextlib
 import dataclasses
 import fractions
 import hashlib
@@ -862,6 +863,47 @@ else:
 """
 
 
+OPENING = """
+import os, sys, time
+import jaxminimax as jmm
+from jaxminimax import Saddle
+path, share = sys.argv[1:]
+query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
+hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
+
+def meet(place):
+    open(path + share + place, "w").close()
+    while not os.path.exists(path + place):
+        time.sleep(0.005)
+
+meet("open")
+ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
+hyper = ledger.calibrate(jmm.sgda, hyper, share=float(share))
+meet("reserve")
+try:
+    ledger.reserve(jmm.sgda, hyper, name=share)
+except ValueError as refused:
+    sys.exit(3 if "are left" in str(refused) or "has all of it" in str(refused) else 4)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_open_a_ledger_at_once_agree_on_who_has_the_budget(path):
+    shares = ("1.0", "0.9")
+    both = [subprocess.Popen([sys.executable, "-c", OPENING, str(path), share], cwd=ROOT)
+            for share in shares]
+    for place in ("open", "reserve"):
+        while not all(pathlib.Path(f"{path}{share}{place}").exists() for share in shares):
+            assert all(process.poll() is None for process in both)
+        pathlib.Path(f"{path}{place}").touch()
+    ends = [process.wait(120) for process in both]
+    assert sorted(ends) == [0, 3]
+    ledger = jmm.accounting.Ledger(path)
+    first = shares[ends.index(0)]
+    assert [run["name"] for run in ledger.statement().runs] == [first]
+    assert ledger.filter == ("basic" if first == "1.0" else "renyi")
+
+
 def child(path, name, then):
     return subprocess.Popen([sys.executable, "-c", CHILD, str(path), name, then], cwd=ROOT)
 
@@ -1104,16 +1146,79 @@ def test_a_run_that_another_process_goes_on_with_is_not_cancelled(path):
     assert ledger.remaining() == left
 
 
-def test_a_refused_run_reads_no_data(path):
-    class Untouched:
-        def __getattr__(self, name):
-            if name in ("record", "rows"):  # whether it is a reader of persons
-                raise AttributeError(name)
-            raise AssertionError("data were read")
+class Untouched:
+    """Data that may not be read."""
 
+    def __getattr__(self, name):
+        if name in ("record", "rows"):  # whether it is a reader of persons
+            raise AttributeError(name)
+        raise AssertionError("data were read")
+
+
+def test_a_refused_run_reads_no_data(path):
     ledger = jmm.accounting.Ledger(path, epsilon=0.01, delta=1e-6)
     with pytest.raises(ValueError, match="are left"):
         train(ledger, data=Untouched())
+
+
+def just_enough(path):
+    """A ledger whose budget is that of `train` by its own epsilon, and not by its divergence."""
+    alone = jmm.epsilon(jmm.sgda.mechanism(settings(4, 300.0, N)), 1e-6)
+    return jmm.accounting.Ledger(path, epsilon=1.01 * alone, delta=1e-6)
+
+
+def decided_before_data(path):
+    """What is on disk when a run that has all of the budget begins to read data."""
+    with pytest.raises(AssertionError, match="data were read"):
+        train(just_enough(path), data=Untouched(), name="a")
+    return json.loads(path.read_text())
+
+
+def test_who_has_the_budget_is_on_disk_before_data_are_read(path):
+    decided = decided_before_data(path)
+    assert decided["single_run"] is True
+    assert [run["name"] for run in decided["entries"]] == ["a"]
+    with pytest.raises(ValueError, match=ALL_SPENT):
+        train(jmm.accounting.Ledger(path), key=1, data=Untouched(), name="b")
+
+
+@pytest.mark.slow
+def test_neither_data_nor_what_becomes_of_a_run_decide_who_has_the_budget(path):
+    decided = decided_before_data(path)
+    for k, (data, end) in enumerate((((0 * ROWS[0], 0 * ROWS[1]), None), (ROWS, stop),
+                                     ((1e9 * ROWS[0], -1e9 * ROWS[1]), None))):
+        one = just_enough(path.with_name(f"{k}"))
+        with pytest.raises(StoppedError) if end else contextlib.nullcontext():
+            train(one, data=data, name="a", callback=end)
+        content = json.loads(path.with_name(f"{k}").read_text())
+        assert content["single_run"] is True
+        assert content["filter"] == decided["filter"]
+        assert content["entries"][0]["charge"] == decided["entries"][0]["charge"]
+        with pytest.raises(ValueError, match=ALL_SPENT):
+            train(one, key=1, data=Untouched(), name="b")
+
+
+@pytest.mark.slow
+def test_a_run_that_has_all_of_the_budget_goes_on_and_is_charged_once(path, tmp_path):
+    ledger = just_enough(path)
+    with pytest.raises(ValueError, match="people"):  # which is refused, and decides nothing
+        train(ledger, people=2)
+    assert not json.loads(path.read_text())["single_run"]
+    with pytest.raises(StoppedError):
+        train(ledger, checkpoint=tmp_path / "run", callback=stop, name="a")
+    again = jmm.accounting.Ledger(path)
+    for one in (ledger, again):
+        with pytest.raises(ValueError, match="without a checkpoint"):
+            train(one)
+        with pytest.raises(ValueError, match=ALL_SPENT):
+            train(one, key=1, checkpoint=tmp_path / "more")
+        with pytest.raises(ValueError, match="another data set"):
+            train(one, checkpoint=tmp_path / "other", data=(ROWS[0] + 1, ROWS[1]))
+    done = train(again, checkpoint=tmp_path / "run")
+    assert done.state.spent == done.statement.allowed
+    (run,) = again.statement().runs
+    assert run["closed"] is not None
+    assert again.remaining().share == 0 < again.odometer == again.epsilon
 
 
 # ---- command line ----------------------------------------------------------------------------
