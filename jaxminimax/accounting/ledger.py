@@ -527,8 +527,8 @@ class Ledger:
             charge = self._rule.charge(mechanism, delta, self.neighbours, self.people)
         except ValueError as error:  # it has no divergence
             refused, charge = error, dict.fromkeys(self._rule.limits, math.inf)
-        fits = all(needed <= self._rule.limits[name] for name, needed in charge.items())
-        single = not fits and first_run_decides(content) and 0.75 * self.epsilon <= dearest(
+        exceeds = any(amount > self._rule.limits[name] for name, amount in charge.items())
+        single = exceeds and first_run_decides(content) and 0.75 * self.epsilon <= dearest(
             mechanism, self.delta, self.neighbours, self.people).epsilon <= self.epsilon
         if refused is not None and not single:
             raise refused
