@@ -14,6 +14,7 @@ import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle, sgda
 from jaxminimax.accounting import ledger as ledgers
+from jaxminimax.accounting.ledger import Entry, run_entry
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import own_files
 from jaxminimax.drivers import saved_runs
@@ -37,7 +38,7 @@ _GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0
 
 def a_round_late(latest: Callable[..., Any]) -> Callable[..., Any]:
     """A run that goes on leaves out the round after its saved state."""
-    def changed(self: Any, state: Any) -> Any:
+    def changed(self: saved_runs.Folder, state: Any) -> Any:
         result = latest(self, state)
         return result._replace(spent=result.spent + (result.spent > 0))
 
@@ -46,7 +47,7 @@ def a_round_late(latest: Callable[..., Any]) -> Callable[..., Any]:
 
 def a_release_short(leave: Callable[..., Any]) -> Callable[..., Any]:
     """The last release of a run is given back to the ledger."""
-    def changed(self: Any, kind: Any, *rest: object) -> None:
+    def changed(self: saved_runs.Booking, kind: Any, *rest: object) -> None:
         if self._entry is not None and kind is None:
             made = jmm.mechanism.releases(self._entry.mechanism) - 1
             self._entry.ledger._close(self._entry, made)
@@ -58,8 +59,8 @@ def a_release_short(leave: Callable[..., Any]) -> Callable[..., Any]:
 
 def cheaper_when_closed_again(close: Callable[..., Any]) -> Callable[..., Any]:
     """Each further close takes a twentieth off the charge."""
-    def changed(self: Any, entry: Any, spent: int | None) -> None:
-        again = ledgers.run_entry(self._read(), entry.name)["closed"] is not None
+    def changed(self: jmm.accounting.Ledger, entry: Entry, spent: int | None) -> None:
+        again = run_entry(self._read(), entry.name)["closed"] is not None
         close(self, entry, spent)
         if again:
             with self._file.locked():
@@ -73,7 +74,7 @@ def cheaper_when_closed_again(close: Callable[..., Any]) -> Callable[..., Any]:
 
 def of_any_unit(check: Callable[..., Any]) -> Callable[..., Any]:
     """The unit of a run is not compared."""
-    def changed(self: Any, what: str, **stated: Any) -> None:
+    def changed(self: jmm.accounting.Ledger, what: str, **stated: Any) -> None:
         stated.pop("unit", None)
         check(self, what, **stated)
 
