@@ -809,6 +809,27 @@ def test_a_file_that_says_two_things_of_its_single_run_is_damaged(path, spoil):
             use()
 
 
+@pytest.mark.parametrize(("mine", "theirs", "words"), [
+    (1.0, 0.5, "divergence, and .* are left"), (1.0, 1.0, ALL_SPENT), (0.5, 1.0, ALL_SPENT)])
+def test_a_run_that_was_counted_in_the_meantime_was_the_first(
+        path, monkeypatch, mine, theirs, words):
+    """Who comes first is decided under the lock, not when the charge is computed."""
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
+    own, other = (ledger.calibrate(jmm.sgda, settings(), share=share) for share in (mine, theirs))
+    charge = jmm.accounting.Ledger._charge
+
+    def interrupted(self, *run):
+        computed = charge(self, *run)
+        monkeypatch.undo()
+        jmm.accounting.Ledger(path).reserve(jmm.sgda, other, name="a")
+        return computed
+
+    monkeypatch.setattr(jmm.accounting.Ledger, "_charge", interrupted)
+    with pytest.raises(ValueError, match=words):
+        ledger.reserve(jmm.sgda, own, name="b")
+    assert [run["name"] for run in ledger.statement().runs] == ["a"]
+
+
 def test_threads_that_ask_for_all_or_half_at_once_share_one_budget(path):
     """All ledgers are opened, and all noise is chosen, before anybody reserves."""
     barrier, granted, refused = threading.Barrier(4), [], []
