@@ -142,6 +142,7 @@ def test_other_noise_is_drawn_by_the_release_itself(mechanism):
     assert all(np.isnan(x).all() for x in jax.tree.leaves(answer))
 
 
+@pytest.mark.slow
 def test_settings_that_are_traced_or_no_number_are_left_to_the_release():
     key = jax.random.key(0)
 
@@ -150,7 +151,7 @@ def test_settings_that_are_traced_or_no_number_are_left_to_the_release():
 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
                  released(key, described()), jax.jit(released)(key, described()))
-    with pytest.raises(ValueError, match="noise_multiplier.w must be one number, got shape"):
+    with pytest.raises(ValueError, match=r"noise_multiplier.w must be one number, got shape"):
         released(key, described((np.array([2.0, 1.0]), 0.5)))
     with pytest.raises(TypeError, match="key must be a typed key of JAX"):
         released(jax.random.key_data(key), described())
