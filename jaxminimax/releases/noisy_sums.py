@@ -28,7 +28,7 @@ from jaxminimax.gradients import integer_sums
 from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dither, parts
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import PARAMETERS, Repeat
-from jaxminimax.mechanism.grid import MOST_BITS, check_noise, finer_bits, grid_bits
+from jaxminimax.mechanism.grid import MOST_BITS, are_plain, check_noise, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
 from jaxminimax.noise._sampler import normal_block
 from jaxminimax.noise.floats import ROUNDING_MARGIN, gaussian
@@ -145,8 +145,9 @@ def drawn_before(key: jax.Array, mechanism: Repeat, number: int, point: Saddle) 
     noise = [z for z in check_noise(query) if z is not None]
     size = sum(np.size(x) for clip, player in zip(query.clip, point, strict=True)
                if clip is not None for x in jax.tree.leaves(player))
+    # what is traced, or no number at all, is left to the release, which checks it
     if not (programs.effort() and query.exact and query.bands == 1 and 0 < size <= DRAWN
-            and release_keys.is_threefry(key)):
+            and are_plain(*noise) and release_keys.is_threefry(key)):
         return None
     return _draw(key, np.uint32(release_keys.stream(mechanism)), np.int32(number), np.int32(size),
                  np.int32(max(grid_bits(z, query.parameters) for z in noise)))
@@ -161,7 +162,8 @@ def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.Array
       rows: the records that it reads.
       size: m, public: the expected batch size.
       noise: that is correlated with that of other releases; None: independent noise.
-      drawn: the random numbers of this release, where they were drawn before it.
+      drawn: the random numbers of this release, where they were drawn before it: independent
+        integers. A release of any other noise is NaN with them.
     """
     clipped, query, keys = opened.clipped, opened.query, opened.keys
     assert clipped is not None
@@ -172,6 +174,7 @@ def noisy_sum(opened: opening.Opened, rows: reading.Rows, size: jax.typing.Array
     total, fits = rows.added(clipped.sums, rounding(thresholds, scale, rows.most,
                                                     query.parameters))
     if drawn is not None:
+        fits &= noise is None and query.exact  # else it would lack what its description has
         noise = functools.partial(integer_noise, keys.added(), floors=drawn.noise)
         fits &= jnp.array_equal(drawn.name, release_keys.name_of_draws(
             keys.run, release_keys.stream(opened.mechanism), opened.number,

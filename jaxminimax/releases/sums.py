@@ -93,6 +93,7 @@ def compiled_release(key: jax.Array, mechanism: Repeat, problem: Problem, z: Sad
       z: as in `release`.
       data: as in `release`.
     """
+    arguments.key(key)
     with programs.briefly(programs.is_brief(data, z)):
         # waits, as what holds the rows is written to afterwards, and a device may read it in place
         drawn = None if isinstance(data, sharding.Sharded) else noisy_sums.drawn_before(

@@ -136,7 +136,25 @@ def test_noise_that_is_drawn_before_a_table_s_release_is_as_large_as_described(m
 @pytest.mark.parametrize("mechanism", [described(exact=False), described(
     sampling=jmm.Disjoint(batch=4), bands=2)], ids=["floats", "bands"])
 def test_other_noise_is_drawn_by_the_release_itself(mechanism):
+    """With independent integers in its place, of the same name, it is NaN, whatever the data."""
     assert drawn_for(mechanism=mechanism) is None
+    answer = with_draws(jax.random.key(0), mechanism, jnp.int32(0), drawn_for())
+    assert all(np.isnan(x).all() for x in jax.tree.leaves(answer))
+
+
+@pytest.mark.slow
+def test_settings_that_are_traced_or_no_number_are_left_to_the_release():
+    key = jax.random.key(0)
+
+    def released(key, mechanism):
+        return sums.compiled_release(key, mechanism, MEANS, START, ROWS)
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+                 released(key, described()), jax.jit(released)(key, described()))
+    with pytest.raises(ValueError, match=r"noise_multiplier.w must be one number, got shape"):
+        released(key, described((np.array([2.0, 1.0]), 0.5)))
+    with pytest.raises(TypeError, match="key must be a typed key of JAX"):
+        released(jax.random.key_data(key), described())
 
 
 def test_what_a_block_does_not_hold_is_drawn_by_the_release_itself():
