@@ -25,11 +25,7 @@ from jaxminimax.base import random_bits, tree
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.mechanism.grid import BLOCK
 
-SHORT = 4096  # rows of at most 2^18 units whose sum has one word
 _LOW = 20  # bits of the lower one of two words
-_FEW = 2**12  # numbers
-_GROUP = 1024  # pairs of words that are added before a carry is moved
-_LARGEST = 2.0**30  # of a block, in units; 128 rows have 2^25, and 2^29 on the finest grids
 
 
 class Words(NamedTuple):
@@ -75,7 +71,7 @@ def dither(key: jax.Array, like: PyTree) -> PyTree:
     place = np.arange(0, 32, 8, dtype=np.uint32)[:, None, None]
     # the four bytes of each word, [4, 2, words / 2], flat
     drawn = (word[None] >> place).astype(jnp.uint8)
-    if size > _FEW:  # of a few, each reader may compute its own
+    if size > 2**12:  # of a few, each reader may compute its own
         drawn = tree.materialise(lambda: (word[None] >> place).astype(jnp.uint8))
     drawn = drawn.reshape(-1)
     ends = np.cumsum([0, *(x.size for x in leaves)])
@@ -93,8 +89,9 @@ def dither_block(key: jax.Array, size: jax.Array, block: int) -> jax.Array:
 
 def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
     """Rounds finite numbers to ceil(scale x - U), int32: up where the fraction exceeds U."""
-    # to clamp a block's sum moves no two of them apart
-    a = jnp.clip(x * scale.astype(x.dtype), -_LARGEST, _LARGEST)
+    # 128 rows have 2^25 units, and 2^29 on the finest grids; to clamp a block's sum moves no two
+    # of them apart
+    a = jnp.clip(x * scale.astype(x.dtype), -2.0**30, 2.0**30)
     lower = jnp.floor(a)
     # the fraction has no rounding error
     rounds_up = a - lower > (dither.astype(x.dtype) + 0.5) * 2.0**-8
@@ -136,8 +133,8 @@ def _added(blocks: jax.Array, wide: bool) -> Words:
         return Words(None, jnp.sum(blocks, 0, dtype=jnp.int32))
     high, low = blocks >> _LOW, blocks & (2**_LOW - 1)
     while low.shape[0] > 1:
-        # 1024 words below 2^20 add up to less than 2^30
-        size = min(_GROUP, low.shape[0])
+        # 1024 words below 2^20 add up to less than 2^30, before a carry is moved
+        size = min(1024, low.shape[0])
         groups = -(-low.shape[0] // size)
         # [n, ...] -> [groups, 1024, ...], the last group filled with zeros
         room = [(0, groups * size - low.shape[0])] + [(0, 0)] * (low.ndim - 1)

@@ -41,7 +41,6 @@ from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
 
 _MANY = 8  # leaves of a player that are made one
-_JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
 
 
 # --- the weight of each example: min(1, C / norm), and 0 where it is absent ---
@@ -155,7 +154,9 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
     treedef = jax.tree.structure(shapes)
     needed = programs.without_unread(batched)
     equations = programs.equations(needed)
-    groups, joint = _groups(equations), _JOINT in [x.primitive.name for x in equations]
+    # whether there is a loop that ends for all numbers together
+    joint = "regularized_incomplete_beta" in [x.primitive.name for x in equations]
+    groups = _groups(equations)
     if not groups and not joint:
         return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
             needed, batched.consts, *jax.tree.leaves((z, examples))))

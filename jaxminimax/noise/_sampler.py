@@ -209,8 +209,9 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, max_one_by_one: int
     def settle_first(x: jax.Array) -> jax.Array:
         """Settles the first number that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
-        words = _tables.words_of(key, fine, count, place[None], _tables.WORDS // 2)
-        value = _signed(_tables.last(words[:_tables.WORDS, 0]) >> shift, words[0, 0])
+        # 8 words of 32 bits: u has 255 of them after the sign
+        words = _tables.words_of(key, fine, count, place[None], 4)
+        value = _signed(_tables.last(words[:8, 0]) >> shift, words[0, 0])
         return jax.lax.dynamic_update_slice(x, value[None], [place])
 
     def one_by_one(x: jax.Array) -> jax.Array:

@@ -66,14 +66,6 @@ def tables() -> Tables:
         return Tables(*(file[name] for name in Tables._fields))
 
 
-WORDS = 8  # of 32 bits: u has 255 of them after the sign
-# What float64 loses, in units of 2^-22; a number this near to where a floor jumps is passed on.
-# All terms of Horner's sum are positive, the k-th meets 3 k + 2 <= 35 roundings (t counted k
-# times), and the sum is below 2^24.65: less than 2^-23.2. The interval's ends are rounded by 2^-28;
-# the terms left out (2^-53.99 of q) and the bits of u that are not read are below 2^-31.
-MIDDLE_ERROR = 2.0**-22
-
-
 def fine_key(key: jax.Array) -> jax.Array:
     """The key of further words, uint32 `[2]`: the key itself, or one of threefry drawn from it.
 
@@ -147,8 +139,12 @@ def _middle(word: jax.Array, second: jax.Array, third: jax.Array,
         return y * t + a[MIDDLE_DEGREE - 1 - k]
 
     y = jax.lax.fori_loop(0, MIDDLE_DEGREE, step, a[MIDDLE_DEGREE])
-    lower, upper = (jnp.floor(y + e).astype(jnp.int32) >> shift
-                    for e in (-MIDDLE_ERROR, MIDDLE_ERROR))
+    # What float64 loses, in units of 2^-22; a number this near to where a floor jumps is passed on.
+    # All terms of Horner's sum are positive, the k-th meets 3 k + 2 <= 35 roundings (t counted k
+    # times), and the sum is below 2^24.65: less than 2^-23.2. The interval's ends are rounded by
+    # 2^-28; the terms left out (2^-53.99 of q) and the bits of u that are not read are below 2^-31.
+    error = 2.0**-22
+    lower, upper = (jnp.floor(y + e).astype(jnp.int32) >> shift for e in (-error, error))
     return lower, (lower != upper) | (m == 0)
 
 
@@ -198,9 +194,6 @@ def _product(x: jax.Array, y: jax.Array, addend: jax.Array) -> jax.Array:
 
 # --- where the numbers in doubt are ---
 
-_BLOCK = 32
-
-
 def places(flags: jax.Array, rank: jax.Array) -> jax.Array:
     """The places of the set bits with these ranks, int32 `[c]`; anything for ranks beyond the last.
 
@@ -231,9 +224,9 @@ def _bit(word: jax.Array, rank: jax.Array) -> jax.Array:
 
 def _running_sums(x: jax.Array) -> jax.Array:
     """Running sums, each number included, `[n]`; block by block, which takes few programs."""
-    n = x.shape[0]
-    blocks = jnp.pad(x, (0, -n % _BLOCK)).reshape(-1, _BLOCK)
-    upto = np.tri(_BLOCK, dtype=bool)
+    n, length = x.shape[0], 32
+    blocks = jnp.pad(x, (0, -n % length)).reshape(-1, length)
+    upto = np.tri(length, dtype=bool)
     sums = jnp.sum(jnp.where(upto[None], blocks[:, None, :], 0), -1, dtype=x.dtype)
     if len(blocks) > 1:
         offsets = _running_sums(sums[:, -1]) - sums[:, -1]

@@ -151,7 +151,7 @@ def test_every_cell_of_the_first_stage_is_within_its_error():
     start = (_tables.FIRST_CELLS + cell) * width
     a = table.middle[octave * _tables.MIDDLE_CELLS + cell // ratio].T
 
-    def exact(v):  # in units of 2^-22, to float64's 2^-23 (see MIDDLE_ERROR)
+    def exact(v):  # in units of 2^-22, to float64's 2^-23 (see `_tables._middle`)
         return np.polynomial.polynomial.polyval(1 - (cell % ratio + v / width) / ratio, a,
                                                 tensor=False)
 

@@ -29,13 +29,10 @@ from jaxminimax.gradients.ghost.treatment import Factors, Treatment, gathered, t
 from jaxminimax.gradients.ghost.uses import Use
 from jaxminimax.mechanism.grid import BLOCK
 
-_LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 BUDGET = 2**30  # bytes, by default
 _ROWS = 8  # that slices are a multiple of
 _UNCACHED = 2**25  # bytes of a pass over factors that are no longer in a cache
 _HELD = 2**23  # bytes of one over whole gradients; slices of blocks are as fast, and hold less
-_SLICE = 2**19  # bytes of a slice that are: rows and gradients stay in the cache of one core
-_PASSES = 8  # times the bytes of the sums that a slice works on at least, or it is slower
 
 
 class Plan(NamedTuple):
@@ -58,15 +55,18 @@ class Plan(NamedTuple):
     @property
     def gains(self) -> bool:
         """True if a large gradient is kept as less than a matrix, or a convolution is unrolled."""
-        large = [t for t in self.treatments if t is not None and math.prod(t.shape) >= _LARGE]
-        return self.convolves or any(
-            t.kind not in ("matrix", "function") for t in large for use in t.uses)
+        return self.convolves or any(t.uses and t.kind not in ("matrix", "function")
+                                     for t in self._large)
 
     @property
     def convolves(self) -> bool:
         """Returns whether a large convolution is unrolled: its gradients one by one are slow."""
-        return any(use.kind == "convolution" for t in self.treatments
-                   if t is not None and math.prod(t.shape) >= _LARGE for use in t.uses)
+        return any(use.kind == "convolution" for t in self._large for use in t.uses)
+
+    @property
+    def _large(self) -> list[Treatment]:
+        # of fewer numbers, a plain gradient is as fast
+        return [t for t in self.treatments if t is not None and math.prod(t.shape) >= 16]
 
     def of_one(self, z: Saddle, example: PyTree) -> list[Any]:
         """The gradient of each leaf of w and v by the loss of one example, as it is kept."""
@@ -230,7 +230,9 @@ class Need(NamedTuple):
         fits = (budget - self.sums) // max(self.record, 1)
         # on a CPU larger slices than these gain no speed once the gradients leave the cache; other
         # devices start every kernel anew for each slice
-        slices = max(_ROWS, max(_SLICE, _PASSES * self.sums) // max(self.record, 1))
+        # 512 KiB of rows and gradients stay in the cache of one core; a slice of less than eight
+        # times the bytes of the sums is slower
+        slices = max(_ROWS, max(2**19, 8 * self.sums) // max(self.record, 1))
         if jax.default_backend() == "cpu" and size * self.record > (
                 _HELD if self.full and slices >= BLOCK else _UNCACHED):
             fits = min(fits, slices)

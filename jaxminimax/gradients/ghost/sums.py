@@ -54,8 +54,6 @@ from jaxminimax.gradients.summation import Rounding, Summation, Sums
 from jaxminimax.mechanism.grid import BLOCK
 
 TIED = 2.0**-3
-_ROWS = 1024  # in a block
-_UNROLLED = 4  # blocks that are written out
 
 
 def norms_of(g: Factors) -> tuple[jax.Array, ...]:
@@ -238,18 +236,17 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
                              to_words(rounded(weighted, rows)))
         return plus(words, to_words(zeros))
 
-    parts = [slice_sum(rows[i: i + _ROWS], weighted[i: i + _ROWS])
-             for i in range(0, rows.shape[0], _ROWS)
-             ] if rows.shape[0] <= _UNROLLED * _ROWS else None
-    if parts is not None:
-        return functools.reduce(plus, parts)
-    in_blocks = rows.shape[0] // _ROWS * _ROWS
+    block = 1024
+    if rows.shape[0] <= 4 * block:  # these are written out
+        return functools.reduce(plus, [slice_sum(rows[i: i + block], weighted[i: i + block])
+                                       for i in range(0, rows.shape[0], block)])
+    in_blocks = rows.shape[0] // block * block
 
     def step(total: PyTree, rows_and_values: Any) -> tuple[PyTree, None]:
         return plus(total, slice_sum(*rows_and_values)), None
 
     # [b, ...] -> [blocks, 1024, ...]; what is left over is added first
-    slices = tuple(a[:in_blocks].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, weighted))
+    slices = tuple(a[:in_blocks].reshape(-1, block, *a.shape[1:]) for a in (rows, weighted))
     total = slice_sum(rows[in_blocks:], weighted[in_blocks:])
     return jax.lax.scan(step, total, slices)[0]
 
