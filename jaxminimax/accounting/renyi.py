@@ -282,7 +282,7 @@ def loss_divergence(loss: PrivacyLoss, times: int, order: float, neighbours: str
                          "open the ledger with filter='basic'.")
     rho = failure = 0.0
     for directions, count in pairs.KINDS[loss.kind](loss, times, neighbours, people):
-        both = [_of_pair(pair, order, tail) for pair in directions]
+        both = [_pair_divergence(pair, order, tail) for pair in directions]
         rho += count * max(bound for bound, _ in both)
         failure += count * max(fails for _, fails in both)
     return rho, failure
@@ -353,7 +353,7 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
     return max(*logs, 0.0) / (order - 1)
 
 
-def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]:
+def _pair_divergence(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]:
     forward, backward = (_tabulated(profile, order, tail) for profile in pair)
     if forward is None or backward is None:
         return math.inf, 0.0

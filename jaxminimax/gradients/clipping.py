@@ -241,11 +241,11 @@ class ClippedSum:
 
         needs, settled = {}, self.strategy == "ghost"
         if plan is not None and (settled or (plan.gains and size > 1)):
-            needs["ghost"] = planning.of_plan(plan, wanted, one)
+            needs["ghost"] = planning.need_of_plan(plan, wanted, one)
             # no need to compare: all rows fit, or gradients one by one would be slow
             settled |= rows(needs["ghost"]) >= (1 if plan.convolves else size)
         if not settled:
-            needs["vmap"] = planning.of_gradients(self.operator, z, wanted, one, plan)
+            needs["vmap"] = planning.need_of_gradients(self.operator, z, wanted, one, plan)
         # the fewest bytes that go through memory
         best = min(needs, key=lambda name: needs[name].moved(size, rows(needs[name])))
         held = rows(needs[best])

@@ -103,7 +103,7 @@ def _carried(high: jax.Array, low: jax.Array) -> Words:
     return Words(high + (low >> _LOW), low & (2**_LOW - 1))
 
 
-def _of(x: jax.Array, wide: bool) -> Words:
+def _words(x: jax.Array, wide: bool) -> Words:
     return Words(x >> _LOW, x & (2**_LOW - 1)) if wide else Words(None, x)
 
 
@@ -159,15 +159,15 @@ class Leaf(NamedTuple):
 
     def zeros(self) -> Words:
         """The sum of no rows, in the leaf's shape."""
-        return _of(jnp.zeros(self.dither.shape, jnp.int32), self.wide)
+        return _words(jnp.zeros(self.dither.shape, jnp.int32), self.wide)
 
-    def of(self, x: jax.Array) -> Words:
+    def to_words(self, x: jax.Array) -> Words:
         """Integers of any shape."""
-        return _of(x, self.wide)
+        return _words(x, self.wide)
 
     def block(self, x: jax.Array) -> Words:
         """A block's sum, of any shape with the leaf's numbers."""
-        return _of(rounded(x, self.scale, self.dither.reshape(x.shape)), self.wide)
+        return _words(rounded(x, self.scale, self.dither.reshape(x.shape)), self.wide)
 
     def rows(self, weight: jax.Array, x: jax.Array) -> Words:
         """Adds up weight_i x_i of `[b]` and `[b, ...]`; rows of weight 0 are finite."""
@@ -179,7 +179,7 @@ class Leaf(NamedTuple):
         last_block = rounded(tree.sum_rows(weight[rows_in_blocks:], flat[rows_in_blocks:]),
                              self.scale, dither)
         if not rows_in_blocks:
-            return jax.tree.map(lambda a: a.reshape(shape), _of(last_block, self.wide))
+            return jax.tree.map(lambda a: a.reshape(shape), _words(last_block, self.wide))
         # blocks of 128 rows as trees of sums of 32
         parts = jnp.einsum(
             "bi,bik->bk", weight[:rows_in_blocks].reshape(rows_in_blocks // inner, inner),
@@ -187,7 +187,7 @@ class Leaf(NamedTuple):
             precision=tree.EXACT)
         blocks = jnp.sum(parts.reshape(rows_in_blocks // BLOCK, BLOCK // inner, flat.shape[1]), 1)
         sums = plus(_added(rounded(blocks, self.scale, dither[None]), self.wide),
-                    _of(last_block, self.wide))
+                    _words(last_block, self.wide))
         return jax.tree.map(lambda a: a.reshape(shape), sums)
 
 

@@ -59,7 +59,7 @@ def in_slices(model, z, x, rows, clip=Saddle(0.5, 2.0), **how):
     total = clipped_sum(saddle_operator(model), clip, **how)
     one = jax.tree.map(lambda a: S(a.shape[1:], a.dtype), x)
     plan = total._chosen(z, x, len(x)).plan
-    need = planning.of_plan(plan, z, one)
+    need = planning.need_of_plan(plan, z, one)
     total = clipped_sum(saddle_operator(model), clip, memory=need.bytes(rows), **how)
     chosen = total._chosen(z, x, len(x))
     assert (chosen.strategy, chosen.rows) == ("ghost", rows)
@@ -71,7 +71,7 @@ def test_slices_are_for_the_cache_of_a_cpu_and_elsewhere_for_memory_alone(model,
     z, x = drawn(model, np.float32, records=8)
     one = jax.tree.map(lambda a: S(a.shape[1:], a.dtype), x)
     total = clipped_sum(saddle_operator(model), Saddle(0.5, 2.0), strategy="ghost")
-    need = planning.of_plan(total._chosen(z, x, len(x)).plan, z, one)
+    need = planning.need_of_plan(total._chosen(z, x, len(x)).plan, z, one)
     size = 2**28 // need.record  # a quarter of the default budget
     budget = need.bytes(size)
     assert 0 < need.rows(size, budget) < size // 4

@@ -68,7 +68,7 @@ class Plan(NamedTuple):
         # of fewer numbers, a plain gradient is as fast
         return [t for t in self.treatments if t is not None and math.prod(t.shape) >= 16]
 
-    def of_one(self, z: Saddle, example: PyTree) -> list[Any]:
+    def example_gradients(self, z: Saddle, example: PyTree) -> list[Any]:
         """The gradient of each leaf of w and v by the loss of one example, as it is kept."""
         parameters = jax.tree.leaves(z)
         treated = {k: t for k, t in enumerate(self.treatments) if t is not None}
@@ -135,7 +135,7 @@ class Plan(NamedTuple):
             return x._replace(x=tuple(factor_of(a, (k, j)) for j, a in enumerate(x.x)))
 
         def computed() -> list[Any]:
-            leaves = summation.each(self.of_one, z, examples)
+            leaves = summation.each(self.example_gradients, z, examples)
             return [filled(x, k, lambda a, place: None if place in factors else a)
                     for k, x in enumerate(leaves)]
 
@@ -197,7 +197,7 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
     if any([x.primitive.name.startswith("custom") for x in programs.equations(traced)]):
         # a custom rule that closes over values of the first trace fails in a second one
         try:
-            retraced = jax.make_jaxpr(result.of_one)(z, example)
+            retraced = jax.make_jaxpr(result.example_gradients)(z, example)
         except jax.errors.UnexpectedTracerError:
             return None
         constant_ids = {id(x) for x in traced.consts}
@@ -268,7 +268,7 @@ def even(size: int, most_rows: int) -> int:
     return min(most_rows, -(-rows // unit) * unit)
 
 
-def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
+def need_of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
                  plan: Plan | None = None) -> Need:
     """Budgets for the gradients of all wanted parameters of each example.
 
@@ -288,8 +288,8 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
     return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted), full=True)
 
 
-def of_plan(plan: Plan, wanted: PyTree, one: PyTree) -> Need:
-    """Budgets for the parts that a plan keeps of each example; see `of_gradients`."""
+def need_of_plan(plan: Plan, wanted: PyTree, one: PyTree) -> Need:
+    """Budgets for the parts that a plan keeps of each example; see `need_of_gradients`."""
     # rows that are multiplied to matrices, such as the pixels that a convolution reads
     as_matrices = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
     extra = sum([use.rows * sum(use.shape) * _wide(t.dtype) for t in as_matrices for use in t.uses])

@@ -25,8 +25,8 @@ with the matrix of W_j made of its factors, once for all iterations of a loop an
 convolution. That is a gradient as `jax.vmap` gives it, held as an array of the size of P: its norm
 and its part of the sum are read off the same numbers, whatever h is.
 
-One array of the size of each W_j is made for each example, on the way; `planning.of_plan` counts
-it.
+One array of the size of each W_j is made for each example, on the way, which
+`planning.need_of_plan` counts.
 """
 
 import itertools

@@ -117,11 +117,11 @@ class Kept(NamedTuple):
                 g.x[1], factors.wide(g.d[1])[0], weight, g.x[0].shape[-1],
                 self.clip / TIED))
         if isinstance(g, Weighted):
-            return self._shaped([part.of_groups(factors.outer)(x, d)
+            return self._shaped([part.over_groups(factors.outer)(x, d)
                                  for part, x, d in zip(t.parts, *g, strict=True)])
 
         def part_sum(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
-            return part.of_groups(
+            return part.over_groups(
                 lambda x, d: factors.weighted_outer(x, d, self.weight, norm))(x, d)
 
         # parts are different entries, so each is put where it belongs
@@ -149,7 +149,7 @@ class Kept(NamedTuple):
         def pair(part: Part, x: jax.Array, d: jax.Array) -> Any:
             if part.is_wide:  # the weight goes to the factor with fewer numbers
                 x, d = d, x
-            return part.of_groups(
+            return part.over_groups(
                 lambda x, d: factors.weighted(x, d, self.weight, finite), 1)(x, d)
 
         pairs = [pair(*row) for row in zip(t.parts, *g, strict=True)]
@@ -187,7 +187,7 @@ class Kept(NamedTuple):
                 t.parts[0].shape).at[rows].get(mode="clip"))
 
         if t.kind == "rows":
-            words = rows_on_grid(g.x[0], g.d[0], self.weight, rounded, grid.of, plus,
+            words = rows_on_grid(g.x[0], g.d[0], self.weight, rounded, grid.to_words, plus,
                                         t.parts[0].shape[0])
             return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
         if t.kind == "tied":
