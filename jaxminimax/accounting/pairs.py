@@ -173,6 +173,7 @@ class _Mixtures:
         asked, eps = eps, np.minimum(eps, self.loss[-1])
         # the loss grows with y, so the table is inverted by reading it backwards
         y = np.interp(eps, self.loss, self.at)
+        # the root is in the cell of the table that y is in, so no step is longer
         step = self.at[1] - self.at[0]
         for _ in range(8):
             loss, slope = self._loss(y)
@@ -275,6 +276,7 @@ class Block(NamedTuple):
 
 def one_selection(t: float, epsilon: np.ndarray) -> np.ndarray:
     """Returns the largest divergence of one release, in closed form; 0 <= epsilon, 0 from t on."""
+    # (1 - e^((epsilon - t) / 2))^2 / (1 - e^-t)
     unspent = -np.expm1(np.minimum((np.asarray(epsilon, np.float64) - t) / 2, 0.0))
     return unspent**2 / -math.expm1(-t)
 
@@ -308,6 +310,7 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
     c = h * np.arange(m + 1)
     # p_c = (e^c - 1) / (e^t - 1), without overflow
     p = np.exp(c - t) * -np.expm1(-c) / -math.expm1(-t)  # 0, ..., 1
+    # 1 - p_c = (1 - e^(c - t)) / (1 - e^-t), where a difference from 1 would cancel
     complement = -np.expm1(c - t) / -math.expm1(-t)
     dp, steep = np.diff(p), min(math.expm1(h), 1e300) / 4
     cells = h * np.arange(m + 1)
@@ -320,16 +323,18 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
         v = np.concatenate([above, values, np.zeros(2 * m)])
         unmoved = [v[m - j: m - j + last + 1] for j in range(m + 1)]  # y + c_j
         shifted = [v[2 * m - j: 2 * m - j + last + 1] for j in range(m + 1)]  # y + c_j - t
+        # (1 - p_c) V(y + c) + p_c V(y + c - t) at c_0, ..., c_M, see (1)
         value_at = [complement[j] * unmoved[j] + p[j] * shifted[j] for j in range(m + 1)]
         best = np.zeros(last + 1)
         for j in range(m):
             dv, dw = unmoved[j + 1] - unmoved[j], shifted[j + 1] - shifted[j]
+            # dp (dV - dW)_+ / 4 + (e^h - 1) max(dV, dW) / 4
             grown = np.maximum(np.maximum(dv, dw), 0.0)
             slack = dp[j] / 4 * np.maximum(dv - dw, 0.0) + steep * grown
             # value(c) between c_j and c_{j+1}, see above
             best = np.maximum(best, np.maximum(value_at[j], value_at[j + 1]) + slack)
         values = np.clip(best * _ROUNDED, 1e-290, 1.0)  # so that no divergence underflows
-        values[-1] = 0.0
+        values[-1] = 0.0  # no loss exceeds k t
         block_of[k] = Block(k, h, values)
     return tuple(block_of[k] for k in lengths)
 
@@ -354,6 +359,7 @@ Charged: TypeAlias = list[tuple[tuple[Pair, ...], int]]
 
 
 def _poisson(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
+    # 1 - p: H of a mean of pairs is at most the mean, and 0 where P = Q and eps >= 0
     read = (1 - loss.not_read(people)) * (1 + 2.0**-50)
 
     def mixture(r: int, s: int) -> Profile:
@@ -376,6 +382,7 @@ def _fixed(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charg
 
 
 def _replacement(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
+    # noise over the sensitivity of a slot, 2 C
     profile = gaussian.Profile(loss.population, loss.batch, loss.z / 2,
                                loss.kind == "replacement", people, loss.rate)
     return [(symmetric(profile), times)]
