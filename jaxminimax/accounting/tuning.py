@@ -29,7 +29,6 @@ from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, silent
 from jaxminimax.mechanism.repetitions import Repetitions
 
 _RUNS = Repetitions()
-_TUNED = 2e-4  # relative, on a noise multiplier of a search
 _SAFE = 1 + 1e-9  # on what is found by floating-point roots
 
 
@@ -307,9 +306,9 @@ def least_scale(run: Describe, target: Target) -> float:
         # mu falls like 1 / scale, which epsilon does not: searches converge on it
         mu = [gaussian_of_total(max(x, 1e-6), target.delta, target.runs)
               for x in (total, target.epsilon)]
-        return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
+        return _sided(mu[0] / mu[1], total > target.epsilon)
 
-    return calibration.find(excess, 1.0, tolerance=_TUNED, name="excess")
+    return _scale(excess)
 
 
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
@@ -331,7 +330,17 @@ def scale_for_points(run: Describe, target: Target, points: Points) -> float:
             delta_there = delta_of_one(costs, e, target.neighbours)
             mu = gaussian_with(e, delta_there) / gaussian_with(e, goal)
             # all points must be met, so the one that is missed most decides
-            worst = max(worst, max(mu, 1 + 1e-9) if delta_there > goal else min(mu, 1.0))
+            worst = max(worst, _sided(mu, delta_there > goal))
         return worst
 
-    return calibration.find(excess, 1.0, tolerance=_TUNED, name="excess")
+    return _scale(excess)
+
+
+def _sided(ratio: float, missed: bool) -> float:
+    # the target itself says on which side of 1 a rounded ratio is
+    return max(ratio, 1 + 1e-9) if missed else min(ratio, 1.0)
+
+
+def _scale(excess: Callable[[float], float]) -> float:
+    # to 2e-4 of the noise multiplier
+    return calibration.find(excess, 1.0, tolerance=2e-4, name="excess")

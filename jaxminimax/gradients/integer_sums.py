@@ -98,9 +98,9 @@ def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
     return lower.astype(jnp.int32) + rounds_up.astype(jnp.int32)
 
 
-def _carried(high: jax.Array, low: jax.Array) -> Words:
+def _carried(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
     # low = 2^20 carry + rest, also of a negative one: the shift is arithmetic
-    return Words(high + (low >> _LOW), low & (2**_LOW - 1))
+    return high + (low >> _LOW), low & (2**_LOW - 1)
 
 
 def _words(x: jax.Array, wide: bool) -> Words:
@@ -113,18 +113,19 @@ def plus(a: Words, b: Words) -> Words:
     low = a.low + b.low
     if a.high is None or b.high is None:
         return Words(None, low)
-    return _carried(a.high + b.high, low)
+    return Words(*_carried(a.high + b.high, low))
 
 
 def minus(a: Words) -> Words:
     """The negative, -A."""
-    return Words(None, -a.low) if a.high is None else _carried(-a.high, -a.low)
+    return Words(None, -a.low) if a.high is None else Words(*_carried(-a.high, -a.low))
 
 
 def across(a: Words, axis: str) -> Words:
     """The sum over the devices along an axis of the mesh; fewer than 2^11 of them."""
     low = jax.lax.psum(a.low, axis)
-    return Words(None, low) if a.high is None else _carried(jax.lax.psum(a.high, axis), low)
+    return Words(None, low) if a.high is None else Words(*_carried(
+        jax.lax.psum(a.high, axis), low))
 
 
 def _added(blocks: jax.Array, wide: bool) -> Words:
@@ -140,7 +141,7 @@ def _added(blocks: jax.Array, wide: bool) -> Words:
         room = [(0, groups * size - low.shape[0])] + [(0, 0)] * (low.ndim - 1)
         high, low = (jnp.sum(jnp.pad(x, room).reshape(groups, size, *x.shape[1:]), 1,
                              dtype=jnp.int32) for x in (high, low))
-        high, low = high + (low >> _LOW), low & (2**_LOW - 1)
+        high, low = _carried(high, low)
     return Words(high[0], low[0])
 
 
@@ -210,6 +211,5 @@ def as_float(total: Words, noise: jax.Array, dtype: Any) -> jax.Array:
         return (total.low + noise).astype(dtype) + jnp.asarray(0.5, dtype)
     # of one form for every integer, or it would show how blocks were added
     # a carry of the noise moves to the high word, so that the low one is exact as a float
-    low = total.low + noise
-    high, low = total.high + (low >> _LOW), low & (2**_LOW - 1)
+    high, low = _carried(total.high, total.low + noise)
     return high.astype(dtype) * 2.0**_LOW + (low.astype(dtype) + jnp.asarray(0.5, dtype))

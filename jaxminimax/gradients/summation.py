@@ -40,9 +40,6 @@ from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
 
-_MANY = 8  # leaves of a player that are made one
-
-
 # --- the weight of each example: min(1, C / norm), and 0 where it is absent ---
 
 
@@ -405,7 +402,7 @@ def _is_split(z: PyTree, value: PyTree, rows: int) -> bool:
     types = {x.dtype for x in jax.tree.leaves((z, value))}
     # numbers of the leaves, and of their rows together
     size, total = 2**15, 2**20
-    return (len(shapes) >= _MANY and shapes == of_value and len(types) == 1
+    return (len(shapes) >= 8 and shapes == of_value and len(types) == 1
             and len({jax.tree.structure(a) for a in (z, value)}) == 1
             and sum(map(math.prod, shapes)) <= min(size, total // rows)
             and types == {*map(tree.at_least_float32, types)})

@@ -169,8 +169,8 @@ def enclosed(word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     m = jax.lax.bitcast_convert_type(word & np.uint32(2**31 - 1), jnp.int32)
     # 24 bits of m, which float32 holds: a rounded m could be in the next cell
     bits = jax.lax.bitcast_convert_type((m & np.int32(-128)).astype(jnp.float32), jnp.int32)
-    cells = _tables.FIRST_CELLS.bit_length() - 1
-    cell = (bits >> (23 - cells)) - ((127 + 31 - _tables.FIRST_OCTAVES) << cells)
+    cells = _tables.FIRST.cells.bit_length() - 1
+    cell = (bits >> (23 - cells)) - ((127 + 31 - _tables.FIRST.octaves) << cells)
     start = jax.lax.bitcast_convert_type(bits & np.int32(-1 << (23 - cells)), jnp.float32)
     v = (m - start.astype(jnp.int32)).astype(jnp.float32)
     row = jnp.maximum(cell, 0)

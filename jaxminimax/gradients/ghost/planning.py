@@ -29,10 +29,7 @@ from jaxminimax.gradients.ghost.treatment import Factors, Treatment, gathered, t
 from jaxminimax.gradients.ghost.uses import Use
 from jaxminimax.mechanism.grid import BLOCK
 
-BUDGET = 2**30  # bytes, by default
 _ROWS = 8  # that slices are a multiple of
-_UNCACHED = 2**25  # bytes of a pass over factors that are no longer in a cache
-_HELD = 2**23  # bytes of one over whole gradients; slices of blocks are as fast, and hold less
 
 
 class Plan(NamedTuple):
@@ -233,8 +230,10 @@ class Need(NamedTuple):
         # 512 KiB of rows and gradients stay in the cache of one core; a slice of less than eight
         # times the bytes of the sums is slower
         slices = max(_ROWS, max(2**19, 8 * self.sums) // max(self.record, 1))
-        if jax.default_backend() == "cpu" and size * self.record > (
-                _HELD if self.full and slices >= BLOCK else _UNCACHED):
+        # factors of 32 MiB are in no cache any longer; of whole gradients, slices of blocks are as
+        # fast, and hold less
+        cached = 2**23 if self.full and slices >= BLOCK else 2**25
+        if jax.default_backend() == "cpu" and size * self.record > cached:
             fits = min(fits, slices)
         return even(size, fits) if fits > 0 else 0
 

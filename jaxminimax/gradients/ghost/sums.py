@@ -186,14 +186,11 @@ class Kept(NamedTuple):
             return integer_sums.rounded(x, grid.scale, grid.dither.reshape(
                 t.parts[0].shape).at[rows].get(mode="clip"))
 
-        if t.kind == "rows":
-            words = rows_on_grid(g.x[0], g.d[0], self.weight, rounded, grid.to_words, plus,
-                                        t.parts[0].shape[0])
-            return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
-        if t.kind == "tied":
-            (x, rows), (d, c) = g
-            words = factors.outer_blocks(x, d, block, (grid.scale, grid.dither), plus, BLOCK,
-                                         rows, c)
+        if t.kind in ("rows", "tied"):
+            words = rows_on_grid(
+                g.x[0], g.d[0], self.weight, rounded, grid.to_words, plus, t.parts[0].shape[0],
+            ) if t.kind == "rows" else factors.outer_blocks(
+                g.x[0], g.d[0], block, (grid.scale, grid.dither), plus, BLOCK, g.x[1], g.d[1])
             return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
 
         def matrix_sum(x: jax.Array, d: jax.Array, dither: jax.Array) -> integer_sums.Words:
