@@ -64,19 +64,14 @@ class Grid:
 
 def dither(key: jax.Array, like: PyTree) -> PyTree:
     """Draws the index of one of 256 uniform numbers for every number of `like`, uint8."""
-    leaves, treedef = jax.tree.flatten(like)
-    size = sum(x.size for x in leaves)
-
+    size = sum(x.size for x in jax.tree.leaves(like))
     word = random_bits.random_words(key, (2, -(-size // 8)))
     place = np.arange(0, 32, 8, dtype=np.uint32)[:, None, None]
     # the four bytes of each word, [4, 2, words / 2], flat
     drawn = (word[None] >> place).astype(jnp.uint8)
     if size > 2**12:  # of a few, each reader may compute its own
         drawn = tree.materialise(lambda: (word[None] >> place).astype(jnp.uint8))
-    drawn = drawn.reshape(-1)
-    ends = np.cumsum([0, *(x.size for x in leaves)])
-    return jax.tree.unflatten(treedef, [
-        drawn[a:b].reshape(x.shape) for a, b, x in zip(ends, ends[1:], leaves, strict=False)])
+    return tree.as_leaves(drawn.reshape(-1), like)
 
 
 def dither_block(key: jax.Array, size: jax.Array, block: int) -> jax.Array:
