@@ -387,7 +387,8 @@ def variance_auc(result: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "table2": table2, "throughput": throughput_tables.ratios,
-    "throughput_sampling": throughput_tables.sampling, "roofline": predictions.table,
+    "throughput_sampling": throughput_tables.sampling,
+    "throughput_poisson": throughput_tables.poisson_peers, "roofline": predictions.table,
     "roofline_checked": predictions.checked, "noise": noise, "host_data": host_data,
     "ghost_layers": ghost_layers, "poisson": poisson, "poisson_models": poisson_models,
     "whole_passes": whole_passes,

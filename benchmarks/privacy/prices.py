@@ -128,9 +128,10 @@ def ended(result: dict[str, Any]) -> str:
 
 
 _WORDS = {
-    "renyi": ('`"renyi"` (default)', "runs chosen one after another: Rényi divergences at one "
-              "order (Feldman and Zrnic, 2021)"),
-    "basic": ('`"basic"`', "the same, by ε and δ of the runs (Rogers et al., 2016)"),
+    "renyi": ('`"renyi"` (default if runs share)', "runs chosen one after another: Rényi "
+              "divergences at one order (Feldman and Zrnic, 2021)"),
+    "basic": ('`"basic"` (default for a run with all of it)', "the same, by ε and δ of the runs "
+              "(Rogers et al., 2016)"),
     "none": ("no ledger", "runs that are all fixed beforehand, by `calibrate(..., alongside=)`: "
              "one composition of privacy losses")}
 

@@ -7,6 +7,19 @@ any rule that looks at earlier releases, and runs may be nested: with its descri
 data fixed, a run draws its releases with randomness of its own, and an observer who sees them one
 by one, with other runs between, sees no more than one who is shown all of them at once.
 
+A ledger that was opened without a filter takes one of two for the same (epsilon, delta): it gives
+all of the budget to its first run, by the epsilon of that run at delta, or it adds runs up by Renyi
+divergences. A rule c of the first run's description chooses, under the lock of the file, before
+anything is released. What chose the description has seen no data, so c has the same law on
+neighbouring data sets, and with P_c, Q_c the outputs under the choice c
+
+    P(S) = sum_c p(c) P_c(S) <= sum_c p(c) (e^epsilon Q_c(S) + delta) = e^epsilon Q(S) + delta.
+
+A run that is cancelled released nothing, and if it was the only one the next run decides again. The
+choice must not wait any longer. "Stop when both filters are exceeded" lets what was released select
+the filter: events on the paths that only one or only the other admits may each miss delta, and all
+that follows is (epsilon, 2 delta).
+
 There is no such filter for privacy loss distributions: their composition understates the loss if
 noise is chosen on the way.
 

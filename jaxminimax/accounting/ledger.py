@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from jaxminimax.accounting import calibration, epsilon_delta, statement_of_run
-from jaxminimax.accounting.curve import charges
+from jaxminimax.accounting.curve import charges, dearest
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Renyi, best_order, total
 from jaxminimax.accounting.printing import rounded_up
 from jaxminimax.accounting.statement_text import LedgerStatement, Statement
@@ -77,12 +77,14 @@ class LedgerFile:
             saved_json.check(content, "ledger")
             if content.pop("checksum") != _checksum(content):
                 raise ValueError("it was changed by another program, or is damaged")
-            limits, entries = content["filter"]["limits"], content["entries"]
+            rule, entries = filter_in_force(content), content["entries"]
             if len({entry["name"] for entry in entries}) < len(entries) or any(
-                    entry["charge"].keys() - limits for entry in entries):
+                    entry["charge"].keys() - rule.limits for entry in entries):
                 raise ValueError("entries must have different names, and charges filter.limits")
-            for name, spent in total_charge(content, stored_filter(content)).items():
-                if spent > limits[name]:
+            if content.get("single_run") and len(entries) != 1:
+                raise ValueError("single_run is true, so entries must be one run")
+            for name, spent in total_charge(content, rule).items():
+                if spent > rule.limits[name]:
                     raise ValueError(f"the sum of charges is above filter.limits.{name}")
         return content
 
@@ -168,6 +170,33 @@ def stored_filter(content: dict[str, Any]) -> Filter:
     return FILTERS[stored["kind"]](stored["limits"], stored["details"])
 
 
+def filter_in_force(content: dict[str, Any]) -> Filter:
+    """Returns the filter of a ledger, or that of the single run which has all of its budget."""
+    if content.get("single_run"):
+        return Basic.open(content["epsilon"], content["delta"])
+    return stored_filter(content)
+
+
+def first_run_decides(content: dict[str, Any]) -> bool:
+    """Returns True if a next run may have the whole budget: nothing was released before it."""
+    return "single_run" in content and not content["entries"]
+
+
+def check_shared(content: dict[str, Any]) -> None:
+    """Refuses anything further where a single run has the whole budget.
+
+    Raises:
+      ValueError: naming that run, and how several share a budget.
+    """
+    if content.get("single_run"):
+        name = content["entries"][0]["name"]
+        raise ValueError(
+            f"The budget of this ledger is spent: its first run, {name!r}, has all of it. Where "
+            "several runs are to share a budget, open the ledger with filter='renyi', or give the "
+            "first one less, by ledger.calibrate(algorithm, hyper, share=...) with a share below "
+            "1.")
+
+
 def run_entry(content: dict[str, Any], name: str) -> dict[str, Any]:
     """Returns the entry of a run.
 
@@ -195,13 +224,31 @@ def total_charge(content: dict[str, Any], rule: Filter) -> Amounts:
     return total([entry["charge"] for entry in content["entries"]], tuple(rule.limits))
 
 
-def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
-              entry: dict[str, Any]) -> str:
+def remaining_amounts(content: dict[str, Any], rule: Filter) -> Amounts:
+    """Returns what is left of each limit, rounded down."""
+    spent = total_charge(content, rule)
+    return {name: max(limit - spent[name], 0.0) * (1 - 1e-15)
+            for name, limit in rule.limits.items()}
+
+
+def add_entry(content: dict[str, Any], name: str | None, entry: dict[str, Any],
+              single: bool = False) -> str:
     """Adds an entry to `content` if its charge is within the limits; returns its name.
 
+    Args:
+      content: of the ledger, under its lock.
+      name: of the run; None for "run 1" and so on.
+      entry: with its charge where runs share.
+      single: whether it may have the whole budget, if it is the first one.
+
     Raises:
-      ValueError: if there is none, saying what is left; for a name that was used before.
+      ValueError: if the charge is not, saying what is left; for a name that was used before.
     """
+    check_shared(content)
+    if single and first_run_decides(content):
+        content["single_run"] = True
+        entry["charge"] = dict(filter_in_force(content).limits)
+    rule = filter_in_force(content)
     names = {entry["name"] for entry in content["entries"]}
     if name is None:
         name = next(f"run {k}" for k in range(1, len(names) + 2) if f"run {k}" not in names)
@@ -284,7 +331,7 @@ class Entry:
     def close(self, state: Any = None) -> None:
         """Records that the run has ended.
 
-        With filter="renyi", releases that were not made by then are given back.
+        Where runs share by "renyi", releases that were not made by then are given back.
 
         Args:
           state: the last state of the run, which counts the releases made; None if all of them
@@ -345,13 +392,18 @@ class Ledger:
     restart reads the former charges, and a run that crashed stays charged. A run beyond the budget
     is refused.
 
-    The rule that adds runs up is chosen when the ledger is opened; proofs are in
+    The rule that adds runs up is fixed before the first release; proofs are in
     `accounting.filters`.
 
-    * "renyi": Renyi divergences at one order. The usual choice: k equal runs cost noise of about
-      sqrt(k), not k, and the ledger refunds releases that a stopped run did not make. A single run
-      costs some per cent more noise than it would without a ledger.
+    * "renyi": Renyi divergences at one order. For runs that share the budget: k equal runs cost
+      noise of about sqrt(k), not k, and the ledger refunds releases that a stopped run did not
+      make. A single run costs some per cent more noise than it would without a ledger.
     * "basic": epsilons and deltas of the runs. Any run; other statements at their full strength.
+    * None, without `order` and `typical`: the first run decides, by its description. If it fits by
+      "renyi", that is the rule. If only its own epsilon at the ledger's delta fits, and is at least
+      three quarters of the budget, it has all of the budget, and everything further is refused.
+      `calibrate(..., share=1.0)` before the first run gives it the noise of a run alone; releases
+      that it does not make are not refunded.
 
     Args:
       path: the file, which is made if it does not exist.
@@ -361,7 +413,7 @@ class Ledger:
       people: k, the number of records of one person that may differ; None for 1.
       unit: the unit of privacy; None for "one record", or "any 3 records" for three of them. Runs
         and statements of another unit are refused.
-      filter: "renyi" or "basic"; None for "renyi".
+      filter: "renyi" or "basic"; None: see above.
       order: the order of the Renyi divergences; None for the best one for `typical`.
       typical: a description like the runs to come, for `order`; None for Gaussian noise without
         sampling.
@@ -389,6 +441,8 @@ class Ledger:
                                     "people": people, "unit": unit}
         if not self._file.exists():
             content = new_content(settings, filter or "renyi", order, typical)
+            if filter is None and order is None and typical is None:
+                content["single_run"] = False
             with self._file.locked():
                 if not self._file.exists():
                     self._file.write(content)
@@ -396,14 +450,21 @@ class Ledger:
         self._rule = stored_filter(content)
         self.epsilon, self.delta = content["epsilon"], content["delta"]
         self.neighbours, self.people = content["neighbours"], content["people"]
-        self.unit, self.filter = content["unit"], self._rule.kind
+        self.unit = content["unit"]
         settings |= {"filter": filter, "order": order}
-        stored = {**content, "filter": self._rule.kind, "order": self._rule.details.get("order")}
+        stated = (None, None) if "single_run" in content else (
+            self._rule.kind, self._rule.details.get("order"))
+        stored = {**content, "filter": stated[0], "order": stated[1]}
         for name, value in settings.items():
             if value is not None and value != stored[name]:
                 raise ValueError(f"The ledger at {self._file.path} has {name} = {stored[name]!r}, "
                                  f"not {checks.describe(value)}: state the settings it was opened "
                                  "with, or none.")
+
+    @property
+    def filter(self) -> str:
+        """The rule in force: "renyi", or "basic", also where a single run has all of the budget."""
+        return filter_in_force(self._read()).kind
 
     # --- spending ---
 
@@ -424,8 +485,9 @@ class Ledger:
           parts: what each part of the run releases, for the statement; empty: without names.
 
         Raises:
-          ValueError: if the run exceeds the budget, saying what is left; for a name or a key that
-            was used before; for another unit; for a description that is not valid.
+          ValueError: if the run exceeds the budget, saying what is left; after a first run that has
+            all of it; for a name or a key that was used before; for another unit; for a description
+            that is not valid.
         """
         check_name(name)
         self.check_same("The run", unit=self.unit if unit is None else unit)
@@ -437,7 +499,7 @@ class Ledger:
             with self._changed() as content:
                 if (begun := known_run(content, run, cost)) is not None:
                     return Entry(self, begun, mechanism)
-        charge = self._rule.charge(mechanism, self._delta(delta), self.neighbours, self.people)
+        charge, single = self._charge(mechanism, delta)
         entry = {
             "words": mechanism.summary(parts), "charges": cost, "charge": charge,
             "releases": releases(mechanism), "spent": None, "unit": self.unit,
@@ -448,8 +510,29 @@ class Ledger:
             # once more, as another process may have begun it in the meantime
             if (begun := known_run(content, run, cost)) is not None:
                 return Entry(self, begun, mechanism)
-            name = add_entry(content, self._rule, name, entry)
+            name = add_entry(content, name, entry, single)
         return Entry(self, name, mechanism, fresh=True)
+
+    def _charge(self, mechanism: Description, delta: float | None) -> tuple[Amounts, bool]:
+        """Returns a run's charge where runs share, and whether it may have the whole budget.
+
+        It may, as the first run of a ledger that was opened without a filter, if only its own
+        epsilon is within the budget. A small run that has a large divergence for its epsilon is
+        refused, because it would take much more than it needs.
+        """
+        content = self._read()
+        check_shared(content)
+        refused, delta = None, self._delta(delta)
+        try:
+            charge = self._rule.charge(mechanism, delta, self.neighbours, self.people)
+        except ValueError as error:  # it has no divergence
+            refused, charge = error, dict.fromkeys(self._rule.limits, math.inf)
+        exceeds = any(amount > self._rule.limits[name] for name, amount in charge.items())
+        single = exceeds and first_run_decides(content) and 0.75 * self.epsilon <= dearest(
+            mechanism, self.delta, self.neighbours, self.people).epsilon <= self.epsilon
+        if refused is not None and not single:
+            raise refused
+        return charge, single
 
     def add(self, statement: Statement | Any, *, name: str | None = None) -> None:
         """Counts releases that were made without this ledger, by their statement.
@@ -484,7 +567,7 @@ class Ledger:
             "enforced": list(statement.enforced), "assumed": list(statement.assumed),
             "closed": utc_time(), "run": None}
         with self._changed() as content:
-            add_entry(content, self._rule, name, entry)
+            add_entry(content, name, entry)
 
     def check_same(self, what: str, **stated: Any) -> None:
         """Refuses a run or statement for another unit, relation or number of people.
@@ -506,20 +589,28 @@ class Ledger:
                   delta: float | None = None) -> Any:
         """Returns `hyper` with the noise at which the whole run takes `share` of what is left.
 
-        The ratio between the players' multipliers is kept, and nothing is reserved.
+        The ratio between the players' multipliers is kept, and nothing is reserved. If the first
+        run decides on the filter, a share of 1 asks for all: the noise is that of
+        `calibrate(algorithm, hyper, ledger.epsilon, ledger.delta)`, and no other run fits then.
 
         Args:
           algorithm: a module such as `sgda`.
           hyper: its `Hyper`.
-          share: in (0, 1].
+          share: in (0, 1]; below 1 for a run that others follow, or that is refunded if it stops.
           delta: with filter="basic", the part of the ledger's delta for this run; None for a tenth
             of it, or the rest.
 
         Raises:
-          ValueError: if nothing is left; for losses whose noise is not set.
+          ValueError: if nothing is left; where runs share by "renyi", for losses whose noise is not
+            set.
         """
         checks.number("share", share, low=0.0, high=1.0 + 1e-12)
-        aim = share * self._remaining()[self._rule.main]
+        content = self._read()
+        check_shared(content)
+        if share >= 1 and first_run_decides(content):
+            return calibration.calibrate(algorithm, hyper, self.epsilon, self.delta,
+                                         neighbours=self.neighbours, people=self.people)
+        aim = share * remaining_amounts(content, self._rule)[self._rule.main]
         if not aim > 0:
             raise ValueError("The budget of this ledger is spent: open another one.")
         if isinstance(self._rule, Basic):
@@ -543,9 +634,10 @@ class Ledger:
 
     def remaining(self) -> Remaining:
         """Returns the budget that is left."""
-        amounts, main = self._remaining(), self._rule.main
-        return Remaining(amounts[main] / self._rule.limits[main],
-                         *self._rule.statement_that_fits(amounts))
+        rule = filter_in_force(content := self._read())
+        amounts = remaining_amounts(content, rule)
+        return Remaining(amounts[rule.main] / rule.limits[rule.main],
+                         *rule.statement_that_fits(amounts))
 
     @property
     def odometer(self) -> float:
@@ -555,23 +647,27 @@ class Ledger:
         `self.epsilon`, decided before the runs: it holds with all of delta, and the milestones hold
         with delta together, so the smaller of the two afterwards is proven with both deltas only.
         """
-        return self._rule.odometer(total_charge(self._read(), self._rule))
+        rule = filter_in_force(content := self._read())
+        return rule.odometer(total_charge(content, rule))
 
     def statement(self) -> LedgerStatement:
         """Returns the privacy statement of everything in this ledger."""
         content = self._read()
-        entries, spent = content["entries"], total_charge(content, self._rule)
-        theorem, odometer = self._rule.summary()
+        rule, entries = filter_in_force(content), content["entries"]
+        spent, (theorem, odometer) = total_charge(content, rule), rule.summary()
         stated = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
         settings = ("epsilon", "delta", "neighbours", "people", "unit")
-        enforced = [*_ENFORCED, *(x for entry in entries for x in entry["enforced"])]
+        decided = () if "single_run" not in content else (
+            "The first run decides, by its description and before it reads data, whether it has "
+            "all of the budget or runs share it.",)
+        enforced = [*_ENFORCED, *decided, *(x for entry in entries for x in entry["enforced"])]
         assumed = [*statement_of_run.claims(self.unit, self.people), *_ASSUMED,
                    statement_of_run.ENDS, *(x for entry in entries for x in entry["assumed"]
                                             if x not in statement_of_run.ASSUMED)]
         return LedgerStatement(
             **{name: content[name] for name in settings}, filter=theorem, odometer=odometer,
-            epsilon_if_stopped_by_looking=self._rule.odometer(spent), spent=spent,
-            limits=dict(self._rule.limits),
+            epsilon_if_stopped_by_looking=rule.odometer(spent), spent=spent,
+            limits=dict(rule.limits),
             runs=tuple({name: entry.get(name) for name in stated} for entry in entries),
             enforced=tuple(dict.fromkeys(enforced)), assumed=tuple(dict.fromkeys(assumed)))
 
@@ -600,18 +696,13 @@ class Ledger:
                              "again.")
         return content
 
-    def _remaining(self) -> Amounts:
-        spent = total_charge(self._read(), self._rule)
-        return {name: max(limit - spent[name], 0.0) * (1 - 1e-15)
-                for name, limit in self._rule.limits.items()}
-
     def _delta(self, delta: float | None) -> float:
         if not isinstance(self._rule, Basic):
             if delta is not None:
                 raise ValueError(f"Only filter='basic' takes delta={delta!r}; this ledger has one "
                                  "delta for all runs: leave it out.")
             return self.delta
-        remaining = self._remaining()["delta"]
+        remaining = remaining_amounts(self._read(), self._rule)["delta"]
         delta = min(0.1 * self.delta, remaining) if delta is None else delta
         if not remaining > 0:
             raise ValueError(f"The runs have used all of delta = {self.delta:g}: state a smaller "
@@ -672,12 +763,14 @@ class Ledger:
             if not entry.fresh or again or stored["closed"] is not None:
                 raise ValueError(f"{entry.name!r} may have released something: close it instead.")
             content["entries"].remove(stored)
+            if "single_run" in content:  # nothing was released, so that the next run decides
+                content["single_run"] = False
 
     def _close(self, entry: Entry, spent: int | None) -> None:
-        charge = None
+        charge, gives_back = None, filter_in_force(self._read()).gives_back
         if spent is not None:
             checks.count("spent", spent, low=0)
-            if self._rule.gives_back and spent < releases(entry.mechanism):
+            if gives_back and spent < releases(entry.mechanism):
                 shortened = entry.mechanism.truncated(spent)
                 charge = dict.fromkeys(self._rule.limits, 0.0) if shortened is None else (
                     self._rule.charge(shortened, self.delta, self.neighbours, self.people))
@@ -685,7 +778,7 @@ class Ledger:
             stored = run_entry(content, entry.name)
             if stored["closed"] is not None:
                 earlier, whole_run = stored["spent"], (None, stored["releases"])
-                refunded = earlier not in whole_run and self._rule.gives_back
+                refunded = earlier not in whole_run and gives_back
                 if spent == earlier or (not refunded and spent in whole_run):
                     return
                 raise ValueError(f"{entry.name!r} was closed after {earlier} releases, and the "

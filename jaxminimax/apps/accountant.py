@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxminimax import accounting, mechanism
 from jaxminimax.accounting import statement_of_run, statement_text
+from jaxminimax.accounting.ledger import FILTERS
 from jaxminimax.accounting.printing import NO_GUARANTEE, limit_in_words, rounded_up
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.base import checks, types
@@ -81,6 +82,9 @@ def add_ledger(commands: Any) -> None:
     flag("file", help="where Ledger(...) keeps its books")
     flag("--epsilon", type=float, help="of everything that will be released")
     flag("--delta", type=float, help="of everything that will be released")
+    flag("--filter", choices=tuple(FILTERS), help=(
+        "how runs add up; renyi for several that share the budget (default: the first run decides, "
+        "and has all of it if it needs all)"))
     flag("--unit", help="what one record is, or 'one person' where persons have several rows "
                         "(default: one record)")
     flag("--people", type=int, metavar="K", help="records that one person has, at most: the budget "
@@ -191,5 +195,5 @@ def numbers(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 def ledger(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Returns the statement of a ledger, which is opened if there is a budget."""
     stated = accounting.Ledger(args.file, epsilon=args.epsilon, delta=args.delta,
-                               people=args.people, unit=args.unit).statement()
+                               people=args.people, unit=args.unit, filter=args.filter).statement()
     return stated.to_json(), str(stated)

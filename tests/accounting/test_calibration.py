@@ -337,7 +337,7 @@ def test_a_share_of_a_ledger_is_taken_to_a_fifth_of_a_per_cent(kind, share, tmp_
     books = jmm.accounting.Ledger(tmp_path / "l", epsilon=2.0, delta=1e-5, filter=kind, people=2)
     books.reserve(jmm.sgda, jmm.calibrate(jmm.sgda, RUN, 0.5, 1e-7, people=2), delta=(
         1e-7 if kind == "basic" else None))
-    left = books._remaining()[books._rule.main]
+    left = books.remaining().share
     books.reserve(jmm.sgda, books.calibrate(jmm.sgda, RUN, share=share))
-    taken = left - books._remaining()[books._rule.main]
+    taken = left - books.remaining().share
     assert 0.998 * share <= taken / left <= share * (1 + 1e-9)

@@ -1,7 +1,9 @@
 """One budget for several runs: filters against who chooses and stops, books against crashes."""
 
+import contextlib
 import dataclasses
 import fractions
+import hashlib
 import json
 import math
 import os
@@ -415,7 +417,9 @@ def test_losses_of_groups_have_their_noise_before_the_rest_is_calibrated(path):
     groups = jmm.GroupGradients(clip=1.0, noise_multiplier=None, sampling=jmm.Full(),
                                 sizes=(500, 800))
     hyper = jmm.group_sgd.example(groups, 10, laplace=None)
-    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
+    alone = jmm.accounting.Ledger(path.with_name("one"), epsilon=2.0, delta=1e-6)
+    assert alone.calibrate(jmm.group_sgd, hyper) == jmm.calibrate(jmm.group_sgd, hyper, 2.0, 1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6, filter="renyi")
     with pytest.raises(ValueError, match="losses is not set"):
         ledger.calibrate(jmm.group_sgd, hyper)
     losses = dataclasses.replace(hyper.losses, noise_multiplier=40.0)
@@ -449,7 +453,7 @@ def test_the_page_says_what_each_release_is(tmp_path):
 
 def test_the_filters_epsilon_is_below_its_last_milestone_with_half_of_delta(tmp_path):
     """So the odometer may be above the statement, and the page then says which one to quote."""
-    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-6, filter="renyi")
     ledger.reserve(jmm.sgda, ledger.calibrate(jmm.sgda, settings()), name="a")
     said = ledger.statement()
     assert said.epsilon < ledger.odometer == said.epsilon_if_stopped_by_looking
@@ -588,6 +592,272 @@ def test_a_bad_run_is_refused(path):
         ledger.entry("a", steps(90.0))
 
 
+# ---- a first run that has all of the budget ---------------------------------------------------
+
+ALL_SPENT = r"is spent: its first run, 'a', has all of it.*filter='renyi'.*share below 1"
+
+
+def whole(path, **how):
+    """A ledger without a stated filter, and settings that ask for all of it."""
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6, **how)
+    return ledger, ledger.calibrate(jmm.sgda, settings(n=ledger.people * 1000))
+
+
+@pytest.mark.parametrize(("epsilon", "query"), [
+    (0.5, {}), (8.0, {}), (0.5, {"n": 1000, "sampling": jmm.Poisson(rate=0.05)}),
+    (8.0, {"n": 40_000, "sampling": jmm.Poisson(rate=0.002)})])
+def test_one_run_with_all_of_the_budget_has_the_noise_of_a_run_alone(path, epsilon, query):
+    hyper = settings(100, **query)
+    ledger = jmm.accounting.Ledger(path, epsilon=epsilon, delta=1e-6)
+    made = ledger.calibrate(jmm.sgda, hyper)
+    assert made == jmm.calibrate(jmm.sgda, hyper, epsilon, 1e-6)
+    shared = jmm.accounting.Ledger(path.with_name("shared"), epsilon=epsilon, delta=1e-6,
+                                   filter="renyi")
+    noise = [x.query.noise_multiplier.w for x in (made, shared.calibrate(jmm.sgda, hyper))]
+    assert noise[1] > 1.03 * noise[0]
+    with pytest.raises(ValueError, match="divergence, and"):
+        shared.reserve(jmm.sgda, made)
+    with ledger.reserve(jmm.sgda, made, name="a"):
+        assert ledger.filter == "basic"
+    assert jmm.epsilon(jmm.sgda.mechanism(made), 1e-6) <= ledger.odometer == epsilon
+    for again in (ledger, jmm.accounting.Ledger(path)):
+        assert again.remaining() == (0.0, 0.0, 0.0)
+        assert again.statement().spent == again.statement().limits == {
+            "epsilon": epsilon, "delta": 1e-6}
+    assert f"({rounded_up(epsilon)}, 1e-06)-diff" in ledger.statement().paragraph()
+    assert "whether it has all of the budget" in " ".join(ledger.statement().enforced)
+
+
+def test_everything_after_a_run_with_all_of_the_budget_is_refused(path):
+    """Also what would cost nothing; whether by the object that reserved it or by another one."""
+    ledger, hyper = whole(path)
+    other = jmm.accounting.Ledger(path)
+    nothing = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.05, 1e-9), delta=1e-9)
+    entry = ledger.reserve(jmm.sgda, hyper, name="a")
+    before = path.read_text()
+    for one in (ledger, other, jmm.accounting.Ledger(path)):
+        for use in (lambda one=one: one.reserve(steps(1e4), name="b"),
+                    lambda one=one: one.reserve(steps(1e4), name="b", delta=1e-9),
+                    lambda one=one: one.reserve(jmm.sgda, hyper, name="b"),
+                    lambda one=one: one.add(nothing, name="b"),
+                    lambda one=one: one.add(dataclasses.replace(nothing, epsilon=0.0, delta=0.0)),
+                    lambda one=one: one.calibrate(jmm.sgda, hyper),
+                    lambda one=one: one.calibrate(jmm.sgda, hyper, share=0.1)):
+            with pytest.raises(ValueError, match=ALL_SPENT):
+                use()
+    assert path.read_text() == before
+    entry.close(state(hyper, 5))  # what it did not release is not given back: its end was chosen
+    with pytest.raises(ValueError, match=ALL_SPENT):
+        ledger.reserve(steps(1e4))
+    assert ledger.remaining().share == 0
+
+
+def books(path):
+    """What a ledger's file says, but for times, its checksum and the mark of its opening."""
+    content = json.loads(path.read_text())
+    for part in (content, *content["entries"]):
+        for name in ("opened", "closed", "checksum", "single_run"):
+            part.pop(name, None)
+    return content
+
+
+@pytest.mark.parametrize("first", [0.2, 0.5, 0.999])
+def test_runs_that_share_are_those_of_a_stated_filter(path, first):
+    paths, noise = (path, path.with_name("stated")), []
+    for one, how in zip(paths, ({}, {"filter": "renyi"}), strict=True):
+        ledger = jmm.accounting.Ledger(one, epsilon=2.0, delta=1e-6, **how)
+        for share in (first, 0.5, 1.0):
+            hyper = ledger.calibrate(jmm.sgda, settings(), share=share)
+            entry = ledger.reserve(jmm.sgda, hyper)
+            noise.append(hyper.query.noise_multiplier.w)
+        entry.close(state(hyper, 4))
+        ledger.reserve(steps(1e3))
+        assert ledger.filter == "renyi"
+    assert noise[:3] == noise[3:]
+    assert books(paths[0]) == books(paths[1])
+
+
+def test_the_first_run_decides_by_its_description_alone(path):
+    """By its divergence; if that is too large, by its own epsilon; if that is small, it must not.
+
+    What the rule is does not depend on names, units, keys or the number of tries.
+    """
+    limit = Renyi.open(2.0, 1e-6, best_order(2.0, 1e-6, RO)).limits["divergence"]
+    sampled = jmm.Poisson(rate=0.01)
+    seen = set()
+    for k, run in enumerate((*(steps(z) for z in np.geomspace(10.0, 18.0, 9)), steps(
+            0.9, 10, sampled), steps(0.7, 10, sampled))):
+        ledger = jmm.accounting.Ledger(path.with_name(str(k)), epsilon=2.0, delta=1e-6)
+        fits = ledger._rule.charge(run, 1e-6, RO)["divergence"] <= limit
+        alone = jmm.epsilon(run, 1e-6)
+        expected = "renyi" if fits else "basic" if 1.5 <= alone <= 2.0 else "none"
+        seen.add((expected, bool(alone <= 2.0)))
+        for again in range(2):
+            if expected == "none":
+                with pytest.raises(ValueError, match=r"divergence, and .* are left"):
+                    ledger.reserve(run)
+                assert ledger.statement().runs == ()
+                continue
+            entry = ledger.reserve(run, name=f"a{again}")
+            assert ledger.filter == expected
+            entry.cancel()
+    assert seen == {("renyi", True), ("basic", True), ("none", True), ("none", False)}
+
+
+def test_a_run_without_a_divergence_may_have_all_of_the_budget(path):
+    half = steps(1.0, 30, jmm.Poisson(rate=0.01))
+    run = jmm.accounting.calibrate_noise(jmm.Parallel(parts=(half, half)), 2.0, 1e-6, people=3)
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6, people=3)
+    small = jmm.accounting.calibrate_noise(run, 1.0, 1e-6, people=3)
+    with pytest.raises(ValueError, match="filter='basic'"):
+        ledger.reserve(small)
+    ledger.reserve(run, name="a")
+    with pytest.raises(ValueError, match=ALL_SPENT):
+        ledger.reserve(steps(1e4))
+
+
+def test_the_next_run_decides_only_if_nothing_was_released_before(path):
+    ledger, hyper = whole(path)
+    ledger.reserve(jmm.sgda, hyper, name="a").cancel()
+    half = ledger.calibrate(jmm.sgda, settings(), share=0.5)
+    first = ledger.reserve(jmm.sgda, half, name="half")
+    for other in (ledger, jmm.accounting.Ledger(path)):
+        with pytest.raises(ValueError, match=r"divergence, and .* are left"):
+            other.reserve(jmm.sgda, hyper, name="late")
+    second = ledger.reserve(steps(1e3), name="second")
+    first.cancel()
+    assert ledger.filter == "renyi"
+    second.close()
+    with pytest.raises(ValueError, match=r"divergence, and .* are left"):
+        ledger.reserve(jmm.sgda, hyper, name="late")
+    counted, hyper = whole(path.with_name("counted"))
+    counted.add(jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.05, 1e-9),
+                              delta=1e-9))
+    with pytest.raises(ValueError, match=r"divergence, and .* are left"):
+        counted.reserve(jmm.sgda, hyper)
+
+
+@pytest.mark.parametrize("how", [{"filter": "renyi"}, {"filter": "basic"}, {"order": 12.0},
+                                 {"typical": steps(60.0)}])
+def test_who_states_a_filter_has_it(path, how):
+    """When the ledger is opened; later on the file says that none was stated."""
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6, **how)
+    assert "single_run" not in json.loads(path.read_text())
+    assert ledger.filter == how.get("filter", "renyi")
+    if ledger.filter == "renyi":
+        with pytest.raises(ValueError, match=r"divergence, and .* are left"):
+            ledger.reserve(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 2.0, 1e-6))
+    half = ledger.calibrate(jmm.sgda, settings(), share=0.5)
+    ledger.reserve(jmm.sgda, half)
+    ledger.reserve(jmm.sgda, ledger.calibrate(jmm.sgda, settings()))
+    assert ledger.filter == how.get("filter", "renyi")
+    jmm.accounting.Ledger(path, **{k: v for k, v in how.items() if k != "typical"})
+    open_one, hyper = whole(path.with_name("open"))
+    if "typical" not in how:
+        for _ in range(2):  # before and after the first run has decided
+            with pytest.raises(ValueError, match="= None, not"):
+                jmm.accounting.Ledger(path.with_name("open"), **how)
+            if not open_one.statement().runs:
+                open_one.reserve(jmm.sgda, hyper)
+
+
+# as it was written when the rule of runs that share was the only default
+BEFORE = {
+    "epsilon": 1.0, "delta": 1e-06, "neighbours": "replace_one", "people": 1, "unit": "one record",
+    "opened": "2026-01-02T12:00:00+00:00", "filter": {"kind": "renyi", "limits": {
+        "divergence": 0.5616354636252848, "failure": 4.995002499166875e-08,
+        "law": 1.3144884594541547e-08, "ratio": 0.001},
+        "details": {"order": 23.3872113856834, "delta": 8.991004498500375e-07}},
+    "entries": [], "what": "jaxminimax ledger", "version": 1}
+
+
+def test_a_file_without_the_mark_is_read_and_charged_as_before(path):
+    """It shares its budget, though no run is in it yet."""
+    text = json.dumps(BEFORE, sort_keys=True)
+    path.write_text(json.dumps({**BEFORE, "checksum": hashlib.sha256(text.encode()).hexdigest()}))
+    ledger = jmm.accounting.Ledger(path, filter="renyi")
+    assert (ledger.filter, ledger.odometer) == ("renyi", 0.0)
+    alone = jmm.calibrate(jmm.sgda, settings(), 1.0, 1e-6)
+    with pytest.raises(ValueError, match=r"divergence, and .* are left"):
+        ledger.reserve(jmm.sgda, alone)
+    made = ledger.calibrate(jmm.sgda, settings())
+    assert made.query.noise_multiplier.w > 1.05 * alone.query.noise_multiplier.w
+    entry = ledger.reserve(jmm.sgda, made, name="a")
+    assert ledger.remaining().share < 1e-3
+    entry.close(state(made, 5))
+    assert ledger.remaining().share == pytest.approx(0.75, abs=1e-3)
+    assert json.loads(path.read_text()).keys() == {*BEFORE, "checksum"}
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda content: content["entries"].clear(),
+    lambda content: content["entries"].append(content["entries"][0] | {"name": "b", "charge": {}}),
+    lambda content: content.update(single_run=False), lambda content: content.pop("single_run"),
+    lambda content: content["entries"][0].update(charge={"divergence": 0.1}),
+    lambda content: content.update(single_run=None)])
+def test_a_file_that_says_two_things_of_its_single_run_is_damaged(path, spoil):
+    ledger, hyper = whole(path)
+    ledger.reserve(jmm.sgda, hyper)
+    content = json.loads(path.read_text())
+    content.pop("checksum")
+    spoil(content)
+    text = json.dumps(content, sort_keys=True)
+    path.write_text(json.dumps({**content, "checksum": hashlib.sha256(text.encode()).hexdigest()}))
+    for use in (lambda: jmm.accounting.Ledger(path), ledger.remaining,
+                lambda: ledger.reserve(steps(1e4))):
+        with pytest.raises(ValueError, match="no whole ledger"):
+            use()
+
+
+@pytest.mark.parametrize(("mine", "theirs", "words"), [
+    (1.0, 0.5, "divergence, and .* are left"), (1.0, 1.0, ALL_SPENT), (0.5, 1.0, ALL_SPENT)])
+def test_a_run_that_was_counted_in_the_meantime_was_the_first(
+        path, monkeypatch, mine, theirs, words):
+    """Who comes first is decided under the lock, not when the charge is computed."""
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
+    own, other = (ledger.calibrate(jmm.sgda, settings(), share=share) for share in (mine, theirs))
+    charge = jmm.accounting.Ledger._charge
+
+    def interrupted(self, *run):
+        computed = charge(self, *run)
+        monkeypatch.undo()
+        jmm.accounting.Ledger(path).reserve(jmm.sgda, other, name="a")
+        return computed
+
+    monkeypatch.setattr(jmm.accounting.Ledger, "_charge", interrupted)
+    with pytest.raises(ValueError, match=words):
+        ledger.reserve(jmm.sgda, own, name="b")
+    assert [run["name"] for run in ledger.statement().runs] == ["a"]
+
+
+def test_threads_that_ask_for_all_or_half_at_once_share_one_budget(path):
+    """All ledgers are opened, and all noise is chosen, before anybody reserves."""
+    barrier, granted, refused = threading.Barrier(4), [], []
+
+    def take(k):
+        ledger, hyper = whole(path)
+        if k % 2:
+            hyper = ledger.calibrate(jmm.sgda, settings(), share=0.5)
+        barrier.wait()
+        try:
+            ledger.reserve(jmm.sgda, hyper, name=f"a{k}")
+            granted.append(k)
+        except ValueError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=take, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(granted) + len(refused) == 4
+    stated = jmm.accounting.Ledger(path).statement()
+    assert {run["name"] for run in stated.runs} == {f"a{k}" for k in granted}
+    assert len(granted) == 1 or {k % 2 for k in granted} == {1}
+    assert all("has all of it" in words or "are left" in words for words in refused)
+    assert all(stated.spent[name] <= limit for name, limit in stated.limits.items())
+
+
 # ---- the file --------------------------------------------------------------------------------
 
 CHILD = """
@@ -612,6 +882,47 @@ else:
         open(path + ".half", "w").write("{")
         os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+OPENING = """
+import os, sys, time
+import jaxminimax as jmm
+from jaxminimax import Saddle
+path, share = sys.argv[1:]
+query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
+hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
+
+def meet(place):
+    open(path + share + place, "w").close()
+    while not os.path.exists(path + place):
+        time.sleep(0.005)
+
+meet("open")
+ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
+hyper = ledger.calibrate(jmm.sgda, hyper, share=float(share))
+meet("reserve")
+try:
+    ledger.reserve(jmm.sgda, hyper, name=share)
+except ValueError as refused:
+    sys.exit(3 if "are left" in str(refused) or "has all of it" in str(refused) else 4)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_open_a_ledger_at_once_agree_on_who_has_the_budget(path):
+    shares = ("1.0", "0.9")
+    both = [subprocess.Popen([sys.executable, "-c", OPENING, str(path), share], cwd=ROOT)
+            for share in shares]
+    for place in ("open", "reserve"):
+        while not all(pathlib.Path(f"{path}{share}{place}").exists() for share in shares):
+            assert all(process.poll() is None for process in both)
+        pathlib.Path(f"{path}{place}").touch()
+    ends = [process.wait(120) for process in both]
+    assert sorted(ends) == [0, 3]
+    ledger = jmm.accounting.Ledger(path)
+    first = shares[ends.index(0)]
+    assert [run["name"] for run in ledger.statement().runs] == [first]
+    assert ledger.filter == ("basic" if first == "1.0" else "renyi")
 
 
 def child(path, name, then):
@@ -856,19 +1167,91 @@ def test_a_run_that_another_process_goes_on_with_is_not_cancelled(path):
     assert ledger.remaining() == left
 
 
-def test_a_refused_run_reads_no_data(path):
-    class Untouched:
-        def __getattr__(self, name):
-            if name in ("record", "rows"):  # whether it is a reader of persons
-                raise AttributeError(name)
-            raise AssertionError("data were read")
+class Untouched:
+    """Data that may not be read."""
 
+    def __getattr__(self, name):
+        if name in ("record", "rows"):  # whether it is a reader of persons
+            raise AttributeError(name)
+        raise AssertionError("data were read")
+
+
+def test_a_refused_run_reads_no_data(path):
     ledger = jmm.accounting.Ledger(path, epsilon=0.01, delta=1e-6)
     with pytest.raises(ValueError, match="are left"):
         train(ledger, data=Untouched())
 
 
+def just_enough(path):
+    """A ledger whose budget is that of `train` by its own epsilon, and not by its divergence."""
+    alone = jmm.epsilon(jmm.sgda.mechanism(settings(4, 300.0, N)), 1e-6)
+    return jmm.accounting.Ledger(path, epsilon=1.01 * alone, delta=1e-6)
+
+
+def decided_before_data(path):
+    """What is on disk when a run that has all of the budget begins to read data."""
+    with pytest.raises(AssertionError, match="data were read"):
+        train(just_enough(path), data=Untouched(), name="a")
+    return json.loads(path.read_text())
+
+
+def test_who_has_the_budget_is_on_disk_before_data_are_read(path):
+    decided = decided_before_data(path)
+    assert decided["single_run"] is True
+    assert [run["name"] for run in decided["entries"]] == ["a"]
+    with pytest.raises(ValueError, match=ALL_SPENT):
+        train(jmm.accounting.Ledger(path), key=1, data=Untouched(), name="b")
+
+
+@pytest.mark.slow
+def test_neither_data_nor_what_becomes_of_a_run_decide_who_has_the_budget(path):
+    decided = decided_before_data(path)
+    for k, (data, end) in enumerate((((0 * ROWS[0], 0 * ROWS[1]), None), (ROWS, stop),
+                                     ((1e9 * ROWS[0], -1e9 * ROWS[1]), None))):
+        one = just_enough(path.with_name(f"{k}"))
+        with pytest.raises(StoppedError) if end else contextlib.nullcontext():
+            train(one, data=data, name="a", callback=end)
+        content = json.loads(path.with_name(f"{k}").read_text())
+        assert content["single_run"] is True
+        assert content["filter"] == decided["filter"]
+        assert content["entries"][0]["charge"] == decided["entries"][0]["charge"]
+        with pytest.raises(ValueError, match=ALL_SPENT):
+            train(one, key=1, data=Untouched(), name="b")
+
+
+@pytest.mark.slow
+def test_a_run_that_has_all_of_the_budget_goes_on_and_is_charged_once(path, tmp_path):
+    ledger = just_enough(path)
+    with pytest.raises(ValueError, match="people"):  # which is refused, and decides nothing
+        train(ledger, people=2)
+    assert not json.loads(path.read_text())["single_run"]
+    with pytest.raises(StoppedError):
+        train(ledger, checkpoint=tmp_path / "run", callback=stop, name="a")
+    again = jmm.accounting.Ledger(path)
+    for one in (ledger, again):
+        with pytest.raises(ValueError, match="without a checkpoint"):
+            train(one)
+        with pytest.raises(ValueError, match=ALL_SPENT):
+            train(one, key=1, checkpoint=tmp_path / "more")
+        with pytest.raises(ValueError, match="another data set"):
+            train(one, checkpoint=tmp_path / "other", data=(ROWS[0] + 1, ROWS[1]))
+    done = train(again, checkpoint=tmp_path / "run")
+    assert done.state.spent == done.statement.allowed
+    (run,) = again.statement().runs
+    assert run["closed"] is not None
+    assert again.remaining().share == 0 < again.odometer == again.epsilon
+
+
 # ---- command line ----------------------------------------------------------------------------
+
+
+def test_the_command_line_opens_a_ledger_with_a_stated_filter(path, capsys):
+    how = ["ledger", str(path), "--epsilon", "1", "--delta", "1e-6"]
+    assert main([*how, "--filter", "basic"]) == 0
+    assert "basic composition" in one_line(capsys.readouterr().out)
+    assert main(how) == main([*how, "--filter", "basic"]) == 0
+    assert main([*how, "--filter", "renyi"]) == 2
+    assert "has filter = 'basic', not 'renyi'" in capsys.readouterr().err
 
 
 def test_the_command_line_prints_the_statement(path, capsys):

@@ -240,6 +240,28 @@ def test_a_ledger_refuses_the_fit_too_many(tmp_path):
             clone(one).fit(x, y)
 
 
+def test_one_fit_may_have_all_of_a_ledger_and_its_clone_is_refused_before_it_reads(
+        tmp_path, monkeypatch):
+    """An estimator with the budget of a ledger fits; with less, clones share, as they are few."""
+    x, y = made(200)
+    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, run: mock.Mock())
+    ledger = jmm.accounting.Ledger(tmp_path / "all", epsilon=3.0, delta=1e-5)
+    model = PrivateAUCClassifier(epsilon=3.0, delta=1e-5, bounds=(-1, 1), ledger=ledger)
+    assert clone(model).fit(x, y).scorer_
+    assert ledger.remaining().share == 0
+    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, run: 1 / 0)
+    for again in (model, clone(model).set_params(epsilon=0.1)):
+        with pytest.raises(ValueError, match="its first run, 'run 1', has all of it"):
+            again.fit(x, y)
+    monkeypatch.undo()
+    monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, run: mock.Mock())
+    shared = jmm.accounting.Ledger(tmp_path / "shared", epsilon=3.0, delta=1e-5)
+    for _ in range(2):
+        clone(model).set_params(epsilon=1.0, delta=1e-6, ledger=shared).fit(x, y)
+    assert shared.filter == "renyi"
+    assert len(shared.statement().runs) == 2
+
+
 def test_a_ledger_of_persons_refuses_rows(tmp_path, monkeypatch):
     x, y = made(200)
     monkeypatch.setattr(PrivateAUCClassifier, "_trained", lambda self, run: mock.Mock(

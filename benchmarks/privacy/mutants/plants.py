@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.privacy.attacks import group as group_attack
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
+from jaxminimax.gradients import clipping
 from jaxminimax.mechanism import (
     Poisson,
     phase_sizes,
@@ -290,7 +291,7 @@ def counted_twice(num_unclipped: Any) -> Any:
 
 
 def by_realised_size(sums: Any) -> Any:
-    def changed(self: Any, z: Any, data: Any, mask: Any, rounding: Any) -> Any:
+    def changed(self: clipping.ClippedSum, z: Any, data: Any, mask: Any, rounding: Any) -> Any:
         result, factor = sums(self, z, data, mask, rounding), 2.0 / jnp.maximum(jnp.sum(mask), 1)
         return result._replace(integers=jax.tree.map(
             lambda x: _scaled(x, factor.astype(jnp.float32)), result.integers))

@@ -80,8 +80,8 @@ def at_the_end(charge: Any) -> Any:
 
 def ranges_before(everything_read: Any) -> Any:
     """Ranges are released while rows are marked, and the ledger is charged after it."""
-    def changed(self: Any, charged: Any) -> Any:
-        if charged is not None:
+    def changed(self: preparation.Prepared, charged: Any) -> Any:
+        if charged is not None and self.ranges is not None:
             statistics.release_ranges(KEY, self.ranges, charged.x, charged.weight)
         return everything_read(self, charged)
 

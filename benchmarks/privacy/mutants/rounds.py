@@ -180,7 +180,7 @@ def closing_over_rows() -> Finding:
 def _released(change: Callable[..., Any]) -> Callable[[Any], Any]:
     """Changes what the check sees of a release: `(operation, operands, where)`."""
     def plant(release: Any) -> Any:
-        def changed(self: Any, e: Any, values: list[Value], where: Any) -> Any:
+        def changed(self: data_flow._Flow, e: Any, values: list[Value], where: Any) -> Any:
             seen = types.SimpleNamespace(params=e.params, outvars=e.outvars,
                                          source_info=e.source_info)
             operands, where = change(seen, e.params["operands"].split(values), where)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle, sgda
+from jaxminimax.accounting import ledger as ledgers
+from jaxminimax.accounting.ledger import Entry, run_entry
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import own_files
 from jaxminimax.drivers import saved_runs
@@ -24,6 +26,8 @@ AIMS: dict[str, tuple[Any, str]] = {
     "end of an entry": (jmm.accounting.Ledger, "_close"),
     "settings of a ledger": (jmm.accounting.Ledger, "check_same"),
     "owner of a folder": (own_files, "check"),
+    "after a run with all of the budget": (ledgers, "check_shared"),
+    "who may have all of the budget": (ledgers, "first_run_decides"),
 }
 _ROUNDS = 20
 _GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -34,7 +38,7 @@ _GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0
 
 def a_round_late(latest: Callable[..., Any]) -> Callable[..., Any]:
     """A run that goes on leaves out the round after its saved state."""
-    def changed(self: Any, state: Any) -> Any:
+    def changed(self: saved_runs.Folder, state: Any) -> Any:
         result = latest(self, state)
         return result._replace(spent=result.spent + (result.spent > 0))
 
@@ -43,7 +47,7 @@ def a_round_late(latest: Callable[..., Any]) -> Callable[..., Any]:
 
 def a_release_short(leave: Callable[..., Any]) -> Callable[..., Any]:
     """The last release of a run is given back to the ledger."""
-    def changed(self: Any, kind: Any, *rest: object) -> None:
+    def changed(self: saved_runs.Booking, kind: Any, *rest: object) -> None:
         if self._entry is not None and kind is None:
             made = jmm.mechanism.releases(self._entry.mechanism) - 1
             self._entry.ledger._close(self._entry, made)
@@ -55,8 +59,8 @@ def a_release_short(leave: Callable[..., Any]) -> Callable[..., Any]:
 
 def cheaper_when_closed_again(close: Callable[..., Any]) -> Callable[..., Any]:
     """Each further close takes a twentieth off the charge."""
-    def changed(self: Any, entry: Any, spent: int | None) -> None:
-        again = self._find(entry.name)["closed"] is not None
+    def changed(self: jmm.accounting.Ledger, entry: Entry, spent: int | None) -> None:
+        again = run_entry(self._read(), entry.name)["closed"] is not None
         close(self, entry, spent)
         if again:
             with self._file.locked():
@@ -70,7 +74,7 @@ def cheaper_when_closed_again(close: Callable[..., Any]) -> Callable[..., Any]:
 
 def of_any_unit(check: Callable[..., Any]) -> Callable[..., Any]:
     """The unit of a run is not compared."""
-    def changed(self: Any, what: str, **stated: Any) -> None:
+    def changed(self: jmm.accounting.Ledger, what: str, **stated: Any) -> None:
         stated.pop("unit", None)
         check(self, what, **stated)
 
@@ -150,6 +154,19 @@ def other_units() -> Finding:
         return Finding(len(ledger.statement().runs), 0)
 
 
+def beyond_all() -> Finding:
+    """Runs that a ledger takes before or after one that asks for all of its budget."""
+    whole, accepted = jmm.calibrate(sgda, _hyper(), 2.0, 1e-6), -2
+    for runs in ((whole, _hyper()), (_hyper(), whole)):
+        with tempfile.TemporaryDirectory() as folder:
+            ledger = _ledger(folder)
+            for hyper in runs:
+                with contextlib.suppress(ValueError):
+                    ledger.reserve(sgda, hyper)
+                    accepted += 1
+    return Finding(accepted, 0)
+
+
 def holders() -> Finding:
     """How many hold the lock of a ledger at once."""
     with tempfile.TemporaryDirectory() as folder:
@@ -186,6 +203,12 @@ BUGS = (
      "end of an entry", cheaper_when_closed_again, closed_twice, "charge before over charge after"),
     ("units not compared", "the unit that a ledger is for", "settings of a ledger", of_any_unit,
      other_units, "runs on rows in a ledger of persons"),
+    ("a run beside one with all of the budget", "one rule for all releases",
+     "after a run with all of the budget", lambda _: lambda content: None, beyond_all,
+     "runs beside one with all of the budget"),
+    ("a later run has all of the budget", "the rule is fixed before the first release",
+     "who may have all of the budget", lambda _: lambda content: "single_run" in content,
+     beyond_all, "runs beside one with all of the budget"),
     ("lock not taken", "one budget for several processes", "lock", lambda _: lambda handle: True,
      holders, "holders of a ledger's lock"),
     ("owners and modes not looked at", "secrecy of the key", "owner of a folder",

@@ -25,7 +25,7 @@ _PROBLEM = jmm.Problem(jmm.saddle_operator(lambda w, v, record: w @ record))
 
 def one_is_charged(charges: Any) -> Any:
     """Of the steps of a round one is charged, and all are made."""
-    def changed(self: Any, neighbours: str) -> Any:
+    def changed(self: jmm.Sequence, neighbours: str) -> Any:
         parts = tuple(dataclasses.replace(part, times=part.times // k)
                       for part, k in zip(self.parts, self.each, strict=True))
         return charges(dataclasses.replace(self, parts=parts or self.parts, each=()), neighbours)

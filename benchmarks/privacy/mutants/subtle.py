@@ -70,7 +70,7 @@ def size_of_one_record_more(thresholds: Any) -> Any:
 
 def clip_of_w_for_both(sums: Any) -> Any:
     """Where both players have the same shapes."""
-    def changed(self: Any, z: Saddle, *args: Any) -> Any:
+    def changed(self: clipping.ClippedSum, z: Saddle, *args: Any) -> Any:
         shapes = [jax.tree.map(jnp.shape, player) for player in z]
         if shapes[0] == shapes[1] and None not in self.clip:
             self = dataclasses.replace(self, clip=Saddle(self.clip.w, self.clip.w))

@@ -88,7 +88,7 @@ def begun_windows_free(price: Any) -> Any:
 
 def at_the_rate_of_all(charge: Any) -> Any:
     """The rate of all records is charged, and not that of a part."""
-    def changed(self: Any, times: int, z: float, population: int) -> Any:
+    def changed(self: CyclicPoisson, times: int, z: float, population: int) -> Any:
         return charge(dataclasses.replace(self, rate=self.rate / self.parts), times, z, population)
 
     return changed
@@ -100,7 +100,7 @@ def against_half_of_replaced(charged: Any) -> Any:
 
 def like_one_record(_: Any) -> Any:
     """Failures of sets of records are charged once for each record."""
-    def changed(self: Any, people: int = 1) -> float:
+    def changed(self: Charge, people: int = 1) -> float:
         return people * (self.failure + self.set_failure)
 
     return changed

@@ -18,7 +18,7 @@ AIMS: dict[str, tuple[Any, str]] = {
 
 def after_the_clip(weights: Any) -> Any:
     """A share of any size multiplies what was clipped before."""
-    def changed(self: Any, g: Any, mask: Any, share: Any) -> Any:
+    def changed(self: summation.Summation, g: Any, mask: Any, share: Any) -> Any:
         alone, finite = weights(self, g, mask, None)
         if share is None:
             return alone, finite

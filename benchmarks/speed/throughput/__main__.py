@@ -82,7 +82,7 @@ def one_case(fleet: Fleet, case: Case, names: list[str], args: argparse.Namespac
             steps = (max(1, min(4000, int(args.seconds / before))) if before else steps_for(
                 name, case, bound, limits["copy_bytes_per_second"], args.seconds))
             entries[name] = fleet.make(name, PEERS.get(name, "here"), case, steps)
-            if name not in NOT_A_RIVAL or name.startswith(SPECIAL):
+            if name not in NOT_A_RIVAL or name.startswith((SPECIAL, "jax_privacy")):
                 fleet.check(case.workload, name, entries[OURS], entries[name])
             peaks[name] = entries[name].peak()  # its first run, which warms it too
         except Skipped as reason:

@@ -8,11 +8,13 @@ from benchmarks.speed.throughput import cases
 OURS, SPECIAL = "ours", "specialised scan"
 # where each peer lives, and its order
 PEERS = {
-    OURS: "here", "ours, Poisson": "here", SPECIAL: "here", "specialised scan, long words": "here",
-    "specialised scan, resident norms": "here",
+    OURS: "here", "ours, Poisson": "here", "ours, Poisson again": "here",
+    "ours, Poisson alone": "here", SPECIAL: "here",
+    "specialised scan, long words": "here", "specialised scan, resident norms": "here",
     "plain vmap, scan": "here", "plain vmap, loop": "here", "optax, loop": "here",
     "NumPy by hand": "here", "NumPy by hand, resident norms": "here", "not private, scan": "here",
     "jax_privacy": "privacy", "jax_privacy microbatched": "privacy", "jax_privacy, scan": "privacy",
+    "jax_privacy, Poisson": "privacy", "jax_privacy, Poisson, microbatched": "privacy",
     "Opacus hooks": "torch", "Opacus functorch": "torch", "Opacus ghost": "torch",
     "PyTorch by hand, compiled": "torch", "PyTorch by hand, resident norms": "torch",
     "torch.func vmap, compiled": "torch",
@@ -20,8 +22,10 @@ PEERS = {
 # on one case: what other algorithms and samples of the library cost
 ALGORITHMS = ("ours, disjoint", "ours, extragradient", "ours, gda")
 # what is compared with the library: other work, or its own variants, is not
-NOT_A_RIVAL = (OURS, "ours, Poisson", SPECIAL, "specialised scan, long words",
-               "specialised scan, resident norms", "not private, scan", *ALGORITHMS)
+NOT_A_RIVAL = (OURS, "ours, Poisson", "ours, Poisson again", "ours, Poisson alone",
+               SPECIAL, "specialised scan, long words", "specialised scan, resident norms",
+               "not private, scan", "jax_privacy, Poisson", "jax_privacy, Poisson, microbatched",
+               *ALGORITHMS)
 TITLES = {
     "linear 22": "linear scorer, 22 numbers", "linear 784": "linear scorer, 784 numbers",
     "mlp": "MLP 784-256-1", "cnn": "small CNN", "attention": "small attention model",

@@ -12,9 +12,10 @@ from benchmarks.speed.throughput.report import ALGORITHMS, OURS, PEERS, SPECIAL
 
 ALGORITHMS_ON = ("linear 22", 256)
 # on models that are no linear or MLP scorer; the deeper ones have no specialised scan either
-EVERYWHERE = (OURS, "ours, Poisson", SPECIAL, "plain vmap, scan", "plain vmap, loop",
-              "not private, scan", "jax_privacy", "jax_privacy microbatched", "Opacus hooks",
-              "Opacus ghost")
+EVERYWHERE = (OURS, "ours, Poisson", "ours, Poisson again", "ours, Poisson alone", SPECIAL,
+              "plain vmap, scan", "plain vmap, loop", "not private, scan", "jax_privacy",
+              "jax_privacy microbatched", "jax_privacy, Poisson",
+              "jax_privacy, Poisson, microbatched", "Opacus hooks", "Opacus ghost")
 DEEP = ("rnn", "lora", "resnet")
 GROWTH = "growth"
 _SAME = ("rows", "rounds", "seconds", "budget", "longest", "cores", "clock")

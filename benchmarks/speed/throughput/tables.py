@@ -45,3 +45,23 @@ def sampling(result: dict[str, Any]) -> str:
     return report.markdown(["workload", *(f"batch {b:,}" for b in _BATCHES)], [
         [title, *(f"{rows[w, b]:.2f}" if (w, b) in rows else "not run" for b in _BATCHES)]
         for w, title in TITLES.items() if any((w, b) in rows for b in _BATCHES)])
+
+
+def poisson_peers(result: dict[str, Any]) -> str:
+    """Library over the fastest way of a peer, in Poisson samples; Opacus has one size."""
+    samples = ("ours, Poisson", "ours, Poisson again", "ours, Poisson alone")
+    rates: dict[tuple[str, int], dict[str, float]] = {}
+    for r in result["rows"]:
+        rates.setdefault((r["workload"], r["batch"]), {})[r["peer"]] = r["steps_per_second"]
+
+    def cell(workload: str, peer: str, batch: int) -> str:
+        at = rates.get((workload, batch), {})
+        fastest = max((rate for name, rate in at.items() if name.startswith(peer)), default=None)
+        return "not run" if fastest is None else " / ".join(
+            f"{at[ours] / fastest:.2g}" for ours in samples if ours in at)
+
+    batches = (16, *_BATCHES)
+    return report.markdown(["workload", "peer", *(f"batch {b:,}" for b in batches)], [
+        [title if peer != "Opacus" else "", peer, *(cell(w, peer, b) for b in batches)]
+        for w, title in TITLES.items() if any(at[0] == w for at in rates)
+        for peer in ("jax_privacy, Poisson", "Opacus")])
