@@ -43,8 +43,8 @@ HERE = pathlib.Path(__file__).parent
 FIRST = ("placement/test_sharding",)
 # sums, norms, samples and noise: what the arithmetic of another device could break
 DEVICE = ("base/test_arguments", "gradients/test_clipping", "gradients/test_ghost",
-          "gradients/test_integer_sums", "mechanism/test_sampling", "noise/test_floats",
-          "noise/test_sampler", "releases/test_groups", "releases/test_sums")
+          "gradients/test_integer_sums", "gradients/test_summation", "mechanism/test_sampling",
+          "noise/test_floats", "noise/test_sampler", "releases/test_groups", "releases/test_sums")
 
 
 def place(item) -> str:

@@ -69,7 +69,6 @@ TESTED_IN = {
     "drivers/test_private_gradient": "drivers/point_register releases/point_keys",
     "drivers/test_runs": "drivers/long_runs drivers/many_runs",
     "drivers/test_tuning": "mechanism/repetitions",
-    "gradients/test_clipping": "gradients/summation",
     "gradients/test_integer_sums": "mechanism/grid",
     "mechanism/test_description": "mechanism/repeat mechanism/sentences",
     "mechanism/test_sampling": "mechanism/distinct mechanism/fixed_size mechanism/poisson",

@@ -317,7 +317,7 @@ PRINTED = {
     "__main__": (
         'args.command | error | noted'),
     "accounting": (
-        "'' if replacement else ' without replacement' | ', '.join(_STATED) | amount"
+        "'' if replacement else ' without replacement' | ', '.join(stated) | amount"
         " | batch | delta!r | earlier | entry.name!r | entry['spent'] | fixed!r | folder"
         " | kind | limit_in_words(proven, float(delta)) | loss.kind!r | n | name | name!r"
         " | people | population | rule.remedy(amount, remaining) | self._file.path"

@@ -51,7 +51,7 @@ COUNTS = {
     "drivers":
         "every:2 most:2 of:2 on:1 why:1 ",
     "gradients":
-        "along:1 below:1 both:1 held:4 here:2 how:4 into:3 more:1 needed:2 of:2 one:4 "
+        "along:1 below:1 both:1 held:4 here:2 how:4 into:3 more:1 needed:2 one:4 "
         "out:5 own:1 part:19 rest:1 wanted:4 ",
     "mechanism":
         "above:4 again:3 among:2 asked:1 begun:2 below:4 beyond:4 both:2 down:1 each:2 "

@@ -79,12 +79,12 @@ def first(middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Whole numbers are taken out so that what is left is above 3, and stays so when a doubt is
     subtracted: conversion to an integer is then the floor. (A fit: it is bounded by the tests.)
     """
-    ratio = _tables.FIRST_CELLS // _tables.MIDDLE_CELLS
-    index = np.arange(_tables.FIRST_OCTAVES * _tables.FIRST_CELLS)
-    octave = _tables.FIRST_OCTAVES - 1 - index // _tables.FIRST_CELLS
-    cell = index % _tables.FIRST_CELLS
-    width = 2.0 ** (30 - octave) / _tables.FIRST_CELLS  # in words
-    a = middle[octave * _tables.MIDDLE_CELLS + cell // ratio].T  # [12, cells]
+    ratio = _tables.FIRST.cells // _tables.MIDDLE.cells
+    index = np.arange(_tables.FIRST.octaves * _tables.FIRST.cells)
+    octave = _tables.FIRST.octaves - 1 - index // _tables.FIRST.cells
+    cell = index % _tables.FIRST.cells
+    width = 2.0 ** (30 - octave) / _tables.FIRST.cells  # in words
+    a = middle[octave * _tables.MIDDLE.cells + cell // ratio].T  # [12, cells]
 
     def value(v: np.ndarray) -> np.ndarray:
         """The value of 2^22 q at v words from the cell's start."""
@@ -109,9 +109,9 @@ def first(middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def make() -> _tables.Tables:
     """Computes the constants anew."""
     with mp.workprec(_PRECISION):
-        rows = _octaves(_tables.MIDDLE_OCTAVES, _tables.MIDDLE_CELLS, _tables.MIDDLE_DEGREE)
+        rows = _octaves(*_tables.MIDDLE)
         middle = np.array([[float(mp.ldexp(a, _tables.BITS)) for a in row] for row in rows])
-        rows = _octaves(_tables.LAST_OCTAVES, _tables.LAST_CELLS, _tables.LAST_DEGREE)
+        rows = _octaves(*_tables.LAST)
         last = np.array([[limbs(a) for a in row] for row in rows], np.uint16)
     return _tables.Tables(*first(middle), middle, last)
 

@@ -84,6 +84,7 @@ class Profile:
         checks.number("epsilon", epsilon, low=0.0, closed=True)
         epsilons = np.asarray(self.epsilons)
         upper = int(np.searchsorted(epsilons, epsilon))
+        # delta falls with epsilon, so the last value holds beyond the last epsilon
         if upper == len(epsilons) or epsilons[upper] == epsilon:
             return self.deltas[min(upper, len(epsilons) - 1)]
         lower = upper - 1
@@ -101,12 +102,14 @@ class Profile:
         """Returns the largest true positive rate at a false positive rate."""
         checks.number("rate", rate, low=0.0, high=1.0, closed=True)
         epsilons = np.asarray(self.epsilons)
+        # either data set may be P, and the differing records may be at any place
         return max(_power(epsilons, np.asarray(forward), np.asarray(backward), rate)
                    for pair in self.curves for forward, backward in (pair, pair[::-1]))
 
     @property
     def mu(self) -> float:
         """The mu of the closest Gaussian from above on the printed epsilons, and on no others."""
+        # delta of Gaussians grows with mu: those of the largest mu are above every point
         return max(map(gaussian.closest_mu, self.epsilons, self.deltas))
 
     def attack_bounds(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
@@ -194,6 +197,7 @@ def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate
     # a sum of positive numbers: a difference from 1 would lose small rates
     # b <= 1 - e^-e (1 - delta_QP(e) - a)
     lower = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
+    # every e gives a bound, so the smallest of them is one
     return min(1.0, float(min(upper.min(), lower.min())) * (1 + 1e-14))
 
 
@@ -263,6 +267,7 @@ def _best_for(rates: Iterable[float], mechanism: Description, neighbours: str,
               people: int) -> list[float]:
     """Returns epsilons at which a Gaussian of the same advantage has its best tests, and more."""
     advantage = float(np.max(curve.curves(mechanism, np.zeros(1), neighbours, people)))
+    # advantage = 2 Phi(mu / 2) - 1, by which mu is infinite at 1
     mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
     # the loss at the threshold of the best test between Gaussians mu apart
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
@@ -288,6 +293,7 @@ def _largest_renyi(charged: tuple[costs.Charge, ...], neighbours: str,
     # a Renyi divergence is a supremum over places, order by order
     largest = np.max(np.asarray(divergences, np.float64), axis=0)
     finite = np.isfinite(largest)
+    # D_a <= rho a of each alternative holds with the largest rho, up to the smallest last order
     return (renyi.Concentrated(max(bound.rho for bound in rhos if bound is not None),
                                min(bound.up_to for bound in rhos if bound is not None)),
             (tuple(map(float, renyi.ORDERS[finite])), tuple(map(float, largest[finite]))))

@@ -191,6 +191,7 @@ def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
     checks.number("epsilon", epsilon, low=0.0, high=1e6, closed=True)
     concrete(epsilon)
     released_part = released(mechanism, spent, neighbours, people)
+    # delta is the largest H, over both orders of every pair that dominates
     bounds = curve.curves(released_part, np.array([float(epsilon)]), neighbours, int(people))
     return float(np.max(bounds))
 
@@ -277,6 +278,7 @@ def _ceiling(cost: Charge, delta: float, people: int = 1) -> float:
     available = delta - o * math.exp(min(r, 500.0))
     if available <= 2 * tau:
         return 0.0
+    # o e^r + (1 + e^E) tau < delta, solved for E
     return math.log(available / tau - 1) if tau else math.inf
 
 
@@ -332,5 +334,6 @@ def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, de
     """
     if spent == 0 and not composed.leaves(part_at(0)):
         return 0.0, 0  # nothing was released, and coins alone decided it
+    # T_J, the first milestone at or beyond tau, and delta_J
     end, share = next(x for x in milestones(allowed, delta) if x[0] >= spent)
     return curve.dearest(part_at(end), share, neighbours, people).epsilon, end

@@ -163,7 +163,6 @@ class Basic(Filter):
                 "delta")
 
 
-_RATIO = 1e-3  # part of epsilon that is kept for the law of the integer noise
 _ASIDE = 0.1  # part of delta that is kept for failures
 
 
@@ -208,7 +207,8 @@ class Renyi(Filter):
         Raises:
           ValueError: if the order leaves nothing to spend.
         """
-        ratio, aside = _RATIO * epsilon, _ASIDE * delta
+        # of epsilon a thousandth is kept for the law of the integer noise
+        ratio, aside = 1e-3 * epsilon, _ASIDE * delta
         # delta = e^r (D + f) + (1 + e^epsilon) t: D has what is not kept aside, over e^r
         main = (delta - aside) * math.exp(-ratio)
         # epsilon = rho + conversion(a, D) + r, solved for rho

@@ -14,7 +14,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from jaxminimax.accounting import calibration, epsilon_delta, statement_of_run
@@ -31,8 +30,6 @@ from jaxminimax.mechanism import (
     releases,
     with_noise,
 )
-
-WHAT, VERSION = "jaxminimax ledger", 1
 
 
 class LedgerFile:
@@ -97,7 +94,7 @@ class LedgerFile:
         if self.exists() and os.stat(self.path).st_nlink > 1:
             raise ValueError(f"{self.path} has several names (hard links), and the others would "
                              "keep the old content: remove them.")
-        content = {**content, "what": WHAT, "version": VERSION}
+        content = {**content, "what": "jaxminimax ledger", "version": 1}
         content["checksum"] = _checksum(content)
         saved_json.check(saved_json.plain(content), "ledger")  # or it could not be read again
         own_files.write(self.path, json.dumps(content, indent=1, allow_nan=False))
@@ -359,26 +356,6 @@ class Entry:
             self.close()
 
 
-_ENFORCED = (
-    "The ledger counts a run before the run reads data, and refuses a run that exceeds the "
-    "budget. A run that crashed stays counted.",)
-_ASSUMED = (
-    "Operator: This ledger holds everything that is released about these data, each run with the "
-    "description that it was run with. Every run has a key of its own. Nobody put back an older "
-    "copy of the file.",
-    "User: The problem, the data and the settings of a run are fixed when it is reserved. Which "
-    "run comes next, its settings and its end may be chosen by looking at anything that was "
-    "released.",
-    "User: A run that was closed with a state made no release after that state.",
-    "User: The number of records, the preprocessing and the projections are public. Initial points "
-    "and hyper-parameters are public, or computed from releases that this ledger counts.",
-    *statement_of_run.ASSUMED[1:-1])
-
-
-_NONE: Mapping[str, str] = MappingProxyType({})
-_STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
-
-
 class Ledger:
     """A privacy budget for several runs on the same data, each chosen by looking at the others.
 
@@ -546,9 +523,10 @@ class Ledger:
             another unit or another number of people.
         """
         check_name(name)
-        if not all(hasattr(statement, field) for field in _STATED):
+        stated = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
+        if not all(hasattr(statement, field) for field in stated):
             raise ValueError(f"{type(statement).__name__} is not a statement of one mechanism, "
-                             f"which has {', '.join(_STATED)}. Runs of this ledger are counted "
+                             f"which has {', '.join(stated)}. Runs of this ledger are counted "
                              "by reserve(...).")
         self.check_same("The statement", neighbours=statement.neighbours,
                         people=getattr(statement, "people", 1), unit=statement.unit)
@@ -660,10 +638,25 @@ class Ledger:
         decided = () if "single_run" not in content else (
             "The first run decides, by its description and before it reads data, whether it has "
             "all of the budget or runs share it.",)
-        enforced = [*_ENFORCED, *decided, *(x for entry in entries for x in entry["enforced"])]
-        assumed = [*statement_of_run.claims(self.unit, self.people), *_ASSUMED,
-                   statement_of_run.ENDS, *(x for entry in entries for x in entry["assumed"]
-                                            if x not in statement_of_run.ASSUMED)]
+        enforced = [
+            "The ledger counts a run before the run reads data, and refuses a run that exceeds the "
+            "budget. A run that crashed stays counted.",
+            *decided, *(x for entry in entries for x in entry["enforced"])]
+        assumed = [
+            *statement_of_run.claims(self.unit, self.people),
+            "Operator: This ledger holds everything that is released about these data, each run "
+            "with the description that it was run with. Every run has a key of its own. Nobody put "
+            "back an older copy of the file.",
+            "User: The problem, the data and the settings of a run are fixed when it is reserved. "
+            "Which run comes next, its settings and its end may be chosen by looking at anything "
+            "that was released.",
+            "User: A run that was closed with a state made no release after that state.",
+            "User: The number of records, the preprocessing and the projections are public. "
+            "Initial points and hyper-parameters are public, or computed from releases that this "
+            "ledger counts.",
+            *statement_of_run.ASSUMED[1:-1], statement_of_run.ENDS,
+            *(x for entry in entries for x in entry["assumed"]
+              if x not in statement_of_run.ASSUMED)]
         return LedgerStatement(
             **{name: content[name] for name in settings}, filter=theorem, odometer=odometer,
             epsilon_if_stopped_by_looking=rule.odometer(spent), spent=spent,
@@ -720,14 +713,15 @@ class Ledger:
             if content != unchanged:
                 self._file.write(content)
 
-    def bind(self, entry: Entry, marks: dict[str, str], unchecked: Mapping[str, str] = _NONE, *,
-             several: bool = False) -> None:
+    def bind(self, entry: Entry, marks: dict[str, str], unchecked: Mapping[str, str] | None = None,
+             *, several: bool = False) -> None:
         """Records marks of what a run reads and computes, or compares them with earlier ones.
 
         Args:
           entry: of the run.
           marks: keyed hashes by what they are of, before its first release.
-          unchecked: further ones, which are written down with them, but not compared yet.
+          unchecked: further ones, which are written down with them, but not compared yet; None
+            for no such marks.
           several: whether another one is allowed, and none is from then on where it is not.
 
         Raises:
@@ -736,7 +730,7 @@ class Ledger:
         with self._changed() as content:
             run = run_entry(content, entry.name)["run"]
             if run["of"] is None:
-                run["of"] = {**marks, **unchecked}
+                run["of"] = {**marks, **(unchecked or {})}
             for name, value in marks.items():
                 if run["of"].get(name) == value:
                     continue

@@ -97,16 +97,7 @@ from jaxminimax.mechanism.costs import PrivacyLoss
 
 Profile: TypeAlias = Callable[[np.ndarray], np.ndarray]
 ROUNDING = 32 * 2.0**-53  # of a term, for each unit of the logarithms that it is made from
-_TABLE = 4001  # places at which a privacy loss is tabulated before Newton's steps
-_REACH = 37.0  # standard deviations
-_NOTHING = 1e-298  # more than a normal law has beyond 37 deviations
-_LONGEST = 96  # releases of a block of selections
-_POINTS = 24  # of the grid of c, at least
-_WIDEST = 1 / 16  # cell, where that takes no more than `_MOST_POINTS`
-_MOST_POINTS = 2000
-_WORK = 2.5e7  # cells times points of a recursion
 _ROUNDED = 1 + 1e-12
-_SMALLEST = 1e-290  # what a divergence counts as at least, so that none underflows
 
 
 class Pair(NamedTuple):
@@ -152,7 +143,8 @@ class _Mixtures:
         # the largest |ln w_j|, |ln v_j|: each is off by a few u of its size
         self.rare = max(-x for x in (*self.w, *self.v) if x > -math.inf)
         self.edge = math.inf if r else -self.none[1]  # losses end there
-        x = np.linspace(-_REACH * z - s, _REACH * z + r, _TABLE)
+        # losses up to 37 standard deviations are tabulated, and refined by Newton's steps
+        x = np.linspace(-37.0 * z - s, 37.0 * z + r, 4001)
         self.at = x / z**2
         self.loss = self._loss(self.at)[0]
 
@@ -181,6 +173,7 @@ class _Mixtures:
         asked, eps = eps, np.minimum(eps, self.loss[-1])
         # the loss grows with y, so the table is inverted by reading it backwards
         y = np.interp(eps, self.loss, self.at)
+        # the root is in the cell of the table that y is in, so no step is longer
         step = self.at[1] - self.at[0]
         for _ in range(8):
             loss, slope = self._loss(y)
@@ -223,7 +216,8 @@ class _Mixtures:
         # beyond the reach a normal law has next to nothing; where nearby losses do not show that,
         # as losses near the edge are all alike, the profile is at most what it is at the reach
         beyond_reach = far & (asked - eps > residual)
-        value = np.maximum(np.where(beyond_reach, _NOTHING, value), _NOTHING)
+        nothing = 1e-298  # more than a normal law has beyond 37 deviations
+        value = np.maximum(np.where(beyond_reach, nothing, value), nothing)
         return np.where(asked > self.edge * (1 + 1e-14), 0.0, value)
 
     def _unhit(self, eps: np.ndarray, beyond: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -282,13 +276,15 @@ class Block(NamedTuple):
 
 def one_selection(t: float, epsilon: np.ndarray) -> np.ndarray:
     """Returns the largest divergence of one release, in closed form; 0 <= epsilon, 0 from t on."""
+    # (1 - e^((epsilon - t) / 2))^2 / (1 - e^-t)
     unspent = -np.expm1(np.minimum((np.asarray(epsilon, np.float64) - t) / 2, 0.0))
     return unspent**2 / -math.expm1(-t)
 
 
 def _points(t: float) -> int:
     """Returns M, the number of cells of the grid in [0, t]."""
-    return min(max(_POINTS, math.ceil(t / _WIDEST)), _MOST_POINTS)
+    # cells of 1 / 16 at most, as long as that takes no more than 2,000
+    return min(max(24, math.ceil(16 * t)), 2000)
 
 
 def split(t: float, times: int) -> tuple[int, int, int]:
@@ -297,7 +293,8 @@ def split(t: float, times: int) -> tuple[int, int, int]:
     The blocks are as equal as their number allows, and short enough for the work that is allowed.
     """
     # step k of a block takes k M cells times M points, so a block of k takes k^2 M^2 / 2
-    longest = max(1, min(_LONGEST, int(math.sqrt(2 * _WORK) / _points(t))))
+    work = 2.5e7
+    longest = max(1, min(96, int(math.sqrt(2 * work) / _points(t))))
     blocks = -(-times // longest)
     length = -(-times // blocks)
     return length, times // length, times % length
@@ -313,6 +310,7 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
     c = h * np.arange(m + 1)
     # p_c = (e^c - 1) / (e^t - 1), without overflow
     p = np.exp(c - t) * -np.expm1(-c) / -math.expm1(-t)  # 0, ..., 1
+    # 1 - p_c = (1 - e^(c - t)) / (1 - e^-t), where a difference from 1 would cancel
     complement = -np.expm1(c - t) / -math.expm1(-t)
     dp, steep = np.diff(p), min(math.expm1(h), 1e300) / 4
     cells = h * np.arange(m + 1)
@@ -325,16 +323,18 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
         v = np.concatenate([above, values, np.zeros(2 * m)])
         unmoved = [v[m - j: m - j + last + 1] for j in range(m + 1)]  # y + c_j
         shifted = [v[2 * m - j: 2 * m - j + last + 1] for j in range(m + 1)]  # y + c_j - t
+        # (1 - p_c) V(y + c) + p_c V(y + c - t) at c_0, ..., c_M, see (1)
         value_at = [complement[j] * unmoved[j] + p[j] * shifted[j] for j in range(m + 1)]
         best = np.zeros(last + 1)
         for j in range(m):
             dv, dw = unmoved[j + 1] - unmoved[j], shifted[j + 1] - shifted[j]
+            # dp (dV - dW)_+ / 4 + (e^h - 1) max(dV, dW) / 4
             grown = np.maximum(np.maximum(dv, dw), 0.0)
             slack = dp[j] / 4 * np.maximum(dv - dw, 0.0) + steep * grown
             # value(c) between c_j and c_{j+1}, see above
             best = np.maximum(best, np.maximum(value_at[j], value_at[j + 1]) + slack)
-        values = np.clip(best * _ROUNDED, _SMALLEST, 1.0)
-        values[-1] = 0.0
+        values = np.clip(best * _ROUNDED, 1e-290, 1.0)  # so that no divergence underflows
+        values[-1] = 0.0  # no loss exceeds k t
         block_of[k] = Block(k, h, values)
     return tuple(block_of[k] for k in lengths)
 
@@ -359,6 +359,7 @@ Charged: TypeAlias = list[tuple[tuple[Pair, ...], int]]
 
 
 def _poisson(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
+    # 1 - p: H of a mean of pairs is at most the mean, and 0 where P = Q and eps >= 0
     read = (1 - loss.not_read(people)) * (1 + 2.0**-50)
 
     def mixture(r: int, s: int) -> Profile:
@@ -381,6 +382,7 @@ def _fixed(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charg
 
 
 def _replacement(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
+    # noise over the sensitivity of a slot, 2 C
     profile = gaussian.Profile(loss.population, loss.batch, loss.z / 2,
                                loss.kind == "replacement", people, loss.rate)
     return [(symmetric(profile), times)]

@@ -127,6 +127,7 @@ def _release_divergences(loss: PrivacyLoss, neighbours: str, people: int) -> np.
         return np.full(ORDERS.shape, np.inf)
     match loss.kind:
         case "laplace" if neighbours == "replace_one":
+            # k people move the number k times as far
             return np.array([_laplace_at(loss.z / people, a) for a in ORDERS])
         case "poisson":
             replaced = neighbours == "replace_one"
@@ -149,6 +150,7 @@ def _rarely(not_read: float, rho: Any, order: Any) -> Any:
 def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
     """Computes D_a of the mixture with `up` records against that with `down` opposite ones."""
     out = np.full(ORDERS.shape, np.inf)
+    # the logarithms are analytic up to pi z^2 away from the real line
     step = min(z, z * z) / 8
     for i, order in enumerate(ORDERS):
         # the centres of P^a Q^(1 - a) lie between 0 and (2 a - 1) k
@@ -181,6 +183,7 @@ def _over_centre(x: np.ndarray, rate: float, z: float, records: int) -> np.ndarr
         return np.zeros_like(x)
     # ln N(j) / N(0) at x
     y = (2 * np.outer(x, j) - j**2) / (2 * z * z)
+    # w_0, the weight of N(0): no record is sampled
     none = (1 - rate) ** records
     large = scipy.special.logsumexp(np.column_stack([np.zeros_like(x), y]), axis=1,
                                     b=np.append(none, weights)) if none > 0 else (
@@ -195,6 +198,7 @@ def _log_excess(loss: np.ndarray, order: float) -> np.ndarray:
     """Returns ln of e^(a l) - 1 - a (e^l - 1), which is at least 0."""
     al = order * loss
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        # about a (a - 1) l^2 / 2 near 0, where differences from 1 would lose it
         near = np.log(np.maximum(np.expm1(al) - order * np.expm1(loss), 0.0))
         # l large and positive: 1 - a e^((1-a) l) + (a - 1) e^(-a l) of e^(a l) is left
         remainder = np.log1p(np.minimum((order - 1) * np.exp(-al) - order * np.exp(loss - al), 0.0))
@@ -276,13 +280,15 @@ def loss_divergence(loss: PrivacyLoss, times: int, order: float, neighbours: str
     if loss.kind == "laplace":
         return times * _laplace_at(loss.z / people, order), 0.0
     if loss.kind == "selection":
+        # t = k / z, rounded up: k people move scores by k moves in all
         return times * _selection_at(people / loss.z * (1 + 1e-15), order), 0.0
     if loss.kind not in pairs.KINDS:
         raise ValueError(f"There is no Renyi divergence for a release of kind {loss.kind!r} here: "
                          "open the ledger with filter='basic'.")
     rho = failure = 0.0
     for directions, count in pairs.KINDS[loss.kind](loss, times, neighbours, people):
-        both = [_of_pair(pair, order, tail) for pair in directions]
+        both = [_pair_divergence(pair, order, tail) for pair in directions]
+        # divergences of adaptive releases add up, and the larger of both directions bounds either
         rho += count * max(bound for bound, _ in both)
         failure += count * max(fails for _, fails in both)
     return rho, failure
@@ -307,8 +313,9 @@ def _laplace_at(z: float, order: float) -> float:
 
 
 def _selection_at(t: float, order: float) -> float:
+    # a t^2 / 8 by Cesar and Rogers, and t, the largest loss
     simple = min(order * t * t / 8, t) * (1 + 1e-14)
-    if t > 700:
+    if t > 700:  # e^t may overflow
         return simple
     g = -math.expm1(-(order - 1) * t) / math.expm1(t)
     # rho = ln(u^(a - 1) (1 + g) / a) / (a - 1) at the best u
@@ -330,12 +337,14 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
     if not points <= 4_000_000:
         return math.inf
     x = step * np.arange(-points, points + 1)
+    # ln of N(0), and below of (1 - q) N(0) + q N(to), less that of the factor of both
     center = -(x**2) / (2 * z * z)
 
     def mixture(to: float) -> np.ndarray:
         far = -((x - to) ** 2) / (2 * z * z) + math.log(rate)
         return np.logaddexp(center + math.log1p(-rate), far) if rate < 1 else far
 
+    # a replaced record has a pair that is its own mirror image, another one both orders
     if neighbours == "replace_one":
         pairs = [(mixture(1.0), mixture(-1.0))]
     else:
@@ -353,11 +362,12 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
     return max(*logs, 0.0) / (order - 1)
 
 
-def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]:
+def _pair_divergence(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]:
     forward, backward = (_tabulated(profile, order, tail) for profile in pair)
     if forward is None or backward is None:
         return math.inf, 0.0
     (x, above), (y, below) = forward, backward
+    # of P the losses beyond the last x are left out, an atom of mass F there
     failure, beyond = float(above[-1]), float(below[-1])
     # beyond the last y, the integral of e^(-a x) G(x) is at most G(y) e^(-a y) / a
     total = _log_sum(np.concatenate([
@@ -378,6 +388,7 @@ def _tabulated(profile: pairs.Profile, order: float,
     places = np.linspace(0.0, 10.0, math.ceil(min(4000 + 1000 * top * order, 20_000)) + 1)
     # sinh is linear near 0 and geometric far from it
     x = top * np.sinh(places) / math.sinh(10.0)
+    # a profile falls: a bound at a smaller loss holds at a larger one
     return x, np.minimum.accumulate(profile(x)) * (1 + 1e-12)
 
 
@@ -389,6 +400,7 @@ def _log_sum(logs: np.ndarray) -> float:
 def _chords(x: np.ndarray, h: np.ndarray, rate: float) -> np.ndarray:
     """Bounds ln of the integrals of e^(rate x) h(x) over cells; h falls and is convex in e^x."""
     width = np.diff(x)
+    # the integral of e^(rate x) over a cell, over its value at the left end
     weight = np.expm1(rate * width) / rate
     # with u = e^(x - x_i): h_i + (h_i+1 - h_i) (u - 1) / expm1(width), times u^(rate - 1) du
     weighted_rise = np.expm1((rate + 1) * width) / (rate + 1) - weight

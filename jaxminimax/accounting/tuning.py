@@ -29,7 +29,6 @@ from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, silent
 from jaxminimax.mechanism.repetitions import Repetitions
 
 _RUNS = Repetitions()
-_TUNED = 2e-4  # relative, on a noise multiplier of a search
 _SAFE = 1 + 1e-9  # on what is found by floating-point roots
 
 
@@ -84,6 +83,7 @@ def tuned_delta(mechanisms: Description | Sequence[Description], epsilon: float,
     epsilon_delta.check_epsilon(epsilon)
     runs.check()
     costs = _costs(mechanisms, neighbours)
+    # delta(e) = E[K] d(e - (eta + 1) e1)
     remaining = float(epsilon) - price_of_choice(costs, runs, neighbours)
     if remaining == -math.inf:
         return 1.0
@@ -125,6 +125,7 @@ def price_of_choice(costs: tuple[Charge, ...], runs: Repetitions, neighbours: st
 
 def odds(runs: Repetitions) -> float:
     """Returns gamma / (1 - gamma), rounded down."""
+    # smaller odds ask for a larger e1, which costs more
     return runs.gamma / (1 - runs.gamma) / _SAFE
 
 
@@ -139,7 +140,7 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
     e, step = 0.3, 1e-5
     for _ in range(12):
         value = profile(e)
-        if value >= 1:
+        if value >= 1:  # as no Gaussian has
             e *= 3
             if e > 1e4:
                 return math.inf
@@ -149,6 +150,7 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
         settled, e = abs(new - e) <= step * e, new
         if settled:
             break
+    # d falls and e^e1 - 1 grows, so what is beyond the root meets the condition
     while not met(e):
         e, step = e * (1 + step), 2 * step
         if e > 1e4:
@@ -158,14 +160,17 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
 
 def gaussian_with(e: float, delta: float) -> float:
     """Returns about the mu at which a Gaussian mechanism has this delta at e >= 0."""
+    # mu is infinite at delta = 1
     return gaussian.closest_mu(e, min(max(delta, 1e-280), 1 - 1e-9))
 
 
 def gaussian_condition(mu: float, factor: float) -> float:
     """Returns e1 of the Gaussian mechanism."""
     def gap(e: float) -> float:
+        # ln of d(e) over factor (e^e - 1), with e^e - 1 = e^e (1 - e^-e)
         return math.log(gaussian.delta(mu, e)) - math.log(factor) - e - math.log(-math.expm1(-e))
 
+    # at the upper end s = e / mu - mu / 2 exceeds 20 + 19.5 mu + 200 / mu > 140, where d vanishes
     return roots.zero(gap, 1e-12, 20 * mu * mu + 20 * mu + 200, xtol=1e-13)
 
 
@@ -175,8 +180,9 @@ def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
     def gap(log_mu: float) -> float:
         mu = math.exp(log_mu)
         remaining = epsilon - (runs.eta + 1) * gaussian_condition(mu, odds(runs)) - runs.ratio
-        if remaining <= 0:
+        if remaining <= 0:  # the choice alone costs all of epsilon: mu is too large
             return 50.0
+        # ln of E[K] d(epsilon - (eta + 1) e1) over delta, which grows with mu
         return min(math.log(gaussian.delta(mu, remaining)) - math.log(delta / runs.mean), 50.0)
 
     return math.exp(roots.zero(lambda x: -gap(x), -21.0, math.log(50 + epsilon), xtol=1e-13))
@@ -239,6 +245,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
             training = describe(scale)
             return training if apart else InSequence(parts=(training, score))
 
+        # candidates whose charges agree at two scales need the same scale
         charged = target.cost(run(1.0)), target.cost(run(2.0))
         if charged not in scales:
             if any(map(silent, charged[0])):
@@ -299,9 +306,9 @@ def least_scale(run: Describe, target: Target) -> float:
         # mu falls like 1 / scale, which epsilon does not: searches converge on it
         mu = [gaussian_of_total(max(x, 1e-6), target.delta, target.runs)
               for x in (total, target.epsilon)]
-        return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
+        return _sided(mu[0] / mu[1], total > target.epsilon)
 
-    return calibration.find(excess, 1.0, tolerance=_TUNED, name="excess")
+    return _scale(excess)
 
 
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
@@ -322,7 +329,18 @@ def scale_for_points(run: Describe, target: Target, points: Points) -> float:
         for e, goal in points:
             delta_there = delta_of_one(costs, e, target.neighbours)
             mu = gaussian_with(e, delta_there) / gaussian_with(e, goal)
-            worst = max(worst, max(mu, 1 + 1e-9) if delta_there > goal else min(mu, 1.0))
+            # all points must be met, so the one that is missed most decides
+            worst = max(worst, _sided(mu, delta_there > goal))
         return worst
 
-    return calibration.find(excess, 1.0, tolerance=_TUNED, name="excess")
+    return _scale(excess)
+
+
+def _sided(ratio: float, missed: bool) -> float:
+    # the target itself says on which side of 1 a rounded ratio is
+    return max(ratio, 1 + 1e-9) if missed else min(ratio, 1.0)
+
+
+def _scale(excess: Callable[[float], float]) -> float:
+    # to 2e-4 of the noise multiplier
+    return calibration.find(excess, 1.0, tolerance=2e-4, name="excess")

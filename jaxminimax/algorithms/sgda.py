@@ -310,20 +310,20 @@ def _one_pass(target: planning.Target, population: int, dim: int, bound: float, 
               public_bound: float, diameter: float, radius: float | None) -> planning.Plan[Hyper]:
     total = bound + public_bound
 
-    def of(batch: int, multiplier: float) -> tuple[float, float, int, int]:
+    def gap_and_step(batch: int, multiplier: float) -> tuple[float, float, int]:
         rounds, noise = max(1, population // batch), dim * (bound * multiplier / batch) ** 2
         among: Any = dict(rounds=rounds, second=total**2 + noise, diameter=diameter, radius=radius)
         step = bounds.best_step(**among)
         return bounds.average_gap(step=step, variance=bound**2 / batch + noise,
-                                  **among), step, batch, rounds
+                                  **among), step, batch
 
     single_z = target.multiplier()
     batches = planning.batches(population) if batch is None else [batch]
-    batch = min(of(b, single_z) for b in batches)[2]
+    batch = min(gap_and_step(b, single_z) for b in batches)[2]
     query = planning.joint_query(bound, population, Disjoint(batch=batch))
     hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0),
                                iterations=max(1, population // batch)))
-    gap, step, *_ = of(batch, concrete(hyper.query.noise_multiplier.w))
+    gap, step, _ = gap_and_step(batch, concrete(hyper.query.noise_multiplier.w))
     return planning.guaranteed(
         dataclasses.replace(hyper, step=Saddle(step, step)), gap, total * diameter,
         "The strong gap of one pass over independent records of which nothing is clipped, by the "

@@ -41,6 +41,7 @@ BRIEF_NUMBERS = (2**30, 2**28)
 EFFORT = "compiler's effort"
 _WANTED: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "whether programs are compiled briefly", default=False)
+_TRACED_FOR, _CONTEXTS = jax.make_user_context(), itertools.count(1)
 
 
 def is_brief(data: Any, point: Any, rounds: int = 1) -> bool:
@@ -68,6 +69,13 @@ def briefly(brief: bool) -> Iterator[None]:
         yield
     finally:
         _WANTED.reset(token)
+
+
+@contextlib.contextmanager
+def traced_anew() -> Iterator[None]:
+    """Has programs traced within that were traced outside, or in another context of this kind."""
+    with _TRACED_FOR(next(_CONTEXTS)):
+        yield
 
 
 def effort() -> dict[str, Any]:

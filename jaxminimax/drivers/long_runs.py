@@ -213,17 +213,14 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     shards = sharding.shards_of(data, shards)
     # only what is stored is marked by the key
     stored = checkpoint is not None or ledger is not None
-    promise = saved_runs.promise_of(key if stored else None, described, hyper, algorithm) | (
-        {} if shards is None else {saved_runs.SHARDS: int(shards)})
+    promise = saved_runs.promise_of(key if stored else None, described, hyper, algorithm, shards)
     with saved_runs.Booking(ledger, key, described, promise, name, checkpoint is not None,
                             delta=delta, neighbours=neighbours, people=people,
                             unit=unit or identity.unit_of(people, identity.rows_each(data))
                           ) as booking:
         placed = _placed(data, mesh, shards, problem, algorithm, z, hyper)
-        mesh, places = getattr(placed, "mesh", None), None
-        if mesh is not None:
-            state, places = _replicated(state, mesh, key, z, json.dumps(
-                [promise, every, checkpoint is not None]).encode())
+        mesh = getattr(placed, "mesh", None)
+        state, places = _replicated(state, mesh, key, z, [promise, every, checkpoint is not None])
         if checkpoint is not None:
             marks = fingerprint.hash_run(key, sharding.arrays(z), placed, hyper, algorithm,
                                        problem)
@@ -296,10 +293,12 @@ def _placed(data: PyTree, mesh: Mesh | None, shards: int | None, problem: types.
     return placed
 
 
-def _replicated(state: StateT, mesh: Mesh, key: jax.Array, z: Saddle,
-                settings: bytes) -> tuple[StateT, tuple[Any, ...]]:
+def _replicated(state: StateT, mesh: Mesh | None, key: jax.Array, z: Saddle,
+                settings: list[Any]) -> tuple[StateT, tuple[Any, ...] | None]:
     """The state on every device, and where its leaves lie; processes must agree on all of it."""
-    agreement.agree(mesh, key=jax.random.key_data(key), z=z, settings=settings)
+    if mesh is None:
+        return state, None
+    agreement.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(settings).encode())
     state = sharding.replicated(state, mesh)
     return state, tuple(x.sharding for x in jax.tree.leaves(state))
 

@@ -24,7 +24,7 @@ SHARDS = "number of shards"
 
 
 def promise_of(key: jax.Array | None, described: Description, hyper: Any,
-               algorithm: types.Algorithm[Any, Any]) -> dict[str, Any]:
+               algorithm: types.Algorithm[Any, Any], shards: int | None = None) -> dict[str, Any]:
     """Returns the settings that a resumed run must share; they never suffice to recover the key.
 
     Args:
@@ -32,6 +32,7 @@ def promise_of(key: jax.Array | None, described: Description, hyper: Any,
       described: what is charged.
       hyper: the algorithm's `Hyper`, or several that are stacked.
       algorithm: a module such as `sgda`.
+      shards: parts that the rows are summed in; None if their number is not fixed.
     """
     numbers = [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(hyper)]
     # 16 bits that only the key's owner can compute: another key is caught all but always
@@ -45,7 +46,8 @@ def promise_of(key: jax.Array | None, described: Description, hyper: Any,
     places = [leaf.place for leaf in described.answered()]
     return {"algorithm": name, "mechanism": words, "numbers": numbers, "key mark": mark,
             "key scheme": release_keys.SCHEME} | (
-                {"place of a part": places} if any(places) else {}) | programs.effort()
+                {"place of a part": places} if any(places) else {}) | programs.effort() | (
+                    {} if shards is None else {SHARDS: int(shards)})
 
 
 def check_folder(path: str | os.PathLike[str], key: jax.Array) -> None:

@@ -214,7 +214,7 @@ class ClippedSum:
 
     @property
     def _budget(self) -> int:
-        return planning.BUDGET if self.memory is None else self.memory
+        return 2**30 if self.memory is None else self.memory  # bytes
 
     def _wanted(self, z: Saddle) -> list[PyTree]:
         return [x for clip, x in zip(self.clip, z, strict=True) if clip is not None]
@@ -241,11 +241,11 @@ class ClippedSum:
 
         needs, settled = {}, self.strategy == "ghost"
         if plan is not None and (settled or (plan.gains and size > 1)):
-            needs["ghost"] = planning.of_plan(plan, wanted, one)
+            needs["ghost"] = planning.need_of_plan(plan, wanted, one)
             # no need to compare: all rows fit, or gradients one by one would be slow
             settled |= rows(needs["ghost"]) >= (1 if plan.convolves else size)
         if not settled:
-            needs["vmap"] = planning.of_gradients(self.operator, z, wanted, one, plan)
+            needs["vmap"] = planning.need_of_gradients(self.operator, z, wanted, one, plan)
         # the fewest bytes that go through memory
         best = min(needs, key=lambda name: needs[name].moved(size, rows(needs[name])))
         held = rows(needs[best])

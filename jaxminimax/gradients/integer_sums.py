@@ -25,11 +25,7 @@ from jaxminimax.base import random_bits, tree
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.mechanism.grid import BLOCK
 
-SHORT = 4096  # rows of at most 2^18 units whose sum has one word
 _LOW = 20  # bits of the lower one of two words
-_FEW = 2**12  # numbers
-_GROUP = 1024  # pairs of words that are added before a carry is moved
-_LARGEST = 2.0**30  # of a block, in units; 128 rows have 2^25, and 2^29 on the finest grids
 
 
 class Words(NamedTuple):
@@ -68,19 +64,14 @@ class Grid:
 
 def dither(key: jax.Array, like: PyTree) -> PyTree:
     """Draws the index of one of 256 uniform numbers for every number of `like`, uint8."""
-    leaves, treedef = jax.tree.flatten(like)
-    size = sum(x.size for x in leaves)
-
+    size = sum(x.size for x in jax.tree.leaves(like))
     word = random_bits.random_words(key, (2, -(-size // 8)))
     place = np.arange(0, 32, 8, dtype=np.uint32)[:, None, None]
     # the four bytes of each word, [4, 2, words / 2], flat
     drawn = (word[None] >> place).astype(jnp.uint8)
-    if size > _FEW:  # of a few, each reader may compute its own
+    if size > 2**12:  # of a few, each reader may compute its own
         drawn = tree.materialise(lambda: (word[None] >> place).astype(jnp.uint8))
-    drawn = drawn.reshape(-1)
-    ends = np.cumsum([0, *(x.size for x in leaves)])
-    return jax.tree.unflatten(treedef, [
-        drawn[a:b].reshape(x.shape) for a, b, x in zip(ends, ends[1:], leaves, strict=False)])
+    return tree.as_leaves(drawn.reshape(-1), like)
 
 
 def dither_block(key: jax.Array, size: jax.Array, block: int) -> jax.Array:
@@ -93,20 +84,21 @@ def dither_block(key: jax.Array, size: jax.Array, block: int) -> jax.Array:
 
 def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
     """Rounds finite numbers to ceil(scale x - U), int32: up where the fraction exceeds U."""
-    # to clamp a block's sum moves no two of them apart
-    a = jnp.clip(x * scale.astype(x.dtype), -_LARGEST, _LARGEST)
+    # 128 rows have 2^25 units, and 2^29 on the finest grids; to clamp a block's sum moves no two
+    # of them apart
+    a = jnp.clip(x * scale.astype(x.dtype), -2.0**30, 2.0**30)
     lower = jnp.floor(a)
     # the fraction has no rounding error
     rounds_up = a - lower > (dither.astype(x.dtype) + 0.5) * 2.0**-8
     return lower.astype(jnp.int32) + rounds_up.astype(jnp.int32)
 
 
-def _carried(high: jax.Array, low: jax.Array) -> Words:
+def _carried(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
     # low = 2^20 carry + rest, also of a negative one: the shift is arithmetic
-    return Words(high + (low >> _LOW), low & (2**_LOW - 1))
+    return high + (low >> _LOW), low & (2**_LOW - 1)
 
 
-def _of(x: jax.Array, wide: bool) -> Words:
+def _words(x: jax.Array, wide: bool) -> Words:
     return Words(x >> _LOW, x & (2**_LOW - 1)) if wide else Words(None, x)
 
 
@@ -116,18 +108,19 @@ def plus(a: Words, b: Words) -> Words:
     low = a.low + b.low
     if a.high is None or b.high is None:
         return Words(None, low)
-    return _carried(a.high + b.high, low)
+    return Words(*_carried(a.high + b.high, low))
 
 
 def minus(a: Words) -> Words:
     """The negative, -A."""
-    return Words(None, -a.low) if a.high is None else _carried(-a.high, -a.low)
+    return Words(None, -a.low) if a.high is None else Words(*_carried(-a.high, -a.low))
 
 
 def across(a: Words, axis: str) -> Words:
     """The sum over the devices along an axis of the mesh; fewer than 2^11 of them."""
     low = jax.lax.psum(a.low, axis)
-    return Words(None, low) if a.high is None else _carried(jax.lax.psum(a.high, axis), low)
+    return Words(None, low) if a.high is None else Words(*_carried(
+        jax.lax.psum(a.high, axis), low))
 
 
 def _added(blocks: jax.Array, wide: bool) -> Words:
@@ -136,14 +129,14 @@ def _added(blocks: jax.Array, wide: bool) -> Words:
         return Words(None, jnp.sum(blocks, 0, dtype=jnp.int32))
     high, low = blocks >> _LOW, blocks & (2**_LOW - 1)
     while low.shape[0] > 1:
-        # 1024 words below 2^20 add up to less than 2^30
-        size = min(_GROUP, low.shape[0])
+        # 1024 words below 2^20 add up to less than 2^30, before a carry is moved
+        size = min(1024, low.shape[0])
         groups = -(-low.shape[0] // size)
         # [n, ...] -> [groups, 1024, ...], the last group filled with zeros
         room = [(0, groups * size - low.shape[0])] + [(0, 0)] * (low.ndim - 1)
         high, low = (jnp.sum(jnp.pad(x, room).reshape(groups, size, *x.shape[1:]), 1,
                              dtype=jnp.int32) for x in (high, low))
-        high, low = high + (low >> _LOW), low & (2**_LOW - 1)
+        high, low = _carried(high, low)
     return Words(high[0], low[0])
 
 
@@ -162,15 +155,15 @@ class Leaf(NamedTuple):
 
     def zeros(self) -> Words:
         """The sum of no rows, in the leaf's shape."""
-        return _of(jnp.zeros(self.dither.shape, jnp.int32), self.wide)
+        return _words(jnp.zeros(self.dither.shape, jnp.int32), self.wide)
 
-    def of(self, x: jax.Array) -> Words:
+    def to_words(self, x: jax.Array) -> Words:
         """Integers of any shape."""
-        return _of(x, self.wide)
+        return _words(x, self.wide)
 
     def block(self, x: jax.Array) -> Words:
         """A block's sum, of any shape with the leaf's numbers."""
-        return _of(rounded(x, self.scale, self.dither.reshape(x.shape)), self.wide)
+        return _words(rounded(x, self.scale, self.dither.reshape(x.shape)), self.wide)
 
     def rows(self, weight: jax.Array, x: jax.Array) -> Words:
         """Adds up weight_i x_i of `[b]` and `[b, ...]`; rows of weight 0 are finite."""
@@ -182,7 +175,7 @@ class Leaf(NamedTuple):
         last_block = rounded(tree.sum_rows(weight[rows_in_blocks:], flat[rows_in_blocks:]),
                              self.scale, dither)
         if not rows_in_blocks:
-            return jax.tree.map(lambda a: a.reshape(shape), _of(last_block, self.wide))
+            return jax.tree.map(lambda a: a.reshape(shape), _words(last_block, self.wide))
         # blocks of 128 rows as trees of sums of 32
         parts = jnp.einsum(
             "bi,bik->bk", weight[:rows_in_blocks].reshape(rows_in_blocks // inner, inner),
@@ -190,7 +183,7 @@ class Leaf(NamedTuple):
             precision=tree.EXACT)
         blocks = jnp.sum(parts.reshape(rows_in_blocks // BLOCK, BLOCK // inner, flat.shape[1]), 1)
         sums = plus(_added(rounded(blocks, self.scale, dither[None]), self.wide),
-                    _of(last_block, self.wide))
+                    _words(last_block, self.wide))
         return jax.tree.map(lambda a: a.reshape(shape), sums)
 
 
@@ -213,6 +206,5 @@ def as_float(total: Words, noise: jax.Array, dtype: Any) -> jax.Array:
         return (total.low + noise).astype(dtype) + jnp.asarray(0.5, dtype)
     # of one form for every integer, or it would show how blocks were added
     # a carry of the noise moves to the high word, so that the low one is exact as a float
-    low = total.low + noise
-    high, low = total.high + (low >> _LOW), low & (2**_LOW - 1)
+    high, low = _carried(total.high, total.low + noise)
     return high.astype(dtype) * 2.0**_LOW + (low.astype(dtype) + jnp.asarray(0.5, dtype))

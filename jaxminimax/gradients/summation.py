@@ -40,10 +40,6 @@ from jaxminimax.base import programs, tree
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
 
-_MANY = 8  # leaves of a player that are made one
-_JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
-
-
 # --- the weight of each example: min(1, C / norm), and 0 where it is absent ---
 
 
@@ -143,37 +139,39 @@ def weighted_sum(g: PyTree, weight: jax.Array) -> PyTree:
 # --- operators and sums ---
 
 
-def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> PyTree:
-    """Computes `of_one(z, example)` of every example, leaves `[b, ...]`.
+def each(function: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> PyTree:
+    """Computes `function(z, example)` of every example, leaves `[b, ...]`.
 
     Args:
-      of_one: a function of one example.
+      function: of a point and one example.
       z: shared.
       examples: leaves `[b, ...]`.
     """
-    batched, shapes = jax.make_jaxpr(jax.vmap(of_one, (None, 0)), return_shape=True)(z, examples)
+    batched, shapes = jax.make_jaxpr(jax.vmap(function, (None, 0)), return_shape=True)(z, examples)
     treedef = jax.tree.structure(shapes)
     needed = programs.without_unread(batched)
     equations = programs.equations(needed)
-    groups, joint = _groups(equations), _JOINT in [x.primitive.name for x in equations]
+    # whether there is a loop that ends for all numbers together
+    joint = "regularized_incomplete_beta" in [x.primitive.name for x in equations]
+    groups = _groups(equations)
     if not groups and not joint:
         return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
             needed, batched.consts, *jax.tree.leaves((z, examples))))
     # shapes of one example
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
-    alone = jax.make_jaxpr(of_one)(z, one)
+    alone = jax.make_jaxpr(function)(z, one)
     needed = programs.without_unread(alone)
 
     # a rule of vmap sees arguments alone: what a run closes over, as another may, becomes one
-    def of(held: list[jax.Array], z: Any, example: PyTree) -> PyTree:
+    def value(held: list[jax.Array], z: Any, example: PyTree) -> PyTree:
         return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
             needed, held, *jax.tree.leaves((z, example))))
 
     def together(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
-        return jax.vmap(of, (None, None, 0))(held, z, examples)
+        return jax.vmap(value, (None, None, 0))(held, z, examples)
 
     def in_turn(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
-        return jax.lax.map(lambda x: of(held, z, x), examples)
+        return jax.lax.map(lambda x: value(held, z, x), examples)
 
     # no more groups for many than for one: no record meets what belongs to another
     apart = groups == _groups(programs.equations(needed)) and not joint
@@ -181,11 +179,11 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
         list(alone.consts), z, examples)
 
 
-def each_of_groups(of_one: Callable[[Any, PyTree], PyTree], z: Any, data: PyTree) -> PyTree:
+def each_of_groups(function: Callable[[Any, PyTree], PyTree], z: Any, data: PyTree) -> PyTree:
     """Computes `each` of records in groups, leaves `[p, n, ...]`."""
     p, n = jax.tree.leaves(data)[0].shape[:2]
     rows = jax.tree.map(lambda x: x.reshape(p * n, *x.shape[2:]), data)
-    return jax.tree.map(lambda x: x.reshape(p, n, *x.shape[1:]), each(of_one, z, rows))
+    return jax.tree.map(lambda x: x.reshape(p, n, *x.shape[1:]), each(function, z, rows))
 
 
 def _groups(equations: list[Any]) -> list[tuple[int, int]]:
@@ -298,10 +296,10 @@ class Summation:
         merged = dataclasses.replace(self, operator=lambda z, x: together(self.operator(z, x)))
         return merged, jax.eval_shape(together, z), rounding
 
-    def players(self, of: Callable[..., Any], *trees: Saddle) -> Saddle:
-        """Applies `of` to each player that has a clip norm; None for the others."""
+    def players(self, function: Callable[..., Any], *trees: Saddle) -> Saddle:
+        """Applies `function` to each player that has a clip norm; None for the others."""
         rows = zip(self.clip, *trees, strict=True)
-        return Saddle(*(None if clip is None else of(clip, *x) for clip, *x in rows))
+        return Saddle(*(None if clip is None else function(clip, *x) for clip, *x in rows))
 
     def weights(self, g: Saddle, mask: jax.Array,
                 share: jax.Array | None) -> tuple[Saddle, jax.Array]:
@@ -353,10 +351,11 @@ class Summation:
         return Sums(zeros, None if rounding is None else self.on_leaves(
             lambda leaf, _: leaf.zeros(), rounding.grid, z), count)
 
-    def on_leaves(self, of: Callable[..., Any], grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
-        """Applies `of` to each leaf's rule of addition and to its numbers in `lists`."""
+    def on_leaves(self, function: Callable[..., Any], grid: Grid, z: Saddle,
+                  *lists: Saddle) -> Saddle:
+        """Applies `function` to each leaf's rule of addition and to its numbers in `lists`."""
         def player(name: str, x: PyTree, *lists: list[Any]) -> PyTree:
-            leaves = [of(leaf_of(grid, name, k), *row) for k, row in enumerate(
+            leaves = [function(leaf_of(grid, name, k), *row) for k, row in enumerate(
                 zip(jax.tree.leaves(x), *lists, strict=True))]
             return jax.tree.unflatten(jax.tree.structure(x), leaves)
 
@@ -403,7 +402,7 @@ def _is_split(z: PyTree, value: PyTree, rows: int) -> bool:
     types = {x.dtype for x in jax.tree.leaves((z, value))}
     # numbers of the leaves, and of their rows together
     size, total = 2**15, 2**20
-    return (len(shapes) >= _MANY and shapes == of_value and len(types) == 1
+    return (len(shapes) >= 8 and shapes == of_value and len(types) == 1
             and len({jax.tree.structure(a) for a in (z, value)}) == 1
             and sum(map(math.prod, shapes)) <= min(size, total // rows)
             and types == {*map(tree.at_least_float32, types)})

@@ -29,12 +29,6 @@ import numpy as np
 from jaxminimax.base import checks, programs, tree
 from jaxminimax.base.types import PyTree, Saddle
 
-# Synthetic records, the standard deviation of their point around z, and the share of a player's
-# largest derivative below which those by a leaf are rounding errors.
-_RECORDS, _AWAY, _SMALL = 32, 0.1, 1e-6
-_NAMES = 5  # of leaves in a sentence
-_STATISTICS = re.compile("batch_?stat|running_|moving_|num_batches|counter", re.IGNORECASE)
-_MOMENT = re.compile(r"\b(mean|var)\b(?=\W*(value\W*)?$)")  # at the end of a leaf's path
 _NONE: frozenset[int] = frozenset()
 
 
@@ -59,7 +53,9 @@ def notes(program: Any, value: Saddle, z: Saddle, record: PyTree, clip: Saddle,
     read = _sources(program.jaxpr, [*[_NONE] * (len(program.in_avals) - len(names)),
                                     *(frozenset({k}) for k in range(len(names)))])
     unread = [name for k, name in enumerate(names) if k not in _NONE.union(*read)]
-    partners = [_MOMENT.sub(lambda x: {"mean": "var", "var": "mean"}[x[0]], path) for path in paths]
+    statistics = re.compile("batch_?stat|running_|moving_|num_batches|counter", re.IGNORECASE)
+    moment = re.compile(r"\b(mean|var)\b(?=\W*(value\W*)?$)")  # at the end of a leaf's path
+    partners = [moment.sub(lambda x: {"mean": "var", "var": "mean"}[x[0]], path) for path in paths]
     small = _small(program, value, z, record) if numbers else [False] * len(read)
     # made by the operator itself, or closed over: it is no input that changes
     fixed = [x for x in programs.equations(program) if x.primitive.name == "random_seed" and all(
@@ -69,7 +65,7 @@ def notes(program: Any, value: Saddle, z: Saddle, record: PyTree, clip: Saddle,
         *["The operator draws from a key that it closes over, the same mask or shift for every "
           "record in all rounds: use Problem(random=True), whose operator gets a key of its own "
           "for each."] * bool(fixed),
-        *_named(z, clip, [bool(_STATISTICS.search(path)) or (path != partner and partner in paths)
+        *_named(z, clip, [bool(statistics.search(path)) or (path != partner and partner in paths)
                          for path, partner in zip(paths, partners, strict=True)],
                 "{} looks like running statistics or a counter: close over it, and use the "
                 "statistics as evaluation mode does."),
@@ -126,11 +122,12 @@ def _small(program: Any, value: Saddle, z: Saddle, record: PyTree) -> list[bool]
             jnp.max(jnp.abs(x), initial=0.0) for x in jax.core.eval_jaxpr(
                 program.jaxpr, program.consts, *jax.tree.leaves((z, example)))], records)
 
-    nearby = jax.tree.map(lambda x: x + np.asarray(_AWAY * draw(x), x.dtype), z)
-    sizes = largest(nearby, jax.tree.map(lambda x: draw(x, _RECORDS), record))
+    nearby = jax.tree.map(lambda x: x + np.asarray(0.1 * draw(x), x.dtype), z)
+    sizes = largest(nearby, jax.tree.map(lambda x: draw(x, 32), record))
     players = jax.tree.unflatten(jax.tree.structure(value), [float(np.max(x)) for x in sizes])
+    # derivatives below 1e-6 of the player's largest are rounding errors
     # NaN, where the operator is not defined on such records, is neither large nor small
-    return [x <= _SMALL * np.nanmax([0.0, *jax.tree.leaves(player)])
+    return [x <= 1e-6 * np.nanmax([0.0, *jax.tree.leaves(player)])
             for player in players for x in jax.tree.leaves(player)]
 
 
@@ -158,7 +155,8 @@ def _named(z: Saddle, clip: Saddle, flags: list[bool], text: str) -> list[str]:
         tree.paths("z", z), jax.tree.leaves(z), flags, strict=True)
         if getattr(clip, path[2]) is not None]  # z.w or z.v
     flagged = [(path, size) for path, size, is_one in leaves if is_one and size]
-    shown = ", ".join(path for path, _ in flagged[:_NAMES])
-    shown += f" and {len(flagged) - _NAMES} more" * (len(flagged) > _NAMES)
+    limit = 5  # names in a sentence
+    shown = ", ".join(path for path, _ in flagged[:limit])
+    shown += f" and {len(flagged) - limit} more" * (len(flagged) > limit)
     share = f"({sum(size for _, size in flagged):,} of {sum(x[1] for x in leaves):,} numbers)"
     return [text.format(f"{shown} {share}")] * bool(flagged)

@@ -247,7 +247,7 @@ class CyclicPoisson(Sampling):
     relations = NEIGHBOURS
 
     @property
-    def _of_one_part(self) -> poisson.Poisson:
+    def _part_sampling(self) -> poisson.Poisson:
         return poisson.Poisson(rate=self.rate, capacity=self.capacity)
 
     def _largest(self, population: int) -> int:
@@ -259,7 +259,7 @@ class CyclicPoisson(Sampling):
         checks.count("parts", self.parts)
         if self.parts > population:
             raise ValueError(f"parts must be at most population={population}, got {self.parts}.")
-        self._of_one_part.check(self._largest(population))
+        self._part_sampling.check(self._largest(population))
 
     def batch_size(self, population: int) -> float:
         """The expected size q n / p, of all parts in the mean."""
@@ -267,7 +267,7 @@ class CyclicPoisson(Sampling):
 
     def rows_read(self, population: int) -> int:
         """Slots of a Poisson sample of the largest part."""
-        return self._of_one_part.rows_read(self._largest(population))
+        return self._part_sampling.rows_read(self._largest(population))
 
     def rows_in_shard(self, population: int, size: int) -> int:
         """The capacity, on one device.
@@ -278,12 +278,12 @@ class CyclicPoisson(Sampling):
         if size < population:
             raise ValueError(f"{self!r} is for data on one device: give the arrays without a mesh, "
                              "or use Poisson(rate=...).")
-        return self._of_one_part.rows_in_shard(self._largest(population), size)
+        return self._part_sampling.rows_in_shard(self._largest(population), size)
 
     def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
         """A Poisson sample of numbers in the part, as rows."""
         part = release % self.parts
-        sample = self._of_one_part.draw(keys, release, self._largest(population))
+        sample = self._part_sampling.draw(keys, release, self._largest(population))
         assert sample.rows is not None
         assert sample.valid is not None
         rows = sample.rows * self.parts + part
@@ -296,11 +296,11 @@ class CyclicPoisson(Sampling):
         windows = math.ceil(times / self.parts)
         if self.rate == 1:  # the order of the parts is public, so nothing is amplified
             return costs.gaussian(windows, z)
-        return self._of_one_part.charge(windows, z, self._largest(population))
+        return self._part_sampling.charge(windows, z, self._largest(population))
 
     def shortfall(self, population: int) -> float:
         """Returns the shortfall of samples of a part."""
-        return self._of_one_part.shortfall(self._largest(population))
+        return self._part_sampling.shortfall(self._largest(population))
 
     def correlation(self, population: int) -> InTurn:
         """A record has one coin in `parts` releases."""
@@ -312,7 +312,7 @@ class CyclicPoisson(Sampling):
 
     def summary(self, times: int, population: int) -> str:
         """States the parts, the sample of each, and how often a record may be read."""
-        less = self._of_one_part.redraw_probability(self._largest(population))
+        less = self._part_sampling.redraw_probability(self._largest(population))
         return (f"cyclic Poisson samples at rate {self.rate:.6g} of a part (expected batch "
                 f"{self.batch_size(population):.6g}): row i of {population} is in part i mod "
                 f"{self.parts}, release k = 0, 1, ... reads part k mod {self.parts}, so that a "
@@ -328,5 +328,5 @@ class CyclicPoisson(Sampling):
 
     def worst_case(self, population: int) -> WorstCase:
         """A record of part 0 with probability q; the others contribute nothing."""
-        case = self._of_one_part.worst_case(self._largest(population))
+        case = self._part_sampling.worst_case(self._largest(population))
         return case._replace(every=self.parts)

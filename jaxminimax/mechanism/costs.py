@@ -251,7 +251,7 @@ def gaussian(times: int, z: float, unit: Unit = CLIP_NORM) -> Charge:
     return Charge(gaussian=math.inf if z == 0 else times / z**2)
 
 
-def of_noise(unit: Unit, times: int, z: float) -> Charge:
+def noise_charge(unit: Unit, times: int, z: float) -> Charge:
     """`times` releases of everything with real noise of that law and multiplier, over that unit."""
     if unit.law == "gaussian":
         return gaussian(times, z, unit)

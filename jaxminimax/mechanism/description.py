@@ -305,7 +305,7 @@ class Leaf(Answered):
         """The cost with noise on real numbers, of that multiplier."""
         facts = self.facts()
         # moved `length` times as far, noise is as good as a multiplier that is so much smaller
-        return costs.of_noise(facts.unit, facts.reads, z / facts.length)
+        return costs.noise_charge(facts.unit, facts.reads, z / facts.length)
 
     def sampler_cost(self) -> Charge:
         """The extra cost of integer noise and rounding."""

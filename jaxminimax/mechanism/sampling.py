@@ -44,7 +44,7 @@ class SampleKeys(NamedTuple):
 
     Attributes:
       release: of this release alone, used up by its draw.
-      run: of the whole run, to be used through `of_pass` only.
+      run: of the whole run, to be used through `pass_key` only.
       part: which part of the data is read, of a `Repeat` with several; 0 where there is one.
     """
 
@@ -52,7 +52,7 @@ class SampleKeys(NamedTuple):
     run: jax.Array
     part: jax.typing.ArrayLike = 0
 
-    def of_pass(self, number: jax.typing.ArrayLike) -> jax.Array:
+    def pass_key(self, number: jax.typing.ArrayLike) -> jax.Array:
         """A key that all releases of one pass over a part of the data share.
 
         It is fold_in(fold_in(fold_in(run, 2^32 - 1), part), number), apart from every key of a

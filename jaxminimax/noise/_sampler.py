@@ -169,8 +169,8 @@ def enclosed(word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     m = jax.lax.bitcast_convert_type(word & np.uint32(2**31 - 1), jnp.int32)
     # 24 bits of m, which float32 holds: a rounded m could be in the next cell
     bits = jax.lax.bitcast_convert_type((m & np.int32(-128)).astype(jnp.float32), jnp.int32)
-    cells = _tables.FIRST_CELLS.bit_length() - 1
-    cell = (bits >> (23 - cells)) - ((127 + 31 - _tables.FIRST_OCTAVES) << cells)
+    cells = _tables.FIRST.cells.bit_length() - 1
+    cell = (bits >> (23 - cells)) - ((127 + 31 - _tables.FIRST.octaves) << cells)
     start = jax.lax.bitcast_convert_type(bits & np.int32(-1 << (23 - cells)), jnp.float32)
     v = (m - start.astype(jnp.int32)).astype(jnp.float32)
     row = jnp.maximum(cell, 0)
@@ -209,8 +209,9 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array, max_one_by_one: int
     def settle_first(x: jax.Array) -> jax.Array:
         """Settles the first number that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
-        words = _tables.words_of(key, fine, count, place[None], _tables.WORDS // 2)
-        value = _signed(_tables.last(words[:_tables.WORDS, 0]) >> shift, words[0, 0])
+        # 8 words of 32 bits: u has 255 of them after the sign
+        words = _tables.words_of(key, fine, count, place[None], 4)
+        value = _signed(_tables.last(words[:8, 0]) >> shift, words[0, 0])
         return jax.lax.dynamic_update_slice(x, value[None], [place])
 
     def one_by_one(x: jax.Array) -> jax.Array:

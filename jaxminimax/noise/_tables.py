@@ -28,18 +28,28 @@ import numpy as np
 from jaxminimax.base import random_bits, tree
 
 BITS = 22                  # of the finest grid, 2^-22
-FIRST_CELLS = 256          # an octave, in float32
-FIRST_OCTAVES = 13         # words below 2^(31 - 13) are left to the next stage
-MIDDLE_CELLS = 16          # in float64
-MIDDLE_OCTAVES = 31
-MIDDLE_DEGREE = 11
-LAST_CELLS = 8             # in fixed point
-LAST_OCTAVES = 168
-LAST_DEGREE = 27
 LIMBS = 6                  # of 16 bits each
 FRACTION = 92              # bits after the point, of 16 LIMBS = 96
 
 FILE = pathlib.Path(__file__).parent / "tables.npz"
+
+
+class Stage(NamedTuple):
+    """The table of one stage.
+
+    Attributes:
+      octaves: rows are left to the next stage below 2^-octaves.
+      cells: of an octave.
+      degree: of the polynomial in a cell.
+    """
+
+    octaves: int
+    cells: int
+    degree: int
+
+
+# in float32, in float64 and in fixed point
+FIRST, MIDDLE, LAST = Stage(13, 256, 2), Stage(31, 16, 11), Stage(168, 8, 27)
 
 
 class Tables(NamedTuple):
@@ -64,14 +74,6 @@ def tables() -> Tables:
     """Loads the constants from `FILE`."""
     with np.load(FILE) as file:
         return Tables(*(file[name] for name in Tables._fields))
-
-
-WORDS = 8  # of 32 bits: u has 255 of them after the sign
-# What float64 loses, in units of 2^-22; a number this near to where a floor jumps is passed on.
-# All terms of Horner's sum are positive, the k-th meets 3 k + 2 <= 35 roundings (t counted k
-# times), and the sum is below 2^24.65: less than 2^-23.2. The interval's ends are rounded by 2^-28;
-# the terms left out (2^-53.99 of q) and the bits of u that are not read are below 2^-31.
-MIDDLE_ERROR = 2.0**-22
 
 
 def fine_key(key: jax.Array) -> jax.Array:
@@ -134,21 +136,25 @@ def _middle(word: jax.Array, second: jax.Array, third: jax.Array,
     complement = np.uint32(32) - zeros
     lead = (m << zeros) | (second >> complement)
     low = (second << zeros) | (third >> complement)
-    cells = MIDDLE_CELLS.bit_length() - 1
+    cells = MIDDLE.cells.bit_length() - 1
     bits = 31 - cells  # of `lead` that are left for the place in the cell
-    row = (zeros - 1).astype(jnp.int32) * MIDDLE_CELLS + (
-        (lead >> bits) & np.uint32(MIDDLE_CELLS - 1)).astype(jnp.int32)
+    row = (zeros - 1).astype(jnp.int32) * MIDDLE.cells + (
+        (lead >> bits) & np.uint32(MIDDLE.cells - 1)).astype(jnp.int32)
     # t = 1 - v, by complements: exact up to the conversion
     t = ((~lead & np.uint32(2**bits - 1)).astype(jnp.float64)
          + ((~low).astype(jnp.float64) + 0.5) * 2.0**-32) * 2.0**-bits
     a = jnp.asarray(tables().middle, jnp.float64)[row].T
 
     def step(k: jax.Array, y: jax.Array) -> jax.Array:
-        return y * t + a[MIDDLE_DEGREE - 1 - k]
+        return y * t + a[MIDDLE.degree - 1 - k]
 
-    y = jax.lax.fori_loop(0, MIDDLE_DEGREE, step, a[MIDDLE_DEGREE])
-    lower, upper = (jnp.floor(y + e).astype(jnp.int32) >> shift
-                    for e in (-MIDDLE_ERROR, MIDDLE_ERROR))
+    y = jax.lax.fori_loop(0, MIDDLE.degree, step, a[MIDDLE.degree])
+    # What float64 loses, in units of 2^-22; a number this near to where a floor jumps is passed on.
+    # All terms of Horner's sum are positive, the k-th meets 3 k + 2 <= 35 roundings (t counted k
+    # times), and the sum is below 2^24.65: less than 2^-23.2. The interval's ends are rounded by
+    # 2^-28; the terms left out (2^-53.99 of q) and the bits of u that are not read are below 2^-31.
+    error = 2.0**-22
+    lower, upper = (jnp.floor(y + e).astype(jnp.int32) >> shift for e in (-error, error))
     return lower, (lower != upper) | (m == 0)
 
 
@@ -166,16 +172,16 @@ def last(words: jax.Array) -> jax.Array:
     u = jax.lax.dynamic_slice(u, [jnp.minimum(skip, 8)], [6])
     zeros = jax.lax.clz(u[0]) & 31
     lead = (u[:5] << zeros) | ((u[1:] >> 1) >> (31 - zeros))
-    octave = jnp.clip(32 * skip + zeros.astype(jnp.int32) - 1, 0, LAST_OCTAVES - 1)
-    cell = (lead[0] >> 28).astype(jnp.int32) & (LAST_CELLS - 1)
+    octave = jnp.clip(32 * skip + zeros.astype(jnp.int32) - 1, 0, LAST.octaves - 1)
+    cell = (lead[0] >> 28).astype(jnp.int32) & (LAST.cells - 1)
     t = ~((lead[:3] << 4) | (lead[1:4] >> 28))  # 1 - v, the highest of 96 bits first
     t = jnp.stack([t & 0xFFFF, t >> 16], 1)[::-1].reshape(LIMBS)
-    a = jnp.asarray(tables().last)[octave * LAST_CELLS + cell].astype(jnp.uint32)
+    a = jnp.asarray(tables().last)[octave * LAST.cells + cell].astype(jnp.uint32)
 
     def step(k: jax.Array, y: jax.Array) -> jax.Array:
-        return _product(y, t, a[LAST_DEGREE - 1 - k])
+        return _product(y, t, a[LAST.degree - 1 - k])
 
-    y = jax.lax.fori_loop(0, LAST_DEGREE, step, a[LAST_DEGREE])
+    y = jax.lax.fori_loop(0, LAST.degree, step, a[LAST.degree])
     top = (y[LIMBS - 1] << 16) | y[LIMBS - 2]
     return (top >> (FRACTION - 16 * (LIMBS - 2) - BITS)).astype(jnp.int32)
 
@@ -197,9 +203,6 @@ def _product(x: jax.Array, y: jax.Array, addend: jax.Array) -> jax.Array:
 
 
 # --- where the numbers in doubt are ---
-
-_BLOCK = 32
-
 
 def places(flags: jax.Array, rank: jax.Array) -> jax.Array:
     """The places of the set bits with these ranks, int32 `[c]`; anything for ranks beyond the last.
@@ -231,9 +234,9 @@ def _bit(word: jax.Array, rank: jax.Array) -> jax.Array:
 
 def _running_sums(x: jax.Array) -> jax.Array:
     """Running sums, each number included, `[n]`; block by block, which takes few programs."""
-    n = x.shape[0]
-    blocks = jnp.pad(x, (0, -n % _BLOCK)).reshape(-1, _BLOCK)
-    upto = np.tri(_BLOCK, dtype=bool)
+    n, length = x.shape[0], 32
+    blocks = jnp.pad(x, (0, -n % length)).reshape(-1, length)
+    upto = np.tri(length, dtype=bool)
     sums = jnp.sum(jnp.where(upto[None], blocks[:, None, :], 0), -1, dtype=x.dtype)
     if len(blocks) > 1:
         offsets = _running_sums(sums[:, -1]) - sums[:, -1]

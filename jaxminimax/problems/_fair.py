@@ -265,7 +265,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
         row = jnp.einsum("l,k,lkc->c", place, g, jnp.asarray(contrasts, q.dtype))
         return (q - centre) * jnp.outer(place / jnp.asarray(label, q.dtype), row)
 
-    def of_record(w: PyTree, example: PyTree) -> tuple[jax.Array, jax.Array]:
+    def entropy_and_pull(w: PyTree, example: PyTree) -> tuple[jax.Array, jax.Array]:
         entropy, logits, y, s = _read(scorer, w, example, 2)
         q = jax.nn.sigmoid(logits[1] - logits[0])
         if kind == "error_rate":
@@ -273,7 +273,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
         return entropy, pull(q, y, s)
 
     def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
-        entropy, h = of_record(w, example)
+        entropy, h = entropy_and_pull(w, example)
         return entropy + jnp.sum(v * h)
 
     def public(z: Saddle) -> Saddle:
@@ -287,7 +287,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
         return _vi.mean_of(loss)(z, data) - own
 
     def best_v(w: PyTree, data: PyTree) -> jax.Array:
-        h = jnp.mean(jax.vmap(lambda example: of_record(w, example)[1])(data), 0)
+        h = jnp.mean(jax.vmap(lambda example: entropy_and_pull(w, example)[1])(data), 0)
         return far * jnp.sign(h) if penalty == "absolute" else jnp.clip(weight * h, -far, far)
 
     return Problem(operator=saddle_operator(loss), project=project, value=value,

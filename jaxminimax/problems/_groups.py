@@ -173,15 +173,15 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
                 steepness * slope / 4, 1 / (1 + math.exp(-steepness * change)),
                 (steepness * slope) ** 2 / 10)
 
-    def of_record(w: jax.Array, record: PyTree) -> jax.Array:
+    def record_loss(w: jax.Array, record: PyTree) -> jax.Array:
         x, y = record
         t = _vi.product_with(w, _vi.shaped("x", x, w.shape).astype(w.dtype), feature_bound)
         y = _vi.shaped("y", y, ()).astype(w.dtype)
         return curve(t, _vi.interval(y, -label_bound, label_bound))
 
     lipschitz, bound, smooth = constants
-    return worst_group(of_record, _vi.ball(radius), lipschitz=lipschitz, bound=bound, smooth=smooth,
-                       convex=loss != "sigmoid")
+    return worst_group(record_loss, _vi.ball(radius), lipschitz=lipschitz, bound=bound,
+                       smooth=smooth, convex=loss != "sigmoid")
 
 
 def group_means(*, radius: float, record_bound: float) -> GroupProblem:

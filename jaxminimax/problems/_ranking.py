@@ -106,13 +106,13 @@ def _compared(scorer: Scorer, weigh: _Weigh, mass: np.ndarray, radius: Saddle,
         above, below = weigh(y, s.dtype)
         return jnp.sum(_auc.square_terms(s, above, below, w["a"], w["b"], v))
 
-    def of_v(v: jax.Array) -> jax.Array:
+    def mass_like(v: jax.Array) -> jax.Array:
         return jnp.asarray(mass, v.dtype)
 
     return Problem(
         operator=saddle_operator(loss), project=_auc.projection(radius, dual),
-        public=lambda z: Saddle(jax.tree.map(jnp.zeros_like, z.w), 2 * of_v(z.v) * z.v),
-        value=lambda z, data: _vi.mean_of(loss)(z, data) - jnp.sum(of_v(z.v) * z.v**2))
+        public=lambda z: Saddle(jax.tree.map(jnp.zeros_like, z.w), 2 * mass_like(z.v) * z.v),
+        value=lambda z, data: _vi.mean_of(loss)(z, data) - jnp.sum(mass_like(z.v) * z.v**2))
 
 
 def multilabel_auc(scorer: Scorer, *, prior: Sequence[float] | np.ndarray,
@@ -147,7 +147,7 @@ def multilabel_auc(scorer: Scorer, *, prior: Sequence[float] | np.ndarray,
         >>> g.w["theta"][0].tolist()  # the second label is missing
         [-10.0, 0.0]
     """
-    p, here = _of_labels(prior, labelled)
+    p, here = _checked_shares(prior, labelled)
     k = len(p)
 
     def weigh(y: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
@@ -160,8 +160,9 @@ def multilabel_auc(scorer: Scorer, *, prior: Sequence[float] | np.ndarray,
     return _compared(scorer, weigh, np.full((k, 1), 1 / k), radius, dual)
 
 
-def _of_labels(prior: Sequence[float] | np.ndarray, labelled: Sequence[float] | np.ndarray | None
-               ) -> tuple[np.ndarray, np.ndarray]:
+def _checked_shares(prior: Sequence[float] | np.ndarray,
+                    labelled: Sequence[float] | np.ndarray | None,
+                    ) -> tuple[np.ndarray, np.ndarray]:
     """Checks the shares of positives and of labelled records, `[k]` each."""
     p = np.asarray(prior, np.float64)
     here = np.ones_like(p) if labelled is None else np.asarray(labelled, np.float64)
@@ -216,7 +217,7 @@ def auc_constants(shares: Sequence[float] | np.ndarray, *, form: str, feature_bo
     checks.number("feature_bound", feature_bound, low=0.0)
     checks.one_of("form", form, (*FORMS, "multilabel"))
     if form == "multilabel":
-        counts = 1 / (_of_labels(shares, None)[0][None, :, None] * len(shares))
+        counts = 1 / (_checked_shares(shares, None)[0][None, :, None] * len(shares))
     else:
         counts = np.add(*_weights(shares, form))
     r, rows = feature_bound, np.sum(counts, 2)

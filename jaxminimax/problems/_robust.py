@@ -376,7 +376,7 @@ def dro(base: GroupProblem, *, penalty: float, cap: float = math.inf) -> Bounded
     checks.number("cap", cap, low=1.0, infinite=True)
     ratio = min(cap, 1 + base.bound / penalty)
 
-    def of_record(w: PyTree, _: PyTree, record: PyTree) -> jax.Array:
+    def record_loss(w: PyTree, _: PyTree, record: PyTree) -> jax.Array:
         return excess(base.loss(w["theta"], record) - w["eta"], penalty, cap)
 
     def public(z: Saddle) -> Saddle:
@@ -387,8 +387,8 @@ def dro(base: GroupProblem, *, penalty: float, cap: float = math.inf) -> Bounded
         return Saddle({"theta": base.project(z.w["theta"]),
                        "eta": jnp.clip(z.w["eta"], 0, base.bound)}, ())
 
-    problem = Problem(operator=saddle_operator(of_record), public=public, project=project,
-                      value=lambda z, data: mean_of(of_record)(z, data) + z.w["eta"])
+    problem = Problem(operator=saddle_operator(record_loss), public=public, project=project,
+                      value=lambda z, data: mean_of(record_loss)(z, data) + z.w["eta"])
     slopes = base.lipschitz**2 + 1
     return Bounded(problem, ratio * math.sqrt(slopes), ratio * base.smooth + slopes / penalty,
                    math.hypot(base.diameter, base.bound))

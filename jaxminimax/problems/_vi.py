@@ -237,11 +237,11 @@ def variational_inequality(operator: Callable[[PyTree, PyTree], PyTree], domain:
         >>> problem.operator(z, jnp.zeros(2)).w.tolist()
         [0.0, -1.0]
     """
-    def of_both(z: Saddle, x: PyTree) -> Saddle:
+    def operator_of_w(z: Saddle, x: PyTree) -> Saddle:
         return Saddle(operator(z.w, x), ())
 
     return Problem(
-        operator=of_both,
+        operator=operator_of_w,
         project=lambda z: Saddle(domain.project(z.w), ()),
         support=lambda g: Saddle(domain.support(g.w), ()),
         furthest=None if furthest is None else

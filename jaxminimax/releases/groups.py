@@ -66,7 +66,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     group = jnp.clip(group, 0, p - 1)
     # m_i: n_i, q n_i or m, never the realised size
     size = jnp.asarray(groups.group_batch_sizes(query))[group]
-    return noisy_sum(opened, reading.of_group(opened, group), size).value.w
+    return noisy_sum(opened, reading.group_rows(opened, group), size).value.w
 
 
 @watched
@@ -119,7 +119,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
                               before_clip=by_weight)
     v = jnp.asarray(v, tree.float_dtype(opened.point.w))
     s, r = (factors if by_weight else shares)(v, query.sizes)
-    mean = noisy_sum(opened, reading.of_all_groups(opened, r), n).value.w
+    mean = noisy_sum(opened, reading.all_group_rows(opened, r), n).value.w
     # the bracket is N times the mean; s and N are public, so this is postprocessing
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
 

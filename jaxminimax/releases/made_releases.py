@@ -10,7 +10,6 @@ releases of a run with its description. `jmm.check` does both for three rounds: 
 
 import contextlib
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -19,6 +18,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxminimax.base import programs
 
 
 class Made(NamedTuple):
@@ -40,8 +41,6 @@ class Made(NamedTuple):
 
 
 _MADE: ContextVar[list[Made] | None] = ContextVar("releases that were made", default=None)
-# Programs that were traced under another value of it are traced again.
-_TRACED_FOR, _CONTEXTS = jax.make_user_context(), itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -53,7 +52,7 @@ def collected() -> Iterator[list[Made]]:
     releases: list[Made] = []
     token = _MADE.set(releases)
     try:
-        with _TRACED_FOR(next(_CONTEXTS)):
+        with programs.traced_anew():
             yield releases
     finally:
         _MADE.reset(token)

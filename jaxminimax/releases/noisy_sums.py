@@ -25,7 +25,7 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import arranged, as_leaves, at_least_float32
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import integer_sums
-from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dither, parts
+from jaxminimax.gradients.integer_sums import Grid, Words, as_float, dither, parts
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import PARAMETERS, Repeat
 from jaxminimax.mechanism.grid import MOST_BITS, are_plain, check_noise, finer_bits, grid_bits
@@ -86,9 +86,9 @@ def rounding(thresholds: Saddle, scale: Saddle, rows: int, parameters: int) -> R
     """
     # a player with sigma = 0 has no grid: its floating-point sum is the answer
     noiseless = jnp.stack([s.stddev == 0 for s in scale if s is not None])
-    # two words if rows of up to 2^(18 + finer bits) units may exceed 2^30 together
+    # two words if rows of up to 2^(18 + finer bits) units may exceed 2^30 together: over 4096 rows
     grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
-                thresholds, wide=rows > SHORT >> finer_bits(parameters))
+                thresholds, wide=rows > 4096 >> finer_bits(parameters))
     return Rounding(grid, jnp.any(noiseless), ~jnp.all(noiseless))
 
 

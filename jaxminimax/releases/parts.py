@@ -12,7 +12,6 @@ charged; a round that releases anything else is refused by `watch.update`, as ev
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxminimax.base import programs
 from jaxminimax.mechanism import Repeat
 from jaxminimax.releases.budget import within_budget
 
@@ -32,8 +32,6 @@ class _Part(NamedTuple):
 
 
 _PART: ContextVar[_Part | None] = ContextVar("part of the data", default=None)
-# a `jit` inside the round that was traced for other parts is traced again
-_TRACED_FOR, _CONTEXTS = jax.make_user_context(), itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -47,7 +45,8 @@ def on_part(number: jax.Array, parts: int) -> Iterator[None]:
     """
     token = _PART.set(_Part(number, parts))
     try:
-        with _TRACED_FOR(next(_CONTEXTS)):
+        # a `jit` inside the round that was traced for other parts is traced again
+        with programs.traced_anew():
             yield
     finally:
         _PART.reset(token)

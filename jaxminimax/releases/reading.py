@@ -157,7 +157,7 @@ class Rows(NamedTuple):
     added: Callable[[Total, Rounding], tuple[Sums, jax.Array | bool]]
 
 
-def of_population(opened: Opened) -> Rows:
+def population_rows(opened: Opened) -> Rows:
     """The sample of a `Repeat` of a `Query`."""
     query, z, data, key_data = opened.query, opened.point, opened.data, opened.operator_key_data
 
@@ -178,7 +178,7 @@ def of_population(opened: Opened) -> Rows:
     return Rows(rows_read(query), added)
 
 
-def of_group(opened: Opened, group: jax.Array) -> Rows:
+def group_rows(opened: Opened, group: jax.Array) -> Rows:
     """The sample of one group of a `GroupGradients`; of any group it has as many slots.
 
     All records of a group are not copied: they are rows i n_max, i n_max + 1, ... of all.
@@ -225,7 +225,7 @@ def group_records(sample: Sample, sizes: tuple[int, ...], group: jax.Array,
     return jax.tree.map(lambda x: x.at[group, sample.rows].get(mode="clip"), data)
 
 
-def of_all_groups(opened: Opened, share: jax.Array) -> Rows:
+def all_group_rows(opened: Opened, share: jax.Array) -> Rows:
     """Every record of every group, each as a pair of itself and its group's share `[p]`."""
     sizes, z, data, key_data = (opened.query.sizes, opened.point, opened.data,
                                 opened.operator_key_data)
@@ -315,7 +315,7 @@ def record_of(opened: Opened, place: Place) -> tuple[PyTree, jax.Array]:
                                       *group), exists
 
 
-def of_place(opened: Opened, place: Place, present: jax.Array | None) -> Rows:
+def row_at(opened: Opened, place: Place, present: jax.Array | None) -> Rows:
     """The record at a place, if there is one."""
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
         record, exists = record_of(opened, place)

@@ -63,12 +63,12 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         np.shape(x)[lead:], jnp.result_type(x)), rows)
 
-    def of_one_record(point: PyTree, record: PyTree) -> PyTree:
+    def value_on_record(point: PyTree, record: PyTree) -> PyTree:
         return function(point, (record, jnp.zeros(2, jnp.uint32)) if drawn else record)
 
     try:
         # traced on shapes, so that no record is read
-        traced, value = jax.make_jaxpr(of_one_record, return_shape=True)(point, record)
+        traced, value = jax.make_jaxpr(value_on_record, return_shape=True)(point, record)
     except NameError as error:
         if "axis name" not in str(error):
             raise

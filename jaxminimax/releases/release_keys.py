@@ -109,7 +109,7 @@ class Keys:
           run: the run's key.
           stream: of the release, see `stream`.
           number: of the release or the node, an integer: below 2^31 - 1 for `Kind.MEAN`
-            (`SampleKeys.of_pass` has that one), below 2^32 for others.
+            (`SampleKeys.pass_key` has that one), below 2^32 for others.
         """
         # (stream, 2^31 + number mod 2^32): a different counter for each stream and number
         counter = jnp.uint32(2**31) + jnp.asarray(number).astype(jnp.uint32)

@@ -90,7 +90,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     noise = (correlated_noise_of(opened, Kind.INNOVATION) if isinstance(mechanism, CorrelatedSums)
              else lambda like, scale: _noise_step(
                  key, jnp.asarray(spent, jnp.int32) + 1, mechanism, like, scale.w))
-    leaf = noisy_sums.noisy_sum(opened, reading.of_place(opened, place, present), 1.0, noise).value
+    leaf = noisy_sums.noisy_sum(opened, reading.row_at(opened, place, present), 1.0, noise).value
     if problem.public is None:
         return leaf
     exists = reading.is_in(data, place) & (True if present is None else present)

@@ -149,7 +149,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     opened = opening.open_sum(key, mechanism, spent, problem, z, data)
     noise = None if query.bands == 1 else stream.correlated_noise_of(
         opened, description.Kind.MEAN_INNOVATION, query.restart())
-    noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise,
+    noisy = noisy_sums.noisy_sum(opened, reading.population_rows(opened), batch_size(query), noise,
                                  drawn)
     if noisy.num_unclipped is None or clip is None:
         return noisy.value, None

@@ -117,7 +117,7 @@ def test_divergences_from_profiles_are_just_above_the_integral(neighbours):
     loss, order = PrivacyLoss("poisson", 2.0, 0.05), 5.0
     exact, _ = renyi.loss_divergence(loss, 1, order, neighbours)
     pairs = dominating.KINDS["poisson"](loss, 1, neighbours, 1)[0][0]
-    made = max(renyi._of_pair(pair, order, 1e-22)[0] for pair in pairs)
+    made = max(renyi._pair_divergence(pair, order, 1e-22)[0] for pair in pairs)
     assert exact * (1 - 1e-6) < made < 1.001 * exact
 
 

@@ -182,7 +182,7 @@ def test_low_rank_updates_need_no_matrix_and_frozen_weights_nothing(written, sta
     assert str(actual["v"]) == "not used or not differentiated, so its gradient is 0"
     assert all(0 < t.numbers <= 3 * 24 * RANK for name, t in actual.items() if name != "v")
     assert "vmap" not in {t.kind for t in actual.values()}
-    made = programs.equations(jax.make_jaxpr(jax.vmap(plan.of_one, (None, 0)))(z, x))
+    made = programs.equations(jax.make_jaxpr(jax.vmap(plan.example_gradients, (None, 0)))(z, x))
     assert not [y for e in made for y in e.outvars if y.aval.shape[-3:] == (SIZE, 24, 24)]
     assert distance(loss, z, x) < 1e-12
 
@@ -253,7 +253,7 @@ def test_functions_of_parameters_are_followed_to_the_parameters(h, use):
     x = draw.normal(size=(SIZE, 3, 16)) * np.array([1e-30, 1, 1e4, np.nan])[:, None, None]
     actual = kinds(loss, z, x)
     plan = planning.plan(loss, z, x[0], Saddle(True, True))
-    held = sum(a.size for a in jax.tree.leaves(jax.eval_shape(plan.of_one, z, x[0])))
+    held = sum(a.size for a in jax.tree.leaves(jax.eval_shape(plan.example_gradients, z, x[0])))
     assert held == sum(t.numbers for t in actual.values())
     assert actual["w['m']"].kind == "function"
     assert actual["w['m']"].numbers == 256

@@ -65,7 +65,7 @@ def test_what_is_kept_is_said():
     one = jax.tree.map(lambda a: a[0], records(np.random.default_rng(0)))
     plan = planning.plan(chosen, z, one, Saddle(True, False))
     actual = plan.treatments[0]
-    held = sum(a.size for a in jax.tree.leaves(jax.eval_shape(plan.of_one, z, one)))
+    held = sum(a.size for a in jax.tree.leaves(jax.eval_shape(plan.example_gradients, z, one)))
     assert held == actual.numbers - 2 * (ROWS + LOOKUPS) ** 2  # and the Gram products
     assert str(actual) == "Gram products of 2 rows and of 3 that are looked up"
     kept = ROWS * (TABLE + WIDTH) + LOOKUPS * (1 + WIDTH) + 2 * (ROWS + LOOKUPS) ** 2

@@ -212,11 +212,11 @@ def test_keys_of_passes_are_apart_from_those_of_releases_and_from_each_other():
     run = jax.random.key(5)
     releases = [jax.random.fold_in(run, np.uint32(2**31 + k)) for k in (0, 1, 7, 2**31 - 2)]
     children = [jax.random.fold_in(key, i) for key in releases for i in range(3)]
-    passes = [SampleKeys(key, run, part).of_pass(number) for key in releases[:1]
+    passes = [SampleKeys(key, run, part).pass_key(number) for key in releases[:1]
               for part in (0, 1, 5) for number in (0, 1, 5, 2**32 - 1)]
     every = np.stack([jax.random.key_data(x) for x in (run, *releases, *children, *passes)])
     assert len(np.unique(every, axis=0)) == len(every)
-    again = SampleKeys(releases[3], run).of_pass(1)  # whichever release asks
+    again = SampleKeys(releases[3], run).pass_key(1)  # whichever release asks
     np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(passes[1]))
 
 
@@ -252,7 +252,7 @@ class Shuffled(Sampling):
 
     def draw(self, keys, release, population):
         each = population // self.batch
-        order = jax.random.permutation(keys.of_pass(release // each), population)
+        order = jax.random.permutation(keys.pass_key(release // each), population)
         first = (release % each) * self.batch
         rows = jax.lax.dynamic_slice_in_dim(order.astype(jnp.int32), first, self.batch)
         return Sample(rows, None, True)

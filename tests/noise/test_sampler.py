@@ -79,10 +79,7 @@ def small_words(count, seed):
 def remade():
     """Coefficients, remainders and slopes dq/dt at the left end of cells, by (count, octave)."""
     actual = {}
-    for octaves, count, degree in ((_tables.MIDDLE_OCTAVES, _tables.MIDDLE_CELLS,
-                                    _tables.MIDDLE_DEGREE),
-                                   (_tables.LAST_OCTAVES, _tables.LAST_CELLS,
-                                    _tables.LAST_DEGREE)):
+    for octaves, count, degree in (_tables.MIDDLE, _tables.LAST):
         every = range(octaves)
         for octave in (o for o in every if o < 6 or o > octaves - 4 or o % 16 == 0):
             start = quantile(mp.mpf(2) ** -octave) if octave else mp.mpf(0)
@@ -96,7 +93,7 @@ def test_the_tables_are_the_coefficients_of_the_quantile(remade):
     assert table.last.shape == (168 * 8, 28, 6)
     for (count, octave), (rows, _, _) in remade.items():
         here = slice(octave * count, (octave + 1) * count)
-        if count == _tables.MIDDLE_CELLS:
+        if count == _tables.MIDDLE.cells:
             expected = [[float(mp.ldexp(a, BITS)) for a in row] for row in rows]
             np.testing.assert_array_equal(table.middle[here], expected)
         else:
@@ -108,7 +105,7 @@ def test_what_the_series_leave_out_is_as_small_as_the_proofs_say(remade):
     for (count, octave), (rows, remainders, _) in remade.items():
         assert all(a >= 0 for row in rows for a in row)
         assert all(x >= 0 for x in remainders)
-        bound = mp.mpf(2) ** -53.9 if count == _tables.MIDDLE_CELLS else mp.mpf("0.13") * UNIT
+        bound = mp.mpf(2) ** -53.9 if count == _tables.MIDDLE.cells else mp.mpf("0.13") * UNIT
         assert max(remainders) < bound, octave
 
 
@@ -121,7 +118,7 @@ def test_the_committed_file_is_what_the_module_makes():
 
 def test_the_last_stage_reaches_beyond_its_tail(remade):
     """What `normal_ratio` says of octaves 166 and 167, and of the tails."""
-    count = _tables.LAST_CELLS
+    count = _tables.LAST.cells
     rows, _, end = remade[count, 166]
     assert quantile(mp.mpf(2) ** -167) == pytest.approx(end, rel=1e-30)
     assert end > mp.mpf(15) + mp.mpf(2) ** -86
@@ -143,15 +140,15 @@ def test_every_cell_of_the_first_stage_is_within_its_error():
     """
     table = _tables.tables()
     c0, c1, c2 = table.slopes.astype(np.float64)
-    ratio = _tables.FIRST_CELLS // _tables.MIDDLE_CELLS
-    index = np.arange(_tables.FIRST_OCTAVES * _tables.FIRST_CELLS)
-    octave = _tables.FIRST_OCTAVES - 1 - index // _tables.FIRST_CELLS
-    cell = index % _tables.FIRST_CELLS
-    width = 2.0 ** (30 - octave) / _tables.FIRST_CELLS
-    start = (_tables.FIRST_CELLS + cell) * width
-    a = table.middle[octave * _tables.MIDDLE_CELLS + cell // ratio].T
+    ratio = _tables.FIRST.cells // _tables.MIDDLE.cells
+    index = np.arange(_tables.FIRST.octaves * _tables.FIRST.cells)
+    octave = _tables.FIRST.octaves - 1 - index // _tables.FIRST.cells
+    cell = index % _tables.FIRST.cells
+    width = 2.0 ** (30 - octave) / _tables.FIRST.cells
+    start = (_tables.FIRST.cells + cell) * width
+    a = table.middle[octave * _tables.MIDDLE.cells + cell // ratio].T
 
-    def exact(v):  # in units of 2^-22, to float64's 2^-23 (see MIDDLE_ERROR)
+    def exact(v):  # in units of 2^-22, to float64's 2^-23 (see `_tables._middle`)
         return np.polynomial.polynomial.polyval(1 - (cell % ratio + v / width) / ratio, a,
                                                 tensor=False)
 
@@ -209,7 +206,7 @@ def certain(word, shift=0):
 @pytest.mark.optimised
 def test_the_first_stage_is_right_at_the_edges_of_all_cells(shift):
     """The first and the last 129 words of each, of both signs in turn."""
-    top = np.arange(_tables.FIRST_CELLS, 2 * _tables.FIRST_CELLS, dtype=np.uint64)
+    top = np.arange(_tables.FIRST.cells, 2 * _tables.FIRST.cells, dtype=np.uint64)
     edges = (top << np.arange(10, 23, dtype=np.uint64)[:, None]).ravel()
     near = (edges[:, None] + np.arange(-129, 129).astype(np.uint64)) % 2**31
     word = near.ravel().astype(np.uint32)

@@ -46,7 +46,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "settings": (training, "defaults"),
     "description of ranges": (statistics, "ranges_query"),
     "statement": (linear, "statement"),
-    "private groups of persons": (preparation.PrivateGroups, "of_persons"),
+    "private groups of persons": (preparation.PrivateGroups, "for_persons"),
     "rows as records": (preparation.Prepared, "arranged_rows"),
     "delta against 1/n": (notes, "check_delta"),
     "words on names": (identity, "NAMES"),
@@ -103,7 +103,7 @@ def of_rows(settings: Any) -> Any:
     return lambda population, *rest, **how: settings(PEOPLE * population, *rest, **how)
 
 
-def of_the_last_row(of_persons: Any) -> Any:
+def of_the_last_row(for_persons: Any) -> Any:
     """Where a person has no row, the group is that of the last row of the table."""
     return lambda self, row_numbers: dataclasses.replace(self, number=self.number[row_numbers])
 
@@ -245,7 +245,7 @@ def groups_without_a_row() -> Finding:
     """Places of a person that have a group and no row."""
     groups = preparation.PrivateGroups(np.arange(N) % 2, ("p", "q"))
     row_numbers = np.array([[0, 1], [2, -1]])
-    return Finding(float(np.sum((groups.of_persons(row_numbers).number >= 0) & (row_numbers < 0))),
+    return Finding(float(np.sum((groups.for_persons(row_numbers).number >= 0) & (row_numbers < 0))),
                    0.0)
 
 

@@ -425,7 +425,7 @@ class Category:
 Column = Number | Charged | Category
 
 
-def of_record(name: str, record: Any) -> Column:
+def column_from_record(name: str, record: Any) -> Column:
     """Makes a column of what `declared` returns, as the published schema of tables says it.
 
     Raises:

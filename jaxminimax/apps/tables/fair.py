@@ -152,7 +152,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     return FairDefaults(plain, shares, hyper, groups, float(weight), kind)
 
 
-def _of_persons(shares: Any, weight: float, kind: str) -> Problem:
+def _fermi_of_persons(shares: Any, weight: float, kind: str) -> Problem:
     """Makes `fermi` for records of several rows each, of weights with a sum of 1 at most."""
     problem = fermi(linear_scorer, shares=shares, weight=weight, kind=kind)
     row = problem.operator.loss  # type: ignore[attr-defined]
@@ -169,10 +169,10 @@ def _of_persons(shares: Any, weight: float, kind: str) -> Problem:
 def _trained(key: jax.Array, start: Saddle, data: PyTree, hyper: sgda.Hyper, shares: jax.Array,
              weight: float, kind: str) -> Any:
     """Runs all rounds, with the iterates of player w; one program for all released shares."""
-    return run(key, start, data, hyper, sgda, _of_persons(shares, weight, kind), _of_w)
+    return run(key, start, data, hyper, sgda, _fermi_of_persons(shares, weight, kind), _iterate_w)
 
 
-def _of_w(state: Any) -> jax.Array:
+def _iterate_w(state: Any) -> jax.Array:
     return state.z.w
 
 

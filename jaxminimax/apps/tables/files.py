@@ -165,7 +165,7 @@ def _frames(path: Any, numeric: Collection[str], column_names: list[str] | None 
         import pandas as pd
 
         if not _is_parquet(path):
-            yield from _of_csv(pd, path, numeric, rows)
+            yield from _csv_frames(pd, path, numeric, rows)
             return
         import pyarrow.parquet
 
@@ -196,7 +196,7 @@ def _check_types(file: Any, numeric: Collection[str]) -> None:
             check_type(field.name, field.type)
 
 
-def _of_csv(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> Iterator[Any]:
+def _csv_frames(pd: Any, path: Any, numeric: Collection[str], rows: int | None) -> Iterator[Any]:
     """Reads the lines after the header, numeric columns as floats for as long as they can be."""
     names, options = header(path)
     _lines(path)

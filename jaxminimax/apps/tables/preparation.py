@@ -64,7 +64,7 @@ class PrivateGroups:
         """Returns the argument of `fair.fair_defaults`."""
         return {"groups": len(self.names)}
 
-    def of_persons(self, row_numbers: np.ndarray | None) -> "PrivateGroups":
+    def for_persons(self, row_numbers: np.ndarray | None) -> "PrivateGroups":
         """Returns the groups of the rows of every person, `[n, rows]`; None: each has one row."""
         if row_numbers is None:
             return dataclasses.replace(self, number=self.number[:, None])
@@ -196,7 +196,7 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
     check_people(people, owned)
     row_numbers = records.by_person(
         len(table.labels), table.owners, rows_per_owner) if owned else None
-    groups = None if groups is None else groups.of_persons(row_numbers)
+    groups = None if groups is None else groups.for_persons(row_numbers)
     apart = certified.apart(groups, certify, epsilon=epsilon, delta=delta,
                             persons=owned or people > 1)
     held = table

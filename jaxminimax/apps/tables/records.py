@@ -158,11 +158,11 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
                 x, y = store.zeros(row_count, width), store.zeros(row_count, *piece_y.shape[1:])
             y[first:last] = piece_y
             if declared is not None:
-                x[first:last, declared_places] = _of_length(declared.features(piece), len(piece_y))
+                x[first:last, declared_places] = _as_many(declared.features(piece), len(piece_y))
             if schema.groups is not None:
-                read["groups"].append(_of_length(schema.group_of(piece), len(piece_y)))
+                read["groups"].append(_as_many(schema.group_of(piece), len(piece_y)))
             if schema.charged:
-                read["charged"].append(_of_length(schema.charged_cells(piece), len(piece_y)))
+                read["charged"].append(_as_many(schema.charged_cells(piece), len(piece_y)))
             if piece_owners is not None:
                 read["owners"].append(exact(piece_owners))
             if bar is not None:
@@ -197,7 +197,7 @@ def _places(schema: Schema, *, charged: bool) -> slice | np.ndarray:
     return np.flatnonzero(np.array(kinds) == charged)
 
 
-def _of_length(rows: np.ndarray, length: int) -> np.ndarray:
+def _as_many(rows: np.ndarray, length: int) -> np.ndarray:
     """Returns the rows of a column, or of several; a `ValueError` if labels are not as many."""
     if len(rows) != length:
         raise ValueError(f"columns must have one length, got {len(rows)} rows and {length} labels.")
@@ -422,7 +422,7 @@ class Groups:
         """Returns the groups of some records."""
         return dataclasses.replace(self, number=self.number[rows])
 
-    def of_persons(self, row_numbers: np.ndarray | None) -> "Groups":
+    def for_persons(self, row_numbers: np.ndarray | None) -> "Groups":
         """Returns the groups of persons by those of their rows; None: each has one row.
 
         Raises:

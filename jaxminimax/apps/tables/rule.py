@@ -229,7 +229,8 @@ class Defaults:
                       if isinstance(self.label, labels.Several) else
                       "slope and intercept of the scores, so that they are log-odds")
             lines.append(f"Calibration: a release for {CALIBRATED:g} of the budget sets {result}")
-        return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *map(str, self.notes())))
+        return (". ".join(lines) + "." + self.explain_groups()
+                + " ".join(("", *map(str, self.notes()))))
 
     def notes(self, described: Description | None = None) -> tuple[Note, ...]:
         """Returns notes to read before relying on it: too few data, a delta near 1/n.
@@ -252,7 +253,7 @@ class Defaults:
                 "quote epsilon at a delta of 1e-6 or less"))
         return tuple(notes)
 
-    def of_groups(self) -> str:
+    def explain_groups(self) -> str:
         """Explains the treatment of groups in words."""
         if self.method == "balanced":
             return " Every group has the same weight."

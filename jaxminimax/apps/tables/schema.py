@@ -195,7 +195,7 @@ class Schema:
             if "categories" not in kind:
                 raise ValueError("schema needs [groups] values = [...]: groups are public.")
             groups = {**groups, "values": kind["categories"]}
-        columns = {name: kinds.of_record(name, column_record)
+        columns = {name: kinds.column_from_record(name, column_record)
                    for name, column_record in record["columns"].items()}
         return cls(columns, str(label["name"]), label.get("positive"), owner.get("name"),
                    owner.get("most", 1 if not owner else 5), groups.get("name"),

@@ -256,10 +256,10 @@ class Scorer:
                 path, "saved scorer", "Restore it, or train again."):
             record = saved_json.parsed(file.read())
             saved_json.check(record, "model")
-            return cls._of(record)
+            return cls._from_record(record)
 
     @classmethod
-    def _of(cls, record: Any) -> Self:
+    def _from_record(cls, record: Any) -> Self:
         """Makes the scorer of a record."""
         schema = Schema.from_dict(record["schema"])
         several = (schema.target.width,) if isinstance(schema.target, Category) else ()

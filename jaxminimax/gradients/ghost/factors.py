@@ -8,7 +8,7 @@ pieces x_it d_it^T of all examples together, so two things must hold for every i
   values, what rounding can hide in sum_{t,s} is added, and so is what subnormal numbers, 0 here
   and not there, could contribute;
 * no pieces may be large in the sum and cancel in the norm, where they would drown the other
-  examples: the norm counts as at least `CANCELLATION` times the sum of the pieces' norms. An
+  examples: the norm counts as at least 2^-8 times the sum of the pieces' norms. An
   example whose pieces cancel by more than that is clipped to less than the clip norm.
 
 Sums over the batch go over blocks of rows, which bounds how long a running sum is.
@@ -34,9 +34,7 @@ from jaxminimax.base import tree
 from jaxminimax.base.tree import EXACT, at_least_float32, squared, sum_rows, unit
 from jaxminimax.base.types import PyTree
 
-CANCELLATION = 2.0**-8
 _ROWS = 1024  # in a block
-_UNROLLED = 4  # blocks whose products are written out
 
 
 def wide(*x: jax.Array) -> list[jax.Array]:
@@ -93,7 +91,8 @@ def _gram(x: jax.Array) -> jax.Array:
 
 def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
     lengths = _lengths(x)
-    return _piece_norms(_gram(x / unit(lengths)[..., None]), lengths, x, d, CANCELLATION)
+    # what cancels by more is clipped to less than the clip norm
+    return _piece_norms(_gram(x / unit(lengths)[..., None]), lengths, x, d, 2.0**-8)
 
 
 def union_norms(x: jax.Array, rows: jax.Array, d: jax.Array, smallest: float) -> jax.Array:
@@ -211,8 +210,8 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
                  rows: int, *looked: jax.Array) -> PyTree:
     """Computes sum_j rounded(sum_{i in block j} sum_t x_it d_it^T), blocks of at most `rows` rows.
 
-    Products of several pieces a record are float64: the pieces may be 1 / `CANCELLATION` times as
-    long as their sum, and so may be what float32 would lose of them.
+    Products of several pieces a record are float64: the pieces may be 2^8 times as long as their
+    sum, and so may be what float32 would lose of them.
 
     Args:
       x: `[b, t, k]`, finite.
@@ -252,7 +251,7 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
             looked_j[1:] = others_j
         return block(x_j, d_j, *looked_j)
 
-    if blocks <= _UNROLLED:
+    if blocks <= 4:  # their products are written out
         parts = [block(*(a[j * rows: (j + 1) * rows] for a in (x, d, *looked)))
                  for j in range(blocks)]
         return functools.reduce(plus, parts)

@@ -29,13 +29,7 @@ from jaxminimax.gradients.ghost.treatment import Factors, Treatment, gathered, t
 from jaxminimax.gradients.ghost.uses import Use
 from jaxminimax.mechanism.grid import BLOCK
 
-_LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
-BUDGET = 2**30  # bytes, by default
 _ROWS = 8  # that slices are a multiple of
-_UNCACHED = 2**25  # bytes of a pass over factors that are no longer in a cache
-_HELD = 2**23  # bytes of one over whole gradients; slices of blocks are as fast, and hold less
-_SLICE = 2**19  # bytes of a slice that are: rows and gradients stay in the cache of one core
-_PASSES = 8  # times the bytes of the sums that a slice works on at least, or it is slower
 
 
 class Plan(NamedTuple):
@@ -58,17 +52,20 @@ class Plan(NamedTuple):
     @property
     def gains(self) -> bool:
         """True if a large gradient is kept as less than a matrix, or a convolution is unrolled."""
-        large = [t for t in self.treatments if t is not None and math.prod(t.shape) >= _LARGE]
-        return self.convolves or any(
-            t.kind not in ("matrix", "function") for t in large for use in t.uses)
+        return self.convolves or any(t.uses and t.kind not in ("matrix", "function")
+                                     for t in self._large)
 
     @property
     def convolves(self) -> bool:
         """Returns whether a large convolution is unrolled: its gradients one by one are slow."""
-        return any(use.kind == "convolution" for t in self.treatments
-                   if t is not None and math.prod(t.shape) >= _LARGE for use in t.uses)
+        return any(use.kind == "convolution" for t in self._large for use in t.uses)
 
-    def of_one(self, z: Saddle, example: PyTree) -> list[Any]:
+    @property
+    def _large(self) -> list[Treatment]:
+        # of fewer numbers, a plain gradient is as fast
+        return [t for t in self.treatments if t is not None and math.prod(t.shape) >= 16]
+
+    def example_gradients(self, z: Saddle, example: PyTree) -> list[Any]:
         """The gradient of each leaf of w and v by the loss of one example, as it is kept."""
         parameters = jax.tree.leaves(z)
         treated = {k: t for k, t in enumerate(self.treatments) if t is not None}
@@ -135,7 +132,7 @@ class Plan(NamedTuple):
             return x._replace(x=tuple(factor_of(a, (k, j)) for j, a in enumerate(x.x)))
 
         def computed() -> list[Any]:
-            leaves = summation.each(self.of_one, z, examples)
+            leaves = summation.each(self.example_gradients, z, examples)
             return [filled(x, k, lambda a, place: None if place in factors else a)
                     for k, x in enumerate(leaves)]
 
@@ -197,7 +194,7 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
     if any([x.primitive.name.startswith("custom") for x in programs.equations(traced)]):
         # a custom rule that closes over values of the first trace fails in a second one
         try:
-            retraced = jax.make_jaxpr(result.of_one)(z, example)
+            retraced = jax.make_jaxpr(result.example_gradients)(z, example)
         except jax.errors.UnexpectedTracerError:
             return None
         constant_ids = {id(x) for x in traced.consts}
@@ -230,9 +227,13 @@ class Need(NamedTuple):
         fits = (budget - self.sums) // max(self.record, 1)
         # on a CPU larger slices than these gain no speed once the gradients leave the cache; other
         # devices start every kernel anew for each slice
-        slices = max(_ROWS, max(_SLICE, _PASSES * self.sums) // max(self.record, 1))
-        if jax.default_backend() == "cpu" and size * self.record > (
-                _HELD if self.full and slices >= BLOCK else _UNCACHED):
+        # 512 KiB of rows and gradients stay in the cache of one core; a slice of less than eight
+        # times the bytes of the sums is slower
+        slices = max(_ROWS, max(2**19, 8 * self.sums) // max(self.record, 1))
+        # factors of 32 MiB are in no cache any longer; of whole gradients, slices of blocks are as
+        # fast, and hold less
+        cached = 2**23 if self.full and slices >= BLOCK else 2**25
+        if jax.default_backend() == "cpu" and size * self.record > cached:
             fits = min(fits, slices)
         return even(size, fits) if fits > 0 else 0
 
@@ -266,7 +267,7 @@ def even(size: int, most_rows: int) -> int:
     return min(most_rows, -(-rows // unit) * unit)
 
 
-def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
+def need_of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
                  plan: Plan | None = None) -> Need:
     """Budgets for the gradients of all wanted parameters of each example.
 
@@ -286,8 +287,8 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
     return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted), full=True)
 
 
-def of_plan(plan: Plan, wanted: PyTree, one: PyTree) -> Need:
-    """Budgets for the parts that a plan keeps of each example; see `of_gradients`."""
+def need_of_plan(plan: Plan, wanted: PyTree, one: PyTree) -> Need:
+    """Budgets for the parts that a plan keeps of each example; see `need_of_gradients`."""
     # rows that are multiplied to matrices, such as the pixels that a convolution reads
     as_matrices = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
     extra = sum([use.rows * sum(use.shape) * _wide(t.dtype) for t in as_matrices for use in t.uses])

@@ -25,8 +25,8 @@ with the matrix of W_j made of its factors, once for all iterations of a loop an
 convolution. That is a gradient as `jax.vmap` gives it, held as an array of the size of P: its norm
 and its part of the sum are read off the same numbers, whatever h is.
 
-One array of the size of each W_j is made for each example, on the way; `planning.of_plan` counts
-it.
+One array of the size of each W_j is made for each example, on the way, which
+`planning.need_of_plan` counts.
 """
 
 import itertools
@@ -41,14 +41,16 @@ from jaxminimax.base.tree import at_least_float32
 from jaxminimax.gradients.ghost.trace import Flat, Loop, Path, Step, run
 from jaxminimax.gradients.ghost.treatment import Treatment, gathered, treatment_of
 from jaxminimax.gradients.ghost.uses import (
-    KINDS,
     PICKED,
     Operand,
     Use,
     View,
     folded,
     grouped,
+    kernel,
     lifted,
+    lookup,
+    product,
 )
 
 Uses = list[Use] | str  # all of them, or why they are not known
@@ -227,6 +229,8 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
     places = {slot: list(listed) for slot, listed in places.items()}
     free = free | set(flat.constants)
     folds: list[tuple[Hashable, Place, Path, Step, int]] = []  # products that are followed
+    kinds = {"dot_general": product, "conv_general_dilated": kernel, "gather": lookup,
+             "dynamic_slice": lookup}
 
     def add(name: Hashable, further: Uses) -> None:
         uses = uses_of[name]
@@ -234,7 +238,7 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
             uses_of[name] = further if isinstance(further, str) else [*uses, *further]
 
     def used(place: Place, path: Path, step: Step, me: int) -> None:
-        use = KINDS[step.name](path, step, me, place.view)
+        use = kinds[step.name](path, step, me, place.view)
         add(place.name, use if isinstance(use, str) else [_with_scales(use, place.scales)])
 
     def follow(place: Place, path: Path, step: Step, me: int) -> list[Place]:
@@ -259,7 +263,7 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
                 folds.append((name, place, path, step, me))
                 uses_of[name] = []
                 return [Place(name)]
-        if step.name in KINDS:
+        if step.name in kinds:
             used(place, path, step, me)
         else:
             add(place.name, f"used by {step.name}")

@@ -54,8 +54,6 @@ from jaxminimax.gradients.summation import Rounding, Summation, Sums
 from jaxminimax.mechanism.grid import BLOCK
 
 TIED = 2.0**-3
-_ROWS = 1024  # in a block
-_UNROLLED = 4  # blocks that are written out
 
 
 def norms_of(g: Factors) -> tuple[jax.Array, ...]:
@@ -119,11 +117,11 @@ class Kept(NamedTuple):
                 g.x[1], factors.wide(g.d[1])[0], weight, g.x[0].shape[-1],
                 self.clip / TIED))
         if isinstance(g, Weighted):
-            return self._shaped([part.of_groups(factors.outer)(x, d)
+            return self._shaped([part.over_groups(factors.outer)(x, d)
                                  for part, x, d in zip(t.parts, *g, strict=True)])
 
         def part_sum(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
-            return part.of_groups(
+            return part.over_groups(
                 lambda x, d: factors.weighted_outer(x, d, self.weight, norm))(x, d)
 
         # parts are different entries, so each is put where it belongs
@@ -151,7 +149,7 @@ class Kept(NamedTuple):
         def pair(part: Part, x: jax.Array, d: jax.Array) -> Any:
             if part.is_wide:  # the weight goes to the factor with fewer numbers
                 x, d = d, x
-            return part.of_groups(
+            return part.over_groups(
                 lambda x, d: factors.weighted(x, d, self.weight, finite), 1)(x, d)
 
         pairs = [pair(*row) for row in zip(t.parts, *g, strict=True)]
@@ -188,14 +186,11 @@ class Kept(NamedTuple):
             return integer_sums.rounded(x, grid.scale, grid.dither.reshape(
                 t.parts[0].shape).at[rows].get(mode="clip"))
 
-        if t.kind == "rows":
-            words = rows_on_grid(g.x[0], g.d[0], self.weight, rounded, grid.of, plus,
-                                        t.parts[0].shape[0])
-            return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
-        if t.kind == "tied":
-            (x, rows), (d, c) = g
-            words = factors.outer_blocks(x, d, block, (grid.scale, grid.dither), plus, BLOCK,
-                                         rows, c)
+        if t.kind in ("rows", "tied"):
+            words = rows_on_grid(
+                g.x[0], g.d[0], self.weight, rounded, grid.to_words, plus, t.parts[0].shape[0],
+            ) if t.kind == "rows" else factors.outer_blocks(
+                g.x[0], g.d[0], block, (grid.scale, grid.dither), plus, BLOCK, g.x[1], g.d[1])
             return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
 
         def matrix_sum(x: jax.Array, d: jax.Array, dither: jax.Array) -> integer_sums.Words:
@@ -238,18 +233,17 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
                              to_words(rounded(weighted, rows)))
         return plus(words, to_words(zeros))
 
-    parts = [slice_sum(rows[i: i + _ROWS], weighted[i: i + _ROWS])
-             for i in range(0, rows.shape[0], _ROWS)
-             ] if rows.shape[0] <= _UNROLLED * _ROWS else None
-    if parts is not None:
-        return functools.reduce(plus, parts)
-    in_blocks = rows.shape[0] // _ROWS * _ROWS
+    block = 1024
+    if rows.shape[0] <= 4 * block:  # these are written out
+        return functools.reduce(plus, [slice_sum(rows[i: i + block], weighted[i: i + block])
+                                       for i in range(0, rows.shape[0], block)])
+    in_blocks = rows.shape[0] // block * block
 
     def step(total: PyTree, rows_and_values: Any) -> tuple[PyTree, None]:
         return plus(total, slice_sum(*rows_and_values)), None
 
     # [b, ...] -> [blocks, 1024, ...]; what is left over is added first
-    slices = tuple(a[:in_blocks].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, weighted))
+    slices = tuple(a[:in_blocks].reshape(-1, block, *a.shape[1:]) for a in (rows, weighted))
     total = slice_sum(rows[in_blocks:], weighted[in_blocks:])
     return jax.lax.scan(step, total, slices)[0]
 

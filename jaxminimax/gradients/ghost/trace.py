@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # Never custom_jvp or custom_vjp: their rules, not the equations inside, are the derivative.
 _GROUPS = {"jit": "jaxpr", "pjit": "jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr",
            "remat": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
-_REMATS = ("checkpoint", "remat2", "remat")
 
 Path = tuple[int, ...]  # of a step: its number, in the body of the scan before it if there is one
 
@@ -117,7 +116,7 @@ def _run_equation(jaxpr: "core.Jaxpr", equation: "core.JaxprEqn", results: "list
 def _remat_of(jaxpr: "core.Jaxpr") -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
-        if name in _REMATS:
+        if name in ("checkpoint", "remat2", "remat"):
             return functools.partial(jax.checkpoint, policy=params["policy"],
                                      prevent_cse=params["prevent_cse"])
         inner = params[_GROUPS[name]] if name in _GROUPS else None
@@ -182,15 +181,13 @@ def flatten(closed: "core.ClosedJaxpr") -> Flat:
     return Flat(steps, inputs, constants, outputs)
 
 
-# no casts: compilers may skip a cast to a narrower type in one reader and not in another
-_MOVES = {"reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "slice"}
-
-
 def moved(flat: Flat, last: Sequence[Any]) -> dict[int, Any]:
     """Values of the slots that only rearrange the last inputs."""
     values = dict(zip(flat.inputs[len(flat.inputs) - len(last):], last, strict=True))
+    # no casts: compilers may skip a cast to a narrower type in one reader and not in another
+    moves = {"reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "slice"}
     for step in flat.steps:
-        if step.name in _MOVES and values.keys() >= set(step.operands):
+        if step.name in moves and values.keys() >= set(step.operands):
             values.update(zip(step.results, step.run(*[values[k] for k in step.operands]),
                               strict=True))
     return values

@@ -53,7 +53,7 @@ class Part(NamedTuple):
         """Returns whether a matrix has more columns than rows."""
         return self.shape[1] > self.shape[0]
 
-    def of_groups(self, f: Callable[..., Any], axis: int = 0) -> Callable[..., Any]:
+    def over_groups(self, f: Callable[..., Any], axis: int = 0) -> Callable[..., Any]:
         """Applies `f` of arrays `[b, ...]` to several groups, `[b, G, ...]`; one more result axis.
 
         Groups are different entries of the parameter: nothing is added up across them.

@@ -229,8 +229,6 @@ def lookup(path: Path, step: Step, me: int, view: View) -> Use | str:
 
 
 PICKED = "entries picked by number"
-KINDS = {"dot_general": product, "conv_general_dilated": kernel, "gather": lookup,
-         "dynamic_slice": lookup}
 
 
 def folded(use: Use, path: Path, step: Step, me: int, view: View) -> Use | None:
