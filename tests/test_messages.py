@@ -409,12 +409,12 @@ PRINTED = {
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
         " | ', '.join(schema.charged) | ', '.join(schema.columns) | ', '.join(twins)"
         " | _GIVE_UP | _MANY | __name__!r | _more(kind.values) | _price(args, len(read()))"
-        " | advice | agreement.AXIS!r | alike[0]!r | args.name | columns.count(name)"
-        " | count | count - 1 | devices | empty!r | end | error | evidence | feature"
+        " | advice | alike[0]!r | args.name | columns.count(name)"
+        " | count | empty!r | end | error | evidence"
         " | finding | folder | jax.process_count() | kind.width | length | lengths"
-        " | list(self.columns) | match[0] | mesh.axis_names | method!r | name | name!r"
+        " | list(self.columns) | match[0] | method!r | name | name!r"
         " | number | number * rows + long + 1 | pairs | path | people | population"
-        " | problem | role!r | rows | schema.positive!r | self._folder | self._path"
+        " | problem | role!r | rows | schema.positive!r | self._folder"
         " | self.high!r | self.low!r | self.most | self.schema.label | self.target.width"
         " | shown | text | unknown | verb | word"),
 }

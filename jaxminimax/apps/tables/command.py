@@ -5,7 +5,6 @@ the same features, standardised by the training rows.
 """
 
 import argparse
-import contextlib
 import datetime
 import hashlib
 import importlib.metadata
@@ -19,19 +18,9 @@ from typing import Any
 import jax
 import numpy as np
 import scipy
-from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger
-from jaxminimax.apps.tables import (
-    check,
-    columns,
-    files,
-    notes,
-    processes,
-    records,
-    report,
-    training,
-)
+from jaxminimax.apps.tables import check, columns, files, notes, records, report, training
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import MODEL, Scorer
 from jaxminimax.apps.tables.unfinished import PAGE, REPORT, UNFINISHED, results_locked
@@ -78,13 +67,6 @@ def add(commands: Any) -> None:
     flag("--out", metavar="FOLDER", help="where model.json, report.json and report.html go")
     flag("--json", action="store_true", help="print JSON only")
     flag("--quiet", action="store_true", help="no progress bar")
-    flag("--processes", type=int, metavar="P",
-         help="train by P processes, which all run this command on one Parquet file; each holds "
-              "its own rows, and the first one writes")
-    flag("--process", type=int, metavar="I",
-         help="number of this process, from 0; Slurm and Open MPI say it")
-    flag("--coordinator", metavar="HOST:PORT",
-         help="a free port of the first process's host; Slurm and Open MPI say it")
 
 
 def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -92,25 +74,12 @@ def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     folder = None if args.out is None else pathlib.Path(args.out)
     if args.name is not None and args.ledger is None:
         raise ValueError(f"--name {args.name} is that of a run in a ledger: say --ledger FILE too.")
-    mesh = _mesh(args)
-    with processes.in_first(lambda: results_locked(folder)) or contextlib.nullcontext():
-        return _trained_in(folder, args, mesh)
+    with results_locked(folder):
+        return _trained_in(folder, args)
 
 
-def _mesh(args: argparse.Namespace) -> Mesh | None:
-    """Joins the other processes, if there are any."""
-    if args.processes is None:
-        if args.process is not None or args.coordinator is not None:
-            raise ValueError("--process and --coordinator are for several processes: say "
-                             "--processes P too.")
-        return None
-    if args.test_fraction is not None:
-        raise ValueError("--processes train on all rows: leave --test-fraction out.")
-    return processes.begin(args.processes, args.process, args.coordinator)
-
-
-def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
-                mesh: Mesh | None) -> tuple[dict[str, Any], str]:
+def _trained_in(folder: pathlib.Path | None,
+                args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Trains, while no other process writes to the folder."""
     schema = check.schema_of(args, lambda: files.read(args.table))
     rows, test_rows = files.Frames(args.table, schema.numeric, schema.names), None
@@ -126,34 +95,29 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
             (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
-    scorer, facts = _trained(args, rows, test_rows, schema, folder, mesh)
-    if not processes.is_first():
-        return {"process": jax.process_index()}, (
-            f"Process {jax.process_index()}: the scorer is that of the first one, bit for bit.")
+    scorer, facts = _trained(args, rows, test_rows, schema, folder)
     if folder is not None:
         scorer.save(folder / MODEL)
         facts["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
         own_files.write(folder / REPORT, json.dumps(facts, indent=1))
         own_files.write(folder / PAGE, report.page(scorer, facts))
-        if mesh is None:
-            own_files.remove(folder / UNFINISHED)  # with the keys
+        own_files.remove(folder / UNFINISHED)  # with the keys
     return facts, "\n".join(report.lines(
         scorer, facts, 0 if test_rows is None else len(test_rows)))
 
 
 def _trained(args: argparse.Namespace, rows: Any, test_rows: Any, schema: Schema,
-             folder: pathlib.Path | None, mesh: Mesh | None) -> tuple[Scorer, dict[str, Any]]:
+             folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
     """Returns the scorer and its record."""
-    ledger = processes.in_first(lambda: None if args.ledger is None else Ledger(args.ledger))
+    ledger = None if args.ledger is None else Ledger(args.ledger)
     key = None if args.seed is None else release_keys.root_of_training(
         jax.random.key(args.seed, impl="threefry2x32"), 0)
     scorer = training.train(
         rows, schema, epsilon=args.epsilon, delta=args.delta, key=key, ledger=ledger,
         name=args.name, progress=sys.stderr.isatty() and not (args.quiet or args.json),
-        unit=args.unit, people=args.people, allow_large_delta=args.allow_large_delta, mesh=mesh,
+        unit=args.unit, people=args.people, allow_large_delta=args.allow_large_delta,
         certify=args.certify, stop_on_notes=args.stop_on_notes,
-        folder=None if folder is None or mesh is not None else folder / UNFINISHED / "0",
-        shards=None if mesh is None else processes.shards_of(mesh))
+        folder=None if folder is None else folder / UNFINISHED / "0")
     facts: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if test_rows is not None:
         facts = held_out(scorer, rows, test_rows)

@@ -127,7 +127,7 @@ class Table(NamedTuple):
             if x is not None})
 
 
-def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int = 0, *,
+def encoded(frame: Any, schema: Schema, progress: bool = False, *,
             labels: np.ndarray | None = None, owners: Any = None) -> Table:
     """Encodes a table; one in a file never lies in memory as a whole, but for its owners.
 
@@ -135,7 +135,6 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
       frame: a data frame, a dictionary of columns or `files.Frames`.
       schema: of the table.
       progress: whether to show a bar.
-      least_rows: that features and labels have; those after the table's are zeros.
       labels: as `Schema.labels`, for a frame that has none; None: those of the frame.
       owners: whose each row is, for a frame that does not say; None: as the schema says.
 
@@ -153,7 +152,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
             piece_owners = schema.owners(piece) if owners is None else owners
             last = first + len(piece_y)
             if not first:
-                row_count = max(last, row_count, least_rows)
+                row_count = max(last, row_count)
                 store = Store(4.0 * row_count * width)
                 x, y = store.zeros(row_count, width), store.zeros(row_count, *piece_y.shape[1:])
             y[first:last] = piece_y
@@ -169,8 +168,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
                 bar.update(len(piece_y))
             first = last
     joined = {name: np.concatenate(parts) for name, parts in read.items() if parts}
-    rows = max(first, least_rows)
-    return Table(x[:rows], y[:rows], joined.get("groups"), joined.get("charged"),
+    return Table(x[:first], y[:first], joined.get("groups"), joined.get("charged"),
                  joined.get("owners"), store)
 
 
