@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 
 from jaxminimax.accounting import Ledger
-from jaxminimax.apps.tables import check, columns, files, notes, records, report, training
+from jaxminimax.apps.tables import check, columns, files, records, report, training
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import MODEL, Scorer
 from jaxminimax.apps.tables.unfinished import PAGE, REPORT, UNFINISHED, results_locked
@@ -83,11 +83,8 @@ def _trained_in(folder: pathlib.Path | None,
     """Trains, while no other process writes to the folder."""
     schema = check.schema_of(args, lambda: files.read(args.table))
     rows, test_rows = files.Frames(args.table, schema.numeric, schema.names), None
-    if args.columns is not None or args.drop:  # the other columns are left out on purpose
-        rows.columns = [name for name in rows.columns
-                        if name in schema.names or notes.whose(name) is not None]
     if args.test_fraction is not None:
-        frame = files.read(args.table, schema.numeric)[rows.columns]
+        frame = files.read(args.table, schema.numeric)
         owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
         rows, test_rows = frame[~test], frame[test]
