@@ -219,8 +219,7 @@ def scaled(x: np.ndarray, moments: Moments, floor: float | None,
     for row_range in blocks(len(x)):  # float64 of all rows at once would be several copies
         block = np.asarray(x[row_range], np.float64)
         if floor is not None:
-            variance = np.maximum(moments.second - moments.mean**2, 0.0)
-            block = (block - moments.mean) / np.sqrt(variance + floor)
+            block = (block - moments.mean) / np.sqrt(moments.variance + floor)
         block = block / np.sqrt(x.shape[-1])
         length = np.sqrt(np.sum(block * block, -1, keepdims=True))
         result[row_range, ..., :-1] = block / np.maximum(length, 1.0)
@@ -234,8 +233,7 @@ def stretched(moments: Moments, cut: float) -> Moments:
     cut at that length instead of 1, in units of the first moments, and still at most 1 long. It is
     a function of released numbers, so no bound on a record's gradient changes.
     """
-    variance = np.maximum(moments.second - moments.mean**2, 0.0)
-    return moments._replace(second=moments.mean**2 + cut**2 * variance)
+    return moments._replace(second=moments.mean**2 + cut**2 * moments.variance)
 
 
 def typical_length(moments: Moments, floor: float) -> float:
@@ -244,7 +242,7 @@ def typical_length(moments: Moments, floor: float) -> float:
     A feature of variance v gives v / (v + floor) of 1 / d: where ranges are much wider than the
     data, rows are short. Noise may hide all variances, so it is at least 0.6.
     """
-    variance = np.maximum(moments.second - moments.mean**2, 0.0)
+    variance = moments.variance
     return max(math.sqrt(np.mean(variance / (variance + floor))), 0.6)
 
 
