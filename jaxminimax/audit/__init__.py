@@ -219,7 +219,7 @@ def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delt
     if separable:
         values = [x.release(1) for x in sides]
         if _public(mechanism):
-            scores = _joined(scores, _likelihood_ratios(values))
+            scores = [a | b for a, b in zip(scores, _likelihood_ratios(values), strict=True)]
         if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
             # a round's first release
             charged = dataclasses.replace(mechanism, times=hyper.iterations)
@@ -239,11 +239,6 @@ def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
     first, second = moves = [np.diff(x, axis=1, prepend=0.0) for x in paths]
     return [{"linear": x, "failures": np.isnan(move).any(2).sum(1).astype(float)}
             for x, move in zip(linear(first, second, len(first) // 2), moves, strict=True)]
-
-
-def _joined(scores: list[dict[str, np.ndarray]],
-            further: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    return [a | b for a, b in zip(scores, further, strict=True)]
 
 
 def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
