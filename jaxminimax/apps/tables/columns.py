@@ -280,6 +280,10 @@ class Number(_OneNumber):
         x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))
         return np.stack([x, absent] if self.missing else [x], 1)
 
+    def decode(self, x: Any) -> Any:
+        """Returns the numbers that `encode` maps to these, of a column without `log`."""
+        return self.low + (self.high - self.low) / 2 * (1 + x)
+
     def odd(self, cells: Any) -> dict[str, np.ndarray]:
         """Returns which cells are missing or no number, and which are clipped, each `[n]`."""
         x = as_numbers(cells)

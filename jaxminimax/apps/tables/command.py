@@ -75,32 +75,26 @@ def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if args.name is not None and args.ledger is None:
         raise ValueError(f"--name {args.name} is that of a run in a ledger: say --ledger FILE too.")
     with results_locked(folder):
-        return _trained_in(folder, args)
-
-
-def _trained_in(folder: pathlib.Path | None,
-                args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Trains, while no other process writes to the folder."""
-    schema = check.schema_of(args, lambda: files.read(args.table))
-    rows, test_rows = files.Frames(args.table, schema.numeric, schema.names), None
-    if args.test_fraction is not None:
-        frame = files.read(args.table, schema.numeric)
-        owners = schema.owners(frame)
-        test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-        rows, test_rows = frame[~test], frame[test]
-    if folder is not None and (folder / MODEL).exists() and not any(
-            (folder / UNFINISHED).glob("*/key")):
-        warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
-                      "spent, and this is a further release.", UserWarning, stacklevel=2)
-    scorer, facts = _trained(args, rows, test_rows, schema, folder)
-    if folder is not None:
-        scorer.save(folder / MODEL)
-        facts["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
-        own_files.write(folder / REPORT, json.dumps(facts, indent=1))
-        own_files.write(folder / PAGE, report.page(scorer, facts))
-        own_files.remove(folder / UNFINISHED)  # with the keys
-    return facts, "\n".join(report.lines(
-        scorer, facts, 0 if test_rows is None else len(test_rows)))
+        schema = check.schema_of(args, lambda: files.read(args.table))
+        rows, test_rows = files.Frames(args.table, schema.numeric, schema.names), None
+        if args.test_fraction is not None:
+            frame = files.read(args.table, schema.numeric)
+            owners = schema.owners(frame)
+            test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
+            rows, test_rows = frame[~test], frame[test]
+        if folder is not None and (folder / MODEL).exists() and not any(
+                (folder / UNFINISHED).glob("*/key")):
+            warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
+                          "spent, and this is a further release.", UserWarning, stacklevel=2)
+        scorer, facts = _trained(args, rows, test_rows, schema, folder)
+        if folder is not None:
+            scorer.save(folder / MODEL)
+            facts["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
+            own_files.write(folder / REPORT, json.dumps(facts, indent=1))
+            own_files.write(folder / PAGE, report.page(scorer, facts))
+            own_files.remove(folder / UNFINISHED)  # with the keys
+        return facts, "\n".join(report.lines(
+            scorer, facts, 0 if test_rows is None else len(test_rows)))
 
 
 def _trained(args: argparse.Namespace, rows: Any, test_rows: Any, schema: Schema,
@@ -196,8 +190,8 @@ def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float |
         return {"macro_auc": float(np.mean(areas)) if areas else None,
                 "log_loss": float(-np.mean(logs[y > 0]))}
     assert schema.target is not None
-    low, high = schema.target.low, schema.target.high
-    truth, guess = low + (high - low) / 2 * (1 + y[valid]), np.clip(scores[valid], low, high)
+    truth = schema.target.decode(y[valid])
+    guess = np.clip(scores[valid], schema.target.low, schema.target.high)
     return {"r2": float(metrics.r2_score(truth, guess)),
             "mean_absolute_error": float(metrics.mean_absolute_error(truth, guess))}
 
@@ -232,7 +226,7 @@ def reference(schema: Schema, rows: Any, test: Any, model: Any = None, *,
     if target is None:
         return np.asarray(fit.decision_function(z))
     if isinstance(target, columns.Number):
-        return target.low + (target.high - target.low) / 2 * (1 + fit.predict(z))
+        return np.asarray(target.decode(fit.predict(z)))
     scores = np.full((len(z), y.shape[1]), np.log(1e-12))  # of classes that no row trained
     scores[:, fit.classes_] = fit.predict_log_proba(z)
     return scores

@@ -90,12 +90,6 @@ _UNIT = 2.0  # of log-odds, for t
 _Rows = tuple[jax.Array, jax.Array, jax.Array]  # x, y and weight of a person's rows
 
 
-def _two(z: Saddle, record: _Rows) -> Saddle:
-    """Returns a person's mean gradient: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
-    x, y, weight = record
-    return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
-
-
 def _several(z: Saddle, record: _Rows) -> Saddle:
     """Returns sum_k weight_k x_k (|y_k| softmax(x_k W) - y_k)^T; y_k = 0 for none of the values."""
     x, y, weight = record
@@ -183,8 +177,8 @@ class TwoValues:
     """
 
     largest_growth: float = 1.0
-    loss, released, problem = "Logistic loss", "share of positives", Problem(_two)
-    group_problem = GROUP_LOGISTIC
+    loss, released = "Logistic loss", "share of positives"
+    problem, group_problem = Problem(GROUP_LOGISTIC.operator), GROUP_LOGISTIC
     clip, longest_gradient, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
     longest_round_time, time_divisor, time_grows_with_width = 20.0, 1.0, True
     variance_floor_deviations, numbers, length, squared_distance = 2.0, 1, 0.25, 1.0
