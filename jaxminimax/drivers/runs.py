@@ -334,7 +334,7 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
       key: as in `run`.
       z: as in `run`.
       data: as in `run`.
-      hyper: one of several, with the iterations of the longest; see `lengths_of`.
+      hyper: one of several, with the iterations of the longest.
       algorithm: as in `run`.
       problem: as in `run`.
       lengths: iterations of each of them.
