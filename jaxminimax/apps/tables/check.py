@@ -183,7 +183,8 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     files.Frames(args.table, schema.numeric, ())  # refuses types of columns that hold no numbers
     preparation.check_people(args.people, schema.owner is not None)
     rows_per_owner = None if schema.owner is None else schema.most
-    rows = records.records(*_flaws(schema, frame), schema.owners(frame), schema.most)
+    rows = records.records(*_flaws(schema, frame), records.by_person(
+        len(frame), schema.owners(frame), schema.most))
     population = len(rows.x)
     noted = notes.before(schema, population, frame.columns, owned=args.people > 1)
     record: dict[str, Any] = {

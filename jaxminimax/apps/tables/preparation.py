@@ -130,8 +130,7 @@ class Prepared:
         """Arranges the cells of columns whose ranges are to be released; None without them."""
         if self.table.charged is None:
             return None
-        return records.records(self.table.charged, self.table.labels, self.table.owners,
-                               self.rows_per_owner or 1)
+        return records.records(self.table.charged, self.table.labels, self.row_numbers)
 
     def arranged_rows(self) -> tuple[records.Records, np.ndarray]:
         """Arranges rows as records, and returns where their scaled features go.
@@ -141,9 +140,8 @@ class Prepared:
         table = self.table
         scaled_out = table.x[:, None] if self.row_numbers is None else table.store.zeros(
             *self.row_numbers.shape, table.x.shape[1])
-        return records.records(table.x[:, :-1], table.labels, table.owners,
-                               self.rows_per_owner or 1, out=scaled_out[..., :-1],
-                               store=table.store), scaled_out
+        return records.records(table.x[:, :-1], table.labels, self.row_numbers,
+                               out=scaled_out[..., :-1], store=table.store), scaled_out
 
     def everything_read(self, charged: records.Records | None) -> PyTree:
         """Returns all arrays that decide a release, of 32 bits, for a promise."""
@@ -186,8 +184,7 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
     checks.number("delta", delta, low=0.0, high=1.0)
     owned = table.owners is not None
     check_people(people, owned)
-    row_numbers = records.by_person(
-        len(table.labels), table.owners, rows_per_owner) if owned else None
+    row_numbers = records.by_person(len(table.labels), table.owners, rows_per_owner)
     groups = None if groups is None else groups.of_persons(row_numbers)
     apart = certified.apart(groups, certify, epsilon=epsilon, delta=delta,
                             persons=owned or people > 1)

@@ -264,45 +264,45 @@ class Records(NamedTuple):
     weight: np.ndarray
 
 
-def by_person(rows: int, owners: Any, rows_per_owner: int) -> np.ndarray:
+def by_person(rows: int, owners: Any, rows_per_owner: int) -> np.ndarray | None:
     """Returns the numbers of each person's first rows, `[n, rows_per_owner]`, -1 for none.
 
     Args:
       rows: how many there are.
-      owners: whose each one is, `[rows]`.
+      owners: whose each one is, `[rows]`; None: every row is a person's only one, which has None.
       rows_per_owner: rows of a person that are read.
 
     Raises:
       ValueError: for owners of another number, and as `problems.by_person`.
     """
+    if owners is None:
+        return None
     if len(owners) != rows:
         raise ValueError(f"owners must be one for each of {rows} rows, got {len(owners)}.")
     return rows_of_people(owners, rows_per_owner)
 
 
-def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, rows_per_owner: int = 1,
-            *, out: np.ndarray | None = None, store: Store = MEMORY) -> Records:
+def records(x: np.ndarray, y: np.ndarray, row_numbers: np.ndarray | None = None, *,
+            out: np.ndarray | None = None, store: Store = MEMORY) -> Records:
     """Arranges rows as records of persons.
 
     Args:
       x: `[rows, d]`.
       y: `[rows]` or `[rows, K]`; rows that are not `labelled` count with weight 0.
-      owners: whose each row is; None: every row is a person's only one.
-      rows_per_owner: rows of a person that are read.
-      out: where features of persons with owners go, `[n, rows_per_owner, d]`; None: new memory.
+      row_numbers: the rows of each person, see `by_person`.
+      out: where features of persons with several rows go, `[n, rows_per_owner, d]`; None: new
+        memory.
       store: of labels and weights.
     """
-    if owners is None:
+    if row_numbers is None:
         weight = in_blocks(labelled, store.zeros(len(y)), y)
         return Records(x[:, None], in_blocks(np.nan_to_num, store.zeros(*y.shape), y)[:, None],
                        weight[:, None])
-    index = by_person(len(x), owners, rows_per_owner)
-    n = len(index)
-    shape = n, rows_per_owner
+    shape = row_numbers.shape
     result = Records(np.empty((*shape, x.shape[1]), x.dtype) if out is None else out,
                      store.zeros(*shape, *y.shape[1:]), store.zeros(*shape))
-    for block in blocks(n):
-        rows, present = index[block], index[block] >= 0
+    for block in blocks(len(row_numbers)):
+        rows, present = row_numbers[block], row_numbers[block] >= 0
         # where there is no row, no other person's may stand, not even with weight 0
         result.x[block] = np.where(present[:, :, None], x[rows], 0)
         result.y[block] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),
