@@ -350,8 +350,9 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
         patched.setattr(rule, "SHARE", 0.2)
         with pytest.raises(ValueError, match="another setting"):
             train(table, SCHEMA, folder=folder, **target)
-    with pytest.raises(ValueError, match="another setting"):  # rounds otherwise
-        train(table, SCHEMA, folder=folder, mesh=jax.make_mesh((1,), ("data",)), **target)
+    for place in ({"mesh": jax.make_mesh((1,), ("data",))}, {"shards": 2}):  # rounds otherwise
+        with pytest.raises(ValueError, match="another setting"):
+            train(table, SCHEMA, folder=folder, **place, **target)
 
 
 @pytest.mark.slow
