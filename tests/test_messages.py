@@ -385,7 +385,7 @@ PRINTED = {
         " | shards | size | sorted(process_ids) | spec | type(x).__module__.split('.')[0]"),
     "planner": (
         "', '.join(_PLANNED) | ', '.join(map(flag_of, allowed)) | args.algorithm"
-        " | args.algorithm or 'a plan for groups' | args.algorithm!r | flag_of(name)"),
+        " | args.algorithm!r | flag_of(name)"),
     "problems": (
         "', or one number,' * (classes == 2) | base.convex | base.random | base.smooth"
         " | classes | clip!r | count | counts.min() | counts.size - 1 | high!r"
@@ -405,16 +405,16 @@ PRINTED = {
         " | settings | shape | size | spent | stream[0] | stream[1] | t | text | true!r"
         " | unwritten.pop() | use[-1] | x.primitive.name"),
     "tables": (
-        "' '.join(inline) | ' '.join(sorted(twins)) | ' '.join(unknown)"
+        "' '.join(inline) | ' '.join(sorted(twins))"
         " | ' before log(1 + x)' * self.log | ', '.join(kind.values[:_SHOWN])"
-        " | ', '.join(schema.charged) | ', '.join(schema.columns) | ', '.join(twins)"
+        " | ', '.join(schema.charged) | ', '.join(twins)"
         " | _GIVE_UP | _MANY | __name__!r | _more(kind.values) | _price(args, len(read()))"
-        " | advice | agreement.AXIS!r | alike[0]!r | args.name | columns.count(name)"
-        " | count | count - 1 | devices | empty!r | end | error | evidence | feature"
+        " | advice | alike[0]!r | args.name | columns.count(name)"
+        " | count | empty!r | end | error | evidence"
         " | finding | folder | jax.process_count() | kind.width | length | lengths"
-        " | list(self.columns) | match[0] | mesh.axis_names | method!r | name | name!r"
+        " | list(self.columns) | match[0] | method!r | name | name!r"
         " | number | number * rows + long + 1 | pairs | path | people | population"
-        " | problem | role!r | rows | schema.positive!r | self._folder | self._path"
+        " | problem | role!r | rows | schema.positive!r | self._folder"
         " | self.high!r | self.low!r | self.most | self.schema.label | self.target.width"
         " | shown | text | unknown | verb | word"),
 }

@@ -68,9 +68,6 @@ def add(commands: Any) -> None:
              help="how neighbouring data sets differ: " + ", or ".join(
                  f"{words} ({name})" for name, words in statement_text.RELATIONS.items())
                  + " (default: replace_one, the stronger one)")
-        flag("--parameters", type=int, default=mechanism.PARAMETERS, metavar="D",
-             help="most numbers of a release, which the grid is charged for "
-                  f"(default: {mechanism.PARAMETERS})")
         flag("--json", action="store_true", help="print JSON only")
 
 
@@ -112,8 +109,7 @@ def described(args: argparse.Namespace) -> mechanism.Description:
         checks.number("--noise-multiplier", args.noise_multiplier, low=0.0)
     two_players = args.algorithm is not None
     query = mechanism.Query(clip=types.Saddle(1.0, 1.0 if two_players else None),
-                            sampling=_sampling(args), population=args.n,
-                            parameters=args.parameters)
+                            sampling=_sampling(args), population=args.n)
     if not target:  # equal noise for both players, who are charged together
         query = query.with_noise(args.noise_multiplier / query.with_noise(1.0).multiplier())
     if not two_players:

@@ -13,7 +13,9 @@ from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.base import types
 from jaxminimax.drivers import plan, plans
 
-_PLANNED = {name: x for name, x in sorted(ALGORITHMS.items()) if hasattr(x, "plan")}
+# of groups a plan reads the constants of a problem, which no option gives
+_PLANNED = {name: x for name, x in sorted(ALGORITHMS.items())
+            if hasattr(x, "plan") and "problem" not in inspect.signature(x.plan).parameters}
 
 
 def _count_or_word(text: str) -> int | str:
@@ -27,7 +29,6 @@ NUMBERS: dict[str, tuple[Any, str]] = {
     "dim": (int, "d, the number of coordinates of both players together"),
     "iterations": (int, "T, the number of rounds"),
     "batch": (int, "the batch size of one pass"),
-    "phases": (int, "T, the number of phases"),
     "inner": (int, "K, the iterates of a round"),
     "rounds": (_count_or_word, '"bound_optimal"; "largest" T with 2^T lambda B <= L, as in the '
                                "paper; or a number"),
@@ -45,22 +46,14 @@ NUMBERS: dict[str, tuple[Any, str]] = {
     "modulus": (float, "mu_0, the modulus of strong monotonicity of every record's operator"),
     "public_bound": (float, "P, the largest norm of the public terms' operator"),
     "public_smooth": (float, "the Lipschitz constant of the public terms' operator"),
-    "loss_bound": (float, "B, the public range of losses"),
     "kappa": (float, 'the factor of "manual"'),
     "slack": (float, "the slack of certificates"),
-    "eta": (float, "the step size"),
-    "tree": (bool, "sums have the paper's tree of noise, even if correlated noise would be less"),
     "proved": (bool, "whether to keep to settings that the theorem covers"),
     "composite": (bool, "whether constant steps handle the quadratic in the projection")}
-_CONSTANTS = ("bound", "lipschitz", "diameter", "smooth")  # of a group problem
 
 
 def add(commands: Any) -> None:
-    """Adds `plan` to the commands of a parser.
-
-    Its options are the public numbers that the algorithms' `plan` functions take. For group
-    algorithms they include the constants of the `problem`, because a plan reads nothing else of it.
-    """
+    """Adds `plan` to the commands of a parser; its options are the public numbers of plans."""
     lines = (f"  {name}: {', '.join(flag_of(x) for x in plan_options(name))}" for name in _PLANNED)
     text = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
     command = commands.add_parser(
@@ -81,52 +74,31 @@ def add(commands: Any) -> None:
             flag(flag_of(name), action="store_true", default=None, help=text)
         else:
             flag(flag_of(name), type=kind, help=text)
-    flag("--lipschitz", type=float,
-         help="of group algorithms, on the norm of a record's gradient; --bound is on its loss")
-    flag("--group-sizes", dest="sizes", type=int, nargs="+", metavar="N",
-         help="of group algorithms, records of every group")
     flag("--json", action="store_true", help="print JSON only")
 
 
 def plan_options(name: str) -> list[str]:
     """Returns the options of an algorithm, by the names that they have in Python."""
-    plan_arguments = [x for x in inspect.signature(ALGORITHMS[name].plan).parameters
-             if x in NUMBERS or x in ("problem", "sizes")]
-    return [x for name in plan_arguments for x in (_CONSTANTS if name == "problem" else (name,))]
+    return [x for x in inspect.signature(_PLANNED[name].plan).parameters if x in NUMBERS]
 
 
 def flag_of(name: str) -> str:
     """Returns the option of a public number."""
-    return "--group-sizes" if name == "sizes" else f"--{name.replace('_', '-')}"
+    return f"--{name.replace('_', '-')}"
 
 
 def _numbers(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the keywords of `plan` that the options mean.
 
     Raises:
-      ValueError: for an option that the algorithm has no use for, or a constant that is missing.
+      ValueError: for an option that the algorithm has no use for.
     """
-    arguments = {name: getattr(args, name) for name in (*NUMBERS, "lipschitz", "sizes")
-                 if getattr(args, name) is not None}
-    # without an algorithm, of groups if there are any
-    allowed = (plan_options(args.algorithm) if args.algorithm else
-               [name for name in arguments if name != "lipschitz" or "sizes" in arguments])
-    for name in arguments.keys() - set(allowed):
+    numbers = {name: x for name in NUMBERS if (x := getattr(args, name)) is not None}
+    allowed = NUMBERS if args.algorithm is None else plan_options(args.algorithm)
+    for name in numbers.keys() - set(allowed):
         raise ValueError(f"{flag_of(name)} is no number of {args.algorithm}, which takes "
-                         f"{', '.join(map(flag_of, allowed))}: leave it out." if args.algorithm else
-                         f"{flag_of(name)} is for groups: give --group-sizes too.")
-    if "lipschitz" not in allowed and not ("sizes" in allowed and args.algorithm is None):
-        return arguments
-    constants = {name: arguments.pop(name) for name in _CONSTANTS if name in arguments}
-    for name in _CONSTANTS[:3]:
-        if name not in constants:
-            raise ValueError(f"{args.algorithm or 'a plan for groups'} needs {flag_of(name)}.")
-
-    def unused(*_: Any) -> Any:
-        raise TypeError("a plan reads constants only")
-
-    problem = types.GroupProblem(unused, unused, unused, convex=True, **constants)
-    return arguments | {"problem": problem, "sizes": tuple(arguments.pop("sizes", ()))}
+                         f"{', '.join(map(flag_of, allowed))}: leave it out.")
+    return numbers
 
 
 def _plain(value: Any) -> Any:
@@ -153,8 +125,8 @@ def settings(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
       ValueError: for a name that is none of an algorithm with a plan; as `plan` does.
     """
     if args.algorithm is not None and args.algorithm not in _PLANNED:
-        raise ValueError(f"ALGORITHM must be one of {', '.join(_PLANNED)}, got "
-                         f"{args.algorithm!r}.")
+        raise ValueError(f"ALGORITHM must be one of {', '.join(_PLANNED)}, got {args.algorithm!r}. "
+                         "Of groups ask jmm.plan(jmm.NAME, problem=..., sizes=...), in Python.")
     target = {"epsilon": args.epsilon, "delta": args.delta, "neighbours": args.neighbours}
     if args.algorithm is None:
         side_by_side = plans(**target, **_numbers(args))

@@ -103,7 +103,7 @@ class Audit:
 def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, *,
           runs: int = 100_000, neighbours: str = "replace_one", pair: Any = "worst",
           confidence: float = 0.999, problem: Problem | GroupProblem | None = None,
-          z: Saddle | None = None, strategy: str = "auto", microbatch: int = 32) -> Audit:
+          z: Saddle | None = None) -> Audit:
     """Attacks whole runs of `algorithm.update` and compares with the accountant's claim.
 
     The bound reaches most of the claimed epsilon only if events of probability near delta can be
@@ -125,9 +125,6 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
       problem: the problem of a pair of your own. The projection is left out if it only hides
         released values.
       z: the initial point of a pair of your own.
-      strategy: the way to compute clipped sums of the "worst" pair, see `clipped_sum`; a problem of
-        your own sets it by its operator.
-      microbatch: the number of examples in a slice of the "microbatch" strategy.
 
     Raises:
       ValueError: for numbers out of range, a relation that the mechanism has no guarantee for, or a
@@ -166,9 +163,7 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     # the record is in the first part of the data; the other parts contribute nothing
     padding = (mechanism.parts - 1) * query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, padding), (0, 0))), data)
-    strategies = (strategy, microbatch)
-    first, second = released.releases(key, algorithm, hyper, data, runs,
-                                      pairs.computed(pairs.PROBLEM, *strategies))
+    first, second = released.releases(key, algorithm, hyper, data, runs)
     scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(first, second, runs // 2)]
     for score, values in zip(scores, (first, second), strict=True):
         score["likelihood ratio"] = released.likelihood_ratio(values, query, neighbours,
@@ -179,9 +174,8 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
     measured = None
     if runs >= _FEW and not _moving(query, mechanism):
         measured = signal(
-            choice, algorithm, hyper, start, data, pairs.computed(pairs.PLAIN, *strategies),
-            observe=pairs.all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
-            confidence=confidence)
+            choice, algorithm, hyper, start, data, pairs.PLAIN, observe=pairs.all_releases,
+            runs=min(runs, _ENOUGH), neighbours=neighbours, confidence=confidence)
     shared = released.shared_between_releases(
         choice, algorithm, hyper, start, jax.tree.map(lambda x: x[0], data), pairs.PROBLEM,
         min(runs, _ENOUGH), confidence)
@@ -225,7 +219,7 @@ def _audit_pair(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delt
     if separable:
         values = [x.release(1) for x in sides]
         if _public(mechanism):
-            scores = _joined(scores, _likelihood_ratios(values))
+            scores = [a | b for a, b in zip(scores, _likelihood_ratios(values), strict=True)]
         if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
             # a round's first release
             charged = dataclasses.replace(mechanism, times=hyper.iterations)
@@ -245,11 +239,6 @@ def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
     first, second = moves = [np.diff(x, axis=1, prepend=0.0) for x in paths]
     return [{"linear": x, "failures": np.isnan(move).any(2).sum(1).astype(float)}
             for x, move in zip(linear(first, second, len(first) // 2), moves, strict=True)]
-
-
-def _joined(scores: list[dict[str, np.ndarray]],
-            further: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    return [a | b for a, b in zip(scores, further, strict=True)]
 
 
 def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:

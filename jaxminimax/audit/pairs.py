@@ -49,11 +49,6 @@ def worst_case(query: Query | Resolvent) -> sampling.WorstCase:
     return case
 
 
-def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
-    """Returns `problem` with this way to compute clipped sums."""
-    return problem._replace(operator=types.with_strategy(problem.operator, strategy, microbatch))
-
-
 def rest_of(query: Query | Resolvent) -> float:
     """Returns the sum of all other records in the worst pair, in clip norms."""
     return -1.0 if worst_case(query).slots else 0.0

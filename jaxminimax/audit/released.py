@@ -36,14 +36,13 @@ def observed(state: Any) -> Saddle:
     return Saddle(*(jnp.stack(x) for x in zip(*points, strict=True)))
 
 
-def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle,
-           problem: Problem) -> Saddle:
+def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle) -> Saddle:
     """Returns how far each release moves one run from its round's start, `[releases, dim]`."""
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
     if getattr(hyper.query, "doubling", False):  # a solution moves away from its centre
-        return run(key, start, data, hyper, algorithm, problem,
+        return run(key, start, data, hyper, algorithm, pairs.PROBLEM,
                    lambda state: jax.tree.map(jnp.subtract, state.z, state.centre))[1]
-    _, path = run(key, start, data, hyper, algorithm, problem, observed)
+    _, path = run(key, start, data, hyper, algorithm, pairs.PROBLEM, observed)
 
     def moves(x: jax.Array) -> jax.Array:
         previous = jnp.concatenate([jnp.zeros_like(x[:1, -1:]), x[:-1, -1:]])
@@ -52,8 +51,8 @@ def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
     return jax.tree.map(moves, path)
 
 
-def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle, runs: int,
-             problem: Problem = pairs.PROBLEM) -> np.ndarray:
+def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle,
+             runs: int) -> np.ndarray:
     """Computes the releases of runs on each of several data sets from the iterates.
 
     Iterates move by a step times the release; the steps are measured on a run without noise.
@@ -65,7 +64,6 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
       hyper: its `Hyper`.
       data: leaves `[sets, n, dim]`.
       runs: the number of runs on each data set.
-      problem: a problem whose operator is the record.
 
     Returns:
       Noisy sums over clip norms (proximal points: over displacements), sign of the first release
@@ -78,7 +76,7 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
     def programme(keys: jax.Array, data: Saddle) -> Saddle:
         # one after the other: lanes would all take the rare branches of any of them
         return jax.lax.map(lambda several: jax.lax.map(
-            lambda key: _moves(key, algorithm, hyper, data, problem), several), keys)
+            lambda key: _moves(key, algorithm, hyper, data), several), keys)
 
     key, steps_key = jax.random.split(key)
     sets = [Saddle(*x) for x in zip(*data, strict=True)]
@@ -108,7 +106,7 @@ def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
     unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
         pairs.GIANT * mechanism.costs.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
     unit = jax.tree.map(lambda x: jnp.repeat(x, algorithm.mechanism(hyper).parts, 0), unit)
-    moves = jax.device_get(_moves(key, algorithm, plain, unit, pairs.PROBLEM))
+    moves = jax.device_get(_moves(key, algorithm, plain, unit))
     sizes = (np.abs(x[:, :1].astype(np.float64)) for x in moves)
     return Saddle(*(np.where(np.arange(len(x)) > 0, -1.0, 1.0)[:, None]  # players descend
                     * np.where((x > 0) & np.isfinite(x), x, 1.0) for x in sizes))

@@ -38,15 +38,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxminimax.accounting.ledger import RunMark
 from jaxminimax.base import checks, programs, types
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat
-from jaxminimax.placement import sharding
+from jaxminimax.placement import agreement, sharding
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.releases import sums
 from jaxminimax.releases.watch import update
 
-KEY, RUN = b"a key in a ledger", b"a run in a ledger"  # what marks in ledgers are of
 ROUND = "operator, loss, public term, projection, optimiser, schedule, start or observe"
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
 _ROWS = 2**14  # that are worked on together, at most
@@ -176,6 +176,12 @@ def mark(hash_key: bytes, *contents: bytes) -> str:
     return digest.hexdigest()
 
 
+def mark_of_run(hash_key: bytes, promise: bytes, *, resumable: bool) -> RunMark:
+    """Marks by which a ledger recognises a run: of its key, and of what it promised besides."""
+    return RunMark(key=mark(hash_key, b"a key in a ledger"),
+                   run=mark(hash_key, b"a run in a ledger", promise), resumable=resumable)
+
+
 # --- rows ---
 
 
@@ -294,7 +300,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
-    if len({device.process_index for device in mesh.devices.flat}) == 1:
+    if len(agreement.processes(mesh)) == 1:
         return total
     from jax.experimental import multihost_utils
 

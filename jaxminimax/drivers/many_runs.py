@@ -89,7 +89,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         wait. None for one on a CPU if every run draws its own samples, and else for all of them,
         because all runs then read the same rows; with `checkpoint`, those of one setting.
       progress: whether to show a bar, which moves whenever `at_once` runs have ended, if tqdm is
-        installed. Static under jit, like `at_once`.
+        installed; not inside jit, nor of several processes.
       checkpoint: folder for the saved runs, which no other user may write to; needs
         orbax-checkpoint.
       ledger: the budget of everything that is released about these data; see `Ledger`.
@@ -134,17 +134,16 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         alone = jax.default_backend() == "cpu" and _draws(algorithm.mechanism(hypers))
         at_once = 1 if alone else keys.size if checkpoint is None else keys.shape[1]
     checks.count("at_once", at_once)
-    static = problem, observe, at_once
-    if (traced or jax.process_count() > 1) and (checkpoint is not None or ledger is not None):
+    static, on_host = (problem, observe, at_once), not traced and jax.process_count() == 1
+    if not on_host and (checkpoint is not None or ledger is not None):
         raise ValueError("A sweep inside jit or vmap, or of several processes, cannot save its "
                          "runs or charge a ledger: leave checkpoint and ledger out.")
     if traced:
         runs.check_functions(algorithm, z, jax.tree.map(lambda x: x[0], hypers), data, observe)
-        return runs.Run(*_in_turn(keys, arrays(z), as_rows(data), hypers, algorithm, *static,
-                                  progress))
-    if checkpoint is None and ledger is None and name is None:
+        return runs.Run(*_in_turn(keys, arrays(z), as_rows(data), hypers, algorithm, *static))
+    if checkpoint is None and ledger is None and name is None and not (progress and on_host):
         return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), as_rows(data), hypers,
-                                        algorithm, *static, progress))
+                                        algorithm, *static))
     promise = saved_runs.promise_of(keys, algorithm.mechanism(hypers), hypers, algorithm) | {
         "at_once": at_once}
     stated: dict[str, Any] = {"delta": 0.0} if ledger is None else {
@@ -186,7 +185,7 @@ def _check_different(keys: jax.Array) -> None:
 
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
-             problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int, progress: bool,
+             problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int,
              share_number: jax.Array | None = None) -> tuple[Any, PyTree]:
     """Every run, in shares of equal width.
 
@@ -199,7 +198,6 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
     map_runs: Any = jax.vmap if width > 1 else lambda f: f
     if width == 1:
         order = order[:, 0]
-    ticks = runs.Ticks(keys.size) if progress and runs.possible() else None
 
     def share(share_settings: tuple[jax.Array, Any]) -> tuple[Any, PyTree]:
         keys, hypers = share_settings
@@ -217,8 +215,6 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
         observed = jax.tree.map(lambda x: jnp.zeros((rounds, *x.shape), x.dtype),
                             jax.eval_shape(map_runs(observe), states))
         states, observed = jax.lax.fori_loop(0, rounds, step, (states, observed))
-        if ticks is not None:  # reads the states' counter, so it waits for them
-            jax.debug.callback(ticks, jnp.sum(states.spent > 0))
         return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, order.ndim - 1), observed)
 
     settings = keys.reshape(-1)[order], jax.tree.map(lambda x: x[order // seeds], hypers)
@@ -253,7 +249,7 @@ def _saved(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Alg
            problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int, *, progress: bool,
            folder: saved_runs.Folder, booking: saved_runs.Booking) -> tuple[Any, PyTree]:
     """Every run, a share at a time on the host; shares that were saved before are read back."""
-    static = problem, observe, at_once, False
+    static = problem, observe, at_once
     shares, width = _order(keys.size, at_once).shape
     saved, ended = folder.steps(), []
     if saved:
@@ -275,5 +271,4 @@ def _saved(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Alg
     return jax.tree.map(jnp.asarray, _placed(stacked, keys.shape, 1 + (width > 1)))
 
 
-_compiled = jax.jit(_in_turn, static_argnames=("algorithm", "problem", "observe", "at_once",
-                                               "progress"))
+_compiled = jax.jit(_in_turn, static_argnames=("algorithm", "problem", "observe", "at_once"))

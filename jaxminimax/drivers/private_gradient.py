@@ -38,7 +38,7 @@ import optax
 from jax.experimental import io_callback
 
 from jaxminimax.accounting import Ledger, Statement, statement
-from jaxminimax.accounting.ledger import Entry, RunMark
+from jaxminimax.accounting.ledger import Entry
 from jaxminimax.base import arguments, checks, identity, programs
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.drivers import fingerprint, long_runs, saved_runs
@@ -194,9 +194,8 @@ class _Run:
         self.watched, self.hash_key = watched or not follows, fingerprint.secret(key)
         # the problem is bound when it is traced
         promise = saved_runs.promise_of(key, mechanism, self.settings, _Release(follows, None))
-        self.marks = RunMark(
-            key=fingerprint.mark(self.hash_key, fingerprint.KEY), resumable=journal is not None,
-            run=fingerprint.mark(self.hash_key, fingerprint.RUN, json.dumps(promise).encode()))
+        self.marks = fingerprint.mark_of_run(self.hash_key, json.dumps(promise).encode(),
+                                             resumable=journal is not None)
         (machine,) = fingerprint.hash_machine(
             self.hash_key, problem, getattr(data, "mesh", None)).values()
         self.register = register(self.marks.key, Limits(

@@ -334,7 +334,7 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
       key: as in `run`.
       z: as in `run`.
       data: as in `run`.
-      hyper: one of several, with the iterations of the longest; see `lengths_of`.
+      hyper: one of several, with the iterations of the longest.
       algorithm: as in `run`.
       problem: as in `run`.
       lengths: iterations of each of them.
@@ -359,35 +359,10 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
 # --- progress, if wanted and if tqdm is installed ---
 
 
-def possible() -> bool:
-    """Returns True if tqdm is installed."""
-    return importlib.util.find_spec("tqdm") is not None
-
-
 def bar(total: int, initial: int, shown: bool, unit: str = "round") -> Any:
     """Returns a context that gives a progress bar, or None."""
-    if not (shown and possible()):
+    if not shown or importlib.util.find_spec("tqdm") is None:
         return contextlib.nullcontext()
     import tqdm
 
     return tqdm.tqdm(total=total, initial=initial, unit=unit)
-
-
-class Ticks:
-    """A progress bar that a compiled program moves, and that begins with its first tick.
-
-    One object serves every call of the program: a full bar is closed, and the next tick begins
-    another.
-    """
-
-    def __init__(self, total: int) -> None:
-        self._total, self._bar = total, None
-
-    def __call__(self, number: Any) -> None:
-        """Moves the bar on by the number of runs that have ended."""
-        progress = self._bar = self._bar or bar(self._total, 0, True, "run")
-        # copies that fill up the last share are not counted
-        progress.update(min(int(number), self._total - progress.n))
-        if progress.n == self._total:
-            progress.close()
-            self._bar = None

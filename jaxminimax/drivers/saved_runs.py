@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting.ledger import Entry, Ledger, RunMark
+from jaxminimax.accounting.ledger import Entry, Ledger
 from jaxminimax.base import checks, own_files, programs, saved_json, types
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism import Description
@@ -177,10 +177,8 @@ class Booking(contextlib.AbstractContextManager["Booking"]):
             raise ValueError("Several processes would each charge the run: reserve it in one of "
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
                              "leave out ledger=... here.")
-        marks = RunMark(
-            key=fingerprint.mark(self._own, fingerprint.KEY),
-            run=fingerprint.mark(self._own, fingerprint.RUN, json.dumps(promise).encode()),
-            resumable=resumable)
+        marks = fingerprint.mark_of_run(self._own, json.dumps(promise).encode(),
+                                        resumable=resumable)
         smaller = ledger.filter == "basic" and delta < ledger.delta
         self._entry = ledger.reserve(described, name=name, run=marks,
                                      delta=delta if smaller else None)

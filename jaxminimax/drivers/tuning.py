@@ -157,10 +157,12 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     arguments.records(data)
     arguments.records(held_out, "held_out")
     low, high = score_range
+    hypers, lengths = stacked(paid)
     winner, best, number = search(
-        key, arrays(z), as_rows(data), arrays(rows), stacked(paid), scored, cumulative(runs),
+        key, arrays(z), as_rows(data), arrays(rows), hypers, scored, cumulative(runs),
         algorithm=Functions.from_algorithm(algorithm), problem=problem, point=point,
-        scored=score_problem(score, float(low), float(high)), at_once=at_once, hide_time=hide_time)
+        lengths=lengths, scored=score_problem(score, float(low), float(high)), at_once=at_once,
+        hide_time=hide_time)
     number = int(number)
     return Tuned(winner, best + (low + high) / 2, number, paid[number], promised)
 
@@ -179,45 +181,33 @@ def _listed(candidates: Any) -> list[Any]:
 
 
 def _check(candidates: list[Any], algorithm: Algorithm[Any, Any]) -> None:
-    """Refuses candidates that are none, or differ in more than numbers and iterations."""
-    for hyper in candidates:
-        composed.check(algorithm.mechanism(hyper))
-    alike = [composed.with_noise_of_all(h, 1.0) for h in candidates]
-    lengths_of(stacked(alike), len(alike), algorithm)
-
-
-def stacked(candidates: list[Any]) -> Any:
-    """Stacks candidates into one `Hyper`; if iterations differ, it has the tuple of them."""
-    lengths = tuple(getattr(h, "iterations", None) for h in candidates)
-    if len(set(lengths)) > 1 and all(any(
-            field.name == "iterations" for field in dataclasses.fields(h)) for h in candidates):
-        candidates = [dataclasses.replace(h, iterations=lengths) for h in candidates]
-    return many_runs.stack(candidates)
-
-
-def lengths_of(hypers: Any, budgets: int,
-               algorithm: Algorithm[Any, Any]) -> tuple[Any, tuple[int, ...]]:
-    """Stacked records with the iterations of the longest, and the iterations of each.
+    """Refuses candidates that are none, or differ in more than numbers and iterations.
 
     Raises:
-      ValueError: for different iterations of an algorithm whose description is more than one
+      ValueError: also for different iterations of an algorithm whose description is more than one
         repeated query.
     """
-    lengths = hypers.iterations
-    if not isinstance(lengths, tuple):
-        composed.check(algorithm.mechanism(hypers))
-        return hypers, (lengths,) * budgets
-    described = []
-    for length in sorted(set(lengths)):
-        described.append(algorithm.mechanism(dataclasses.replace(hypers, iterations=length)))
-        composed.check(described[-1])
-    alike = {jax.tree.structure(dataclasses.replace(m, times=1)) if isinstance(m, Repeat) else None
-             for m in described}
-    if len(lengths) != budgets or len(alike) != 1 or None in alike:
+    for hyper in candidates:
+        composed.check(algorithm.mechanism(hyper))
+    alike, lengths = stacked([composed.with_noise_of_all(h, 1.0) for h in candidates])
+    if len(set(lengths)) == 1:
+        return
+    described = [algorithm.mechanism(dataclasses.replace(alike, iterations=length))
+                 for length in sorted(set(lengths))]
+    structures = {jax.tree.structure(dataclasses.replace(m, times=1)) if isinstance(m, Repeat)
+                  else None for m in described}
+    if len(structures) != 1 or None in structures:
         raise ValueError("Runs of different iterations need an algorithm that repeats one query: "
-                         f"got iterations {lengths} for {budgets} budgets of "
-                         f"{type(described[0]).__name__}. Search each number of them on its own.")
-    return dataclasses.replace(hypers, iterations=max(lengths)), lengths
+                         f"got iterations {lengths} of {type(described[0]).__name__}. Search each "
+                         "number of them on its own.")
+
+
+def stacked(candidates: list[Any]) -> tuple[Any, tuple[int, ...]]:
+    """Stacks candidates, with the iterations of the longest, and returns the iterations of each."""
+    lengths = tuple(h.iterations for h in candidates)
+    if all(any(field.name == "iterations" for field in dataclasses.fields(h)) for h in candidates):
+        candidates = [dataclasses.replace(h, iterations=max(lengths)) for h in candidates]
+    return many_runs.stack(candidates), lengths
 
 
 def _check_flat(candidates: list[Any], algorithm: Algorithm[Any, Any], data: PyTree) -> None:
@@ -301,11 +291,11 @@ def number_of_runs(key: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Ar
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "scored", "point", "at_once",
-                                             "hide_time"))
+                                             "hide_time", "lengths"))
 def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, score: Repeat,
            table: tuple[jax.Array, jax.Array], *, algorithm: Algorithm[Any, Any],
            problem: AnyProblem, scored: Problem, point: Callable[[Any], PyTree], at_once: int,
-           hide_time: bool) -> tuple[Any, jax.Array, jax.Array]:
+           hide_time: bool, lengths: tuple[int, ...]) -> tuple[Any, jax.Array, jax.Array]:
     """Returns the winner's state, its released score less the middle of the range, its candidate.
 
     Args:
@@ -322,9 +312,8 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
       point: as in `tune`.
       at_once: as in `tune`.
       hide_time: as in `tune`.
+      lengths: iterations of each candidate; `hypers` have those of the longest.
     """
-    candidates = jax.tree.leaves(hypers)[0].shape[0]
-    hypers, lengths = lengths_of(hypers, candidates, algorithm)
     count = number_of_runs(release_keys.run_count_key(key), table)
     last = table[0].shape[0] + 1
 
@@ -332,7 +321,7 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
         """Makes run `number` = 1, 2, ...: state, score, candidate."""
         run_keys = release_keys.search_keys(key, number)
         # as good as uniform; it need not be, as every candidate is charged as the dearest
-        drawn = random_words(run_keys.candidate, (2,))[0] % candidates
+        drawn = random_words(run_keys.candidate, (2,))[0] % len(lengths)
         hyper = jax.tree.map(lambda x: x[drawn], hypers)
         state = runs.whole_run(run_keys.training, z, data, hyper, algorithm, problem, lengths,
                                drawn, hide_time)

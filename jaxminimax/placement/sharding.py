@@ -95,17 +95,6 @@ def count_shards(mesh: Mesh, shards: int | None = None) -> int:
     return int(shards)
 
 
-def own_shards(mesh: Mesh, shards: int | None = None) -> list[int]:
-    """Numbers of the shards that this process holds, or copies of them."""
-    _check_processes(mesh)
-    count, devices = count_shards(mesh, shards), mesh.shape[AXIS]
-    # along the axis of the rows device d has the shards d S / D, ..., (d + 1) S / D - 1; a process
-    # holds a shard if one of its devices does, as the only one or as a copy along other axes
-    holders = np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0).reshape(devices, -1)
-    return [k for k in range(count) if jax.process_index() in {
-        device.process_index for device in holders[k * devices // count]}]
-
-
 def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
     """The number of rows of a shard, padding included.
 
@@ -139,8 +128,14 @@ def own_rows(population: int, mesh: Mesh, *, shards: int | None = None) -> np.nd
         [0, 1, 2, 3, 4]
     """
     mesh = automatic(mesh)
-    size = shard_rows(population, mesh, shards)
-    mine = [np.arange(k * size, (k + 1) * size) for k in own_shards(mesh, shards)]
+    _check_processes(mesh)
+    size, count = shard_rows(population, mesh, shards), count_shards(mesh, shards)
+    # along the axis of the rows device d has the shards d S / D, ..., (d + 1) S / D - 1; a process
+    # holds a shard if one of its devices does, as the only one or as a copy along other axes
+    devices = mesh.shape[AXIS]
+    holders = np.moveaxis(mesh.devices, mesh.axis_names.index(AXIS), 0).reshape(devices, -1)
+    mine = [np.arange(k * size, (k + 1) * size) for k in range(count) if jax.process_index() in {
+        device.process_index for device in holders[k * devices // count]}]
     rows = np.concatenate([np.zeros(0, np.int64), *mine])
     return rows[rows < population]  # from n on there are no records
 

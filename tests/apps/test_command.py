@@ -255,7 +255,6 @@ def test_explain_says_how_many_of_the_allowed_releases_were_made(capsys):
 
 # --- plans ---
 
-GROUPS = {"bound": 1.0, "lipschitz": 2.0, "diameter": 2.0}
 PLANS = {
     "gda": {"population": 1000, "bound": 1.0, "smooth": 1.0, "modulus": 0.5},
     "optimistic": {"population": 1000, "dim": 4, "bound": 1.0, "smooth": 1.0, "diameter": 2.0,
@@ -263,23 +262,16 @@ PLANS = {
     "recursive": {"population": 4096, "dim": 4, "bound": 1.0, "smooth": 1.0, "diameter": 2.0,
                   "rounds": 3},
     "ftrl": {"population": 1000, "dim": 4, "bound": 1.0, "diameter": 2.0},
-    "group_oco": {**GROUPS, "sizes": (50, 60), "dim": 3, "tree": True},
 }
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_is_that_of_the_library(capsys, name):
-    numbers, words = dict(PLANS[name]), []
+    numbers, words = PLANS[name], []
     for option, value in numbers.items():
-        words.append(planner.flag_of(option))
-        if value is not True:
-            words += map(str, value) if isinstance(value, tuple) else [str(value)]
+        words += [planner.flag_of(option), *([] if value is True else [str(value)])]
     target = {"epsilon": 1.0, "delta": 1e-6}
     stated = printed(capsys, "plan", name, "--epsilon", "1", "--delta", "1e-6", *words, "--json")
-    if "lipschitz" in numbers:
-        constants = {x: numbers.pop(x) for x in GROUPS}
-        problem = jmm.problems.group_glm("hinge", feature_bound=1.0, radius=1.0)
-        numbers["problem"] = problem._replace(**constants, smooth=None)
     made = jmm.plan(ALGORITHMS[name], **target, **numbers)
     assert stated["guarantee"] == made.guarantee
     assert (stated["vacuous"], stated["why"]) == (made.vacuous, list(made.why))
@@ -301,29 +293,18 @@ def test_without_an_algorithm_all_plans_stand_side_by_side(capsys):
         (x.name, x.plan and x.plan.guarantee) for x in made]
     assert main(list(game)) == 0
     assert "Bounds on the strong gap on the population" in capsys.readouterr().out
-    groups = (*words, "--lipschitz", "1", "--diameter", "2", "--group-sizes", "90", "80")
-    rows = printed(capsys, *groups, "--json")["plans"]
-    assert {x["algorithm"] for x in rows if x["planned"]} >= {"group_oco", "group_sgd"}
-    assert main([*words, "--lipschitz", "1"]) == 2
-    assert "--lipschitz is for groups" in capsys.readouterr().err
-    assert main([*words, "--group-sizes", "9", "9"]) == 2
-    assert "a plan for groups needs --lipschitz" in capsys.readouterr().err
+    assert {x["why"] for x in rows if x["algorithm"] == "group_sgd"} == {"give problem=, sizes="}
 
 
 def test_a_plan_takes_every_number_of_an_algorithm_and_no_other(capsys):
-    for name, algorithm in ALGORITHMS.items():
-        if not hasattr(algorithm, "plan"):
-            continue
-        offered = {*planner.NUMBERS, "lipschitz", "sizes"}
-        assert set(planner.plan_options(name)) <= offered, name
     given = ["plan", "gda", "--epsilon", "1", "--delta", "1e-6", "--population", "1000"]
     assert main(given) == 2
     assert "Its public numbers are population, bound" in capsys.readouterr().err
-    assert main([*given, "--lipschitz", "3"]) == 2
-    assert "--lipschitz is no number of gda" in capsys.readouterr().err
-    group = ["plan", "group_sgd", "--epsilon", "1", "--delta", "1e-6", "--group-sizes", "9", "9"]
-    assert main([*group, "--dim", "3", "--bound", "1"]) == 2
-    assert "group_sgd needs --lipschitz" in capsys.readouterr().err
+    assert main([*given, "--kappa", "3"]) == 2
+    assert "--kappa is no number of gda" in capsys.readouterr().err
+    for name in ("group_sgd", "balanced_groups"):
+        assert main(["plan", name, *given[2:]]) == 2
+        assert "Of groups ask jmm.plan(" in capsys.readouterr().err
 
 
 READ = {frozenset({int}): int, frozenset({float}): float, frozenset({str}): str,
@@ -332,14 +313,13 @@ READ = {frozenset({int}): int, frozenset({float}): float, frozenset({str}): str,
 
 
 def test_every_number_that_a_word_can_stand_for_is_an_option_and_read_as_such():
-    for name, algorithm in ALGORITHMS.items():
-        if hasattr(algorithm, "plan"):
-            hints = {x: bool if hint is bool else READ.get(
-                         frozenset(typing.get_args(hint) or [hint]) - {type(None)}) for x, hint in
-                     typing.get_type_hints(algorithm.plan).items()}
-            # `smooth_l1` takes a `dim` of each player
-            for x in set(hints) - {"epsilon", "delta", "neighbours", "smooth_l1", "sizes"}:
-                assert hints[x] is None or planner.NUMBERS[x][0] is hints[x], (name, x)
+    for name, algorithm in planner._PLANNED.items():
+        hints = {x: bool if hint is bool else READ.get(
+                     frozenset(typing.get_args(hint) or [hint]) - {type(None)}) for x, hint in
+                 typing.get_type_hints(algorithm.plan).items()}
+        # `smooth_l1` takes a `dim` of each player
+        for x in set(hints) - {"epsilon", "delta", "neighbours", "smooth_l1"}:
+            assert hints[x] is None or planner.NUMBERS[x][0] is hints[x], (name, x)
 
 
 # --- as a program ---

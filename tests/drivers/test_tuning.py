@@ -250,7 +250,8 @@ def test_lengths_of_an_algorithm_that_does_two_things_are_refused():
     with pytest.raises(ValueError, match="repeats one query"):
         tuning._check(made, Twice)
     tuning._check(made, jmm.sgda)
-    assert tuning.lengths_of(tuning.stacked(made), 2, jmm.sgda)[1] == (3, 5)
+    hypers, lengths = tuning.stacked(made)
+    assert (hypers.iterations, lengths) == (5, (3, 5))
 
 
 @pytest.mark.nightly
@@ -312,7 +313,8 @@ def searches(score, at_once=1, hide_time=False, low=0.0, high=1.0, over=jax.lax.
     def run(key, data, rows, made, scored, table):
         return tuning.search(
             key, START, data, rows, made, scored, table, algorithm=jmm.sgda, problem=PROBLEM,
-            scored=problem, point=last, at_once=at_once, hide_time=hide_time)
+            scored=problem, point=last, at_once=at_once, hide_time=hide_time,
+            lengths=(made.iterations,) * len(made.step.w))
 
     return jax.jit(lambda keys, *others: over(lambda key: run(key, *others))(keys)
                    if over is jax.vmap else over(lambda key: run(key, *others), keys))

@@ -43,8 +43,6 @@ from jaxminimax.releases.sums import release
 def add_schema(flag: Any) -> None:
     """Adds the options that stand for a schema to a command."""
     flag("--schema", help="TOML file: label, ranges and categories of the columns, owner, groups")
-    flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
-    flag("--drop", nargs="+", default=[], metavar="NAME", help="declared columns not to use")
     flag("--label", metavar="NAME", help="the label's column, in place of --schema")
     flag("--positive", metavar="VALUE", help="its positive value; every other one is negative")
     flag("--numeric", nargs="+", default=[], metavar="NAME[=LOW:HIGH]",
@@ -85,13 +83,6 @@ def schema_of(args: argparse.Namespace, read: Callable[[], Any]) -> Schema:
         columns = dict([*map(_numeric, args.numeric), *map(_categorical, args.categorical)])
         schema = Schema(columns, args.label, args.positive, args.owner,
                         1 if args.owner is None else args.most)
-    if args.columns is not None:
-        unknown = [name for name in args.columns if name not in schema.columns]
-        if unknown:
-            raise ValueError(f"--columns {' '.join(unknown)}: not declared; there are "
-                             f"{', '.join(schema.columns)}.")
-        schema = schema.without(tuple(n for n in schema.columns if n not in args.columns))
-    schema = schema.without(tuple(args.drop)) if args.drop else schema
     if schema.charged and args.schema is None and args.ranges is None:
         raise ValueError(f"no range is declared of {', '.join(schema.charged)}: say NAME=LOW:HIGH "
                          f"from a codebook, or --ranges charged. {_price(args, len(read()))}")
@@ -192,7 +183,8 @@ def check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     files.Frames(args.table, schema.numeric, ())  # refuses types of columns that hold no numbers
     preparation.check_people(args.people, schema.owner is not None)
     rows_per_owner = None if schema.owner is None else schema.most
-    rows = records.records(*_flaws(schema, frame), schema.owners(frame), schema.most)
+    rows = records.records(*_flaws(schema, frame), records.by_person(
+        len(frame), schema.owners(frame), schema.most))
     population = len(rows.x)
     noted = notes.before(schema, population, frame.columns, owned=args.people > 1)
     record: dict[str, Any] = {

@@ -190,8 +190,34 @@ def as_written(kind: "Column", cells: Any) -> dict[str, int]:
 # each of these numbers.
 
 
+class _OneNumber:
+    """Sizes of a number in [-1, 1], and of a flag of 0 or 1 where its missing cells have one."""
+
+    missing: bool
+
+    @property
+    def width(self) -> int:
+        """Returns 1, and 2 with a flag for missing cells."""
+        return 1 + self.missing
+
+    @property
+    def length(self) -> float:
+        """Bounds x^2 + (x^2 - 1)^2 by 1 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
+        return 1.0 + 0.25 * self.missing
+
+    @property
+    def squared_distance(self) -> float:
+        """Bounds (x - x')^2 (1 + (x + x')^2) by 4 on [-1, 1], and 1 + x^2 + x^4 <= 3 by it."""
+        return 4.0
+
+    @property
+    def squares(self) -> tuple[bool, ...]:
+        """Returns True for the number, whose square is another one, and False for the flag."""
+        return (True, False)[: self.width]
+
+
 @dataclasses.dataclass(frozen=True)
-class Number:
+class Number(_OneNumber):
     """A number with a public range, mapped linearly from [low, high] to [-1, 1].
 
     What lies outside is clipped; what is missing, or is no number, becomes the middle of the range.
@@ -244,26 +270,6 @@ class Number:
         low, high = (math.log1p(e) if self.log else float(e) for e in (self.low, self.high))
         return low, high
 
-    @property
-    def width(self) -> int:
-        """Returns 1, and 2 with a flag for missing cells."""
-        return 1 + self.missing
-
-    @property
-    def length(self) -> float:
-        """Bounds x^2 + (x^2 - 1)^2 by 1 on [-1, 1], and (f - 1/2)^2 of a flag by 1/4."""
-        return 1.0 + 0.25 * self.missing
-
-    @property
-    def squared_distance(self) -> float:
-        """Bounds (x - x')^2 (1 + (x + x')^2) by 4 on [-1, 1], and 1 + x^2 + x^4 <= 3 by it."""
-        return 4.0
-
-    @property
-    def squares(self) -> tuple[bool, ...]:
-        """Returns True for the number, whose square is another one, and False for the flag."""
-        return (True, False)[: self.width]
-
     def encode(self, cells: Any) -> np.ndarray:
         """Encodes `[n]` cells as `[n, width]` numbers."""
         x = as_numbers(cells)
@@ -273,6 +279,10 @@ class Number:
         x = np.log1p(x) if self.log else x
         x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))
         return np.stack([x, absent] if self.missing else [x], 1)
+
+    def decode(self, x: Any) -> Any:
+        """Returns the numbers that `encode` maps to these, of a column without `log`."""
+        return self.low + (self.high - self.low) / 2 * (1 + x)
 
     def odd(self, cells: Any) -> dict[str, np.ndarray]:
         """Returns which cells are missing or no number, and which are clipped, each `[n]`."""
@@ -292,7 +302,7 @@ class Number:
 
 
 @dataclasses.dataclass(frozen=True)
-class Charged:
+class Charged(_OneNumber):
     """A number without a public range; a noisy histogram releases one, see `statistics`.
 
     It counts like a `Number` where settings are chosen, and becomes one before a cell is encoded.
@@ -314,26 +324,6 @@ class Charged:
     def within(self, low: float, high: float) -> Number:
         """Returns the column with a released range."""
         return Number(low, high, missing=self.missing)
-
-    @property
-    def width(self) -> int:
-        """The number of the `Number` that it becomes."""
-        return self.within(-1.0, 1.0).width
-
-    @property
-    def length(self) -> float:
-        """The number of the `Number` that it becomes."""
-        return self.within(-1.0, 1.0).length
-
-    @property
-    def squared_distance(self) -> float:
-        """The number of the `Number` that it becomes."""
-        return self.within(-1.0, 1.0).squared_distance
-
-    @property
-    def squares(self) -> tuple[bool, ...]:
-        """The number of the `Number` that it becomes."""
-        return self.within(-1.0, 1.0).squares
 
     def encode(self, cells: Any) -> np.ndarray:
         """Refuses to encode, as there is no range yet.

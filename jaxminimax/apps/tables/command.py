@@ -5,7 +5,6 @@ the same features, standardised by the training rows.
 """
 
 import argparse
-import contextlib
 import datetime
 import hashlib
 import importlib.metadata
@@ -19,19 +18,9 @@ from typing import Any
 import jax
 import numpy as np
 import scipy
-from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger
-from jaxminimax.apps.tables import (
-    check,
-    columns,
-    files,
-    notes,
-    processes,
-    records,
-    report,
-    training,
-)
+from jaxminimax.apps.tables import check, columns, files, records, report, training
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.scorer import MODEL, Scorer
 from jaxminimax.apps.tables.unfinished import PAGE, REPORT, UNFINISHED, results_locked
@@ -78,13 +67,6 @@ def add(commands: Any) -> None:
     flag("--out", metavar="FOLDER", help="where model.json, report.json and report.html go")
     flag("--json", action="store_true", help="print JSON only")
     flag("--quiet", action="store_true", help="no progress bar")
-    flag("--processes", type=int, metavar="P",
-         help="train by P processes, which all run this command on one Parquet file; each holds "
-              "its own rows, and the first one writes")
-    flag("--process", type=int, metavar="I",
-         help="number of this process, from 0; Slurm and Open MPI say it")
-    flag("--coordinator", metavar="HOST:PORT",
-         help="a free port of the first process's host; Slurm and Open MPI say it")
 
 
 def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -92,68 +74,41 @@ def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     folder = None if args.out is None else pathlib.Path(args.out)
     if args.name is not None and args.ledger is None:
         raise ValueError(f"--name {args.name} is that of a run in a ledger: say --ledger FILE too.")
-    mesh = _mesh(args)
-    with processes.in_first(lambda: results_locked(folder)) or contextlib.nullcontext():
-        return _trained_in(folder, args, mesh)
-
-
-def _mesh(args: argparse.Namespace) -> Mesh | None:
-    """Joins the other processes, if there are any."""
-    if args.processes is None:
-        if args.process is not None or args.coordinator is not None:
-            raise ValueError("--process and --coordinator are for several processes: say "
-                             "--processes P too.")
-        return None
-    if args.test_fraction is not None:
-        raise ValueError("--processes train on all rows: leave --test-fraction out.")
-    return processes.begin(args.processes, args.process, args.coordinator)
-
-
-def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
-                mesh: Mesh | None) -> tuple[dict[str, Any], str]:
-    """Trains, while no other process writes to the folder."""
-    schema = check.schema_of(args, lambda: files.read(args.table))
-    rows, test_rows = files.Frames(args.table, schema.numeric, schema.names), None
-    if args.columns is not None or args.drop:  # the other columns are left out on purpose
-        rows.columns = [name for name in rows.columns
-                        if name in schema.names or notes.whose(name) is not None]
-    if args.test_fraction is not None:
-        frame = files.read(args.table, schema.numeric)[rows.columns]
-        owners = schema.owners(frame)
-        test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
-        rows, test_rows = frame[~test], frame[test]
-    if folder is not None and (folder / MODEL).exists() and not any(
-            (folder / UNFINISHED).glob("*/key")):
-        warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
-                      "spent, and this is a further release.", UserWarning, stacklevel=2)
-    scorer, facts = _trained(args, rows, test_rows, schema, folder, mesh)
-    if not processes.is_first():
-        return {"process": jax.process_index()}, (
-            f"Process {jax.process_index()}: the scorer is that of the first one, bit for bit.")
-    if folder is not None:
-        scorer.save(folder / MODEL)
-        facts["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
-        own_files.write(folder / REPORT, json.dumps(facts, indent=1))
-        own_files.write(folder / PAGE, report.page(scorer, facts))
-        if mesh is None:
+    with results_locked(folder):
+        schema = check.schema_of(args, lambda: files.read(args.table))
+        rows, test_rows = files.Frames(args.table, schema.numeric, schema.names), None
+        if args.test_fraction is not None:
+            frame = files.read(args.table, schema.numeric)
+            owners = schema.owners(frame)
+            test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
+            rows, test_rows = frame[~test], frame[test]
+        if folder is not None and (folder / MODEL).exists() and not any(
+                (folder / UNFINISHED).glob("*/key")):
+            warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
+                          "spent, and this is a further release.", UserWarning, stacklevel=2)
+        scorer, facts = _trained(args, rows, test_rows, schema, folder)
+        if folder is not None:
+            scorer.save(folder / MODEL)
+            facts["model_sha256"] = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
+            own_files.write(folder / REPORT, json.dumps(facts, indent=1))
+            own_files.write(folder / PAGE, report.page(scorer, facts))
             own_files.remove(folder / UNFINISHED)  # with the keys
-    return facts, "\n".join(report.lines(
-        scorer, facts, 0 if test_rows is None else len(test_rows)))
+        return facts, "\n".join(report.lines(
+            scorer, facts, 0 if test_rows is None else len(test_rows)))
 
 
 def _trained(args: argparse.Namespace, rows: Any, test_rows: Any, schema: Schema,
-             folder: pathlib.Path | None, mesh: Mesh | None) -> tuple[Scorer, dict[str, Any]]:
+             folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
     """Returns the scorer and its record."""
-    ledger = processes.in_first(lambda: None if args.ledger is None else Ledger(args.ledger))
+    ledger = None if args.ledger is None else Ledger(args.ledger)
     key = None if args.seed is None else release_keys.root_of_training(
         jax.random.key(args.seed, impl="threefry2x32"), 0)
     scorer = training.train(
         rows, schema, epsilon=args.epsilon, delta=args.delta, key=key, ledger=ledger,
         name=args.name, progress=sys.stderr.isatty() and not (args.quiet or args.json),
-        unit=args.unit, people=args.people, allow_large_delta=args.allow_large_delta, mesh=mesh,
+        unit=args.unit, people=args.people, allow_large_delta=args.allow_large_delta,
         certify=args.certify, stop_on_notes=args.stop_on_notes,
-        folder=None if folder is None or mesh is not None else folder / UNFINISHED / "0",
-        shards=None if mesh is None else processes.shards_of(mesh))
+        folder=None if folder is None else folder / UNFINISHED / "0")
     facts: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if test_rows is not None:
         facts = held_out(scorer, rows, test_rows)
@@ -235,8 +190,8 @@ def measured(schema: Schema, test: Any, scores: np.ndarray) -> dict[str, float |
         return {"macro_auc": float(np.mean(areas)) if areas else None,
                 "log_loss": float(-np.mean(logs[y > 0]))}
     assert schema.target is not None
-    low, high = schema.target.low, schema.target.high
-    truth, guess = low + (high - low) / 2 * (1 + y[valid]), np.clip(scores[valid], low, high)
+    truth = schema.target.decode(y[valid])
+    guess = np.clip(scores[valid], schema.target.low, schema.target.high)
     return {"r2": float(metrics.r2_score(truth, guess)),
             "mean_absolute_error": float(metrics.mean_absolute_error(truth, guess))}
 
@@ -271,7 +226,7 @@ def reference(schema: Schema, rows: Any, test: Any, model: Any = None, *,
     if target is None:
         return np.asarray(fit.decision_function(z))
     if isinstance(target, columns.Number):
-        return target.low + (target.high - target.low) / 2 * (1 + fit.predict(z))
+        return np.asarray(target.decode(fit.predict(z)))
     scores = np.full((len(z), y.shape[1]), np.log(1e-12))  # of classes that no row trained
     scores[:, fit.classes_] = fit.predict_log_proba(z)
     return scores

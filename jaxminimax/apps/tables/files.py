@@ -2,7 +2,6 @@
 
 import codecs
 import contextlib
-import copy
 import csv
 import hashlib
 import itertools
@@ -10,7 +9,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Collection, Iterator
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -82,30 +81,10 @@ class Frames:
                 self.columns, self.row_count = header(path)[0], _lines(path)
         self._wanted = list(column_names) if set(column_names) <= set(self.columns) else None
 
-        self._stretch: tuple[int, int] | None = None
-
     def __iter__(self) -> Iterator[Any]:
         if not _is_parquet(self._path) and pathlib.Path(self._path).stat().st_size <= _SMALL:
             return pieces(self._path)
-        return _frames(self._path, self._numeric, self._wanted, _ROWS, self._stretch)
-
-    def stretch(self, first: int, count: int) -> Self:
-        """Returns so many rows of a Parquet file, from number `first` on.
-
-        Raises:
-          ValueError: for a CSV file.
-        """
-        if not _is_parquet(self._path):
-            raise ValueError(f"{self._path}: processes read their rows of a Parquet file, which "
-                             "has them in groups: pandas.read_csv(...).to_parquet(...) makes one.")
-        file_rows = copy.copy(self)
-        file_rows._stretch, file_rows.row_count = (first, first + count), count
-        return file_rows
-
-    def digest(self) -> bytes:
-        """Returns a hash of the file."""
-        with _explained(self._path), open(self._path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
+        return _frames(self._path, self._numeric, self._wanted, _ROWS)
 
 
 def _is_parquet(path: Any) -> bool:
@@ -159,8 +138,8 @@ def _explained(path: Any) -> Iterator[None]:
 
 
 def _frames(path: Any, numeric: Collection[str], column_names: list[str] | None = None,
-            rows: int | None = None, stretch: tuple[int, int] | None = None) -> Iterator[Any]:
-    """Reads a table as frames of so many rows, or as one; of Parquet files a stretch of rows."""
+            rows: int | None = None) -> Iterator[Any]:
+    """Reads a table as frames of so many rows, or as one."""
     with _explained(path):
         import pandas as pd
 
@@ -176,16 +155,9 @@ def _frames(path: Any, numeric: Collection[str], column_names: list[str] | None 
         else:
             # or what was read would stay in memory
             file = pyarrow.parquet.ParquetFile(path, pre_buffer=False)
-            first, last = stretch or (0, file.metadata.num_rows)
-            ends = np.cumsum([0, *(file.metadata.row_group(k).num_rows
-                                   for k in range(file.num_row_groups))])
-            groups = np.flatnonzero((ends[:-1] < last) & (ends[1:] > first)).tolist()
-            batch_start = int(ends[groups[0]]) if groups else first
-            for batch in file.iter_batches(rows, groups, column_names):
-                batch_rows = batch[max(first - batch_start, 0): max(last - batch_start, 0)]
-                batch_start += len(batch)
-                if len(batch_rows):
-                    yield pyarrow.Table.from_batches([batch_rows]).to_pandas(
+            for batch in file.iter_batches(rows, columns=column_names):
+                if len(batch):
+                    yield pyarrow.Table.from_batches([batch]).to_pandas(
                         ignore_metadata=True, integer_object_nulls=True)
 
 

@@ -68,7 +68,6 @@ clip norm 2 never binds, and the mean moves by at most 4 / n. A row of no class 
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -89,12 +88,6 @@ BEND = 1.0  # of Huber's loss, in units of h deviations of the label
 CALIBRATION_CLIP, CALIBRATION_CLIP_OF_CLASSES = math.sqrt(2.0), 2.0
 _UNIT = 2.0  # of log-odds, for t
 _Rows = tuple[jax.Array, jax.Array, jax.Array]  # x, y and weight of a person's rows
-
-
-def _two(z: Saddle, record: _Rows) -> Saddle:
-    """Returns a person's mean gradient: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
-    x, y, weight = record
-    return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
 
 
 def _several(z: Saddle, record: _Rows) -> Saddle:
@@ -184,8 +177,8 @@ class TwoValues:
     """
 
     largest_growth: float = 1.0
-    loss, released, problem = "Logistic loss", "share of positives", Problem(_two)
-    group_problem = GROUP_LOGISTIC
+    loss, released = "Logistic loss", "share of positives"
+    problem, group_problem = Problem(GROUP_LOGISTIC.operator), GROUP_LOGISTIC
     clip, longest_gradient, curvature = math.sqrt(0.5), math.sqrt(2.0), 0.125
     longest_round_time, time_divisor, time_grows_with_width = 20.0, 1.0, True
     variance_floor_deviations, numbers, length, squared_distance = 2.0, 1, 0.25, 1.0
@@ -383,8 +376,8 @@ def _probabilities(scores: np.ndarray, middle: np.ndarray) -> tuple[np.ndarray, 
 
 
 def release_calibration(key: jax.Array, described: Repeat, scores: np.ndarray, y: np.ndarray,
-                        weight: np.ndarray, prior: float | np.ndarray, store: Store = MEMORY,
-                        place: Callable[[PyTree], PyTree] = jax.device_put) -> tuple[Any, float]:
+                        weight: np.ndarray, prior: float | np.ndarray,
+                        store: Store = MEMORY) -> tuple[Any, float]:
     """Releases a and b, by which scores s become a + b s.
 
     Args:
@@ -396,7 +389,6 @@ def release_calibration(key: jax.Array, described: Repeat, scores: np.ndarray, y
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
       prior: the released share of positives, or of all classes, `[K]`; a has its shape.
       store: of arrays that are made of these.
-      place: puts all rows where they are read.
     """
     query, several = described.query, bool(np.ndim(prior))
     deviation = query.clip.w * query.noise_multiplier.w / query.population
@@ -404,7 +396,7 @@ def release_calibration(key: jax.Array, described: Repeat, scores: np.ndarray, y
     function: Any = _probabilities if several else _probabilities_of_two
     p, t = (in_blocks(lambda s, k=k: function(s, middle)[k], store.zeros(*scores.shape), scores)
             for k in (0, 1))
-    data = place((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
+    data = jax.device_put((p, t, np.asarray(y, np.float32), np.asarray(weight, np.float32)))
     numbers = sums.compiled_release(key, described, Problem(_psi_of_several if several else _psi),
                                     Saddle(np.zeros(2 if several else 5, np.float32), ()), data).w
     numbers = np.asarray(numbers, np.float64)

@@ -50,11 +50,6 @@ class Run:
         """The settings of the moments."""
         return self.prepared.settings.scaling
 
-    def place(self, rows: PyTree) -> PyTree:
-        """Puts all rows where they are read."""
-        share = self.prepared.share
-        return jax.device_put(rows) if share is None else share.place(rows)
-
     def moments(self) -> Moments:
         """Releases the moments of features and labels.
 
@@ -63,7 +58,7 @@ class Run:
         """
         moments = Moments.from_json(self.once("moments", lambda: statistics.release_moments(
             self.keys.moments, self.scaling.moments, self.scaled_out, self.rows.y,
-            self.rows.weight, self.schema, self.scaling.standardise, self.place).to_json()))
+            self.rows.weight, self.schema, self.scaling.standardise).to_json()))
         if self.stop_on_notes and (noted := self._noted(moments)):
             raise notes.StoppedOnNotesError(" ".join(map(str, noted)))
         return moments
@@ -132,7 +127,7 @@ def _preconditioned(run: Run, moments: Moments, data: PyTree) -> tuple[
 
     def made() -> dict[str, Any]:
         second = statistics.release_second_moments(
-            run.keys.second_moments, second_moments, data[0], data[2], run.place)
+            run.keys.second_moments, second_moments, data[0], data[2])
         # P is saved, as another machine may have other eigenvectors in the last digits
         return {"matrix": statistics.preconditioner(
             second, settings.ridge / settings.label.growth(moments),
@@ -150,7 +145,7 @@ def _rounds(run: Run, start: np.ndarray, hyper: Any, data: PyTree) -> Any:
     settings = run.scaling
     if settings.method == "average":
         problem: Any = settings.label.problem
-        read = run.place(data)  # where the host's memory is the device's, as it lies
+        read = jax.device_put(data)  # where the host's memory is the device's, as it lies
     else:
         start, problem = np.zeros_like(start), settings.label.group_problem
         read = run.prepared.groups.arranged(data)
@@ -165,12 +160,10 @@ def _calibrated(run: Run, w: np.ndarray, data: PyTree, prior: float | np.ndarray
     calibration = run.scaling.line
     if calibration is None:
         return w
-    (x, y, weight), store, share = data, run.prepared.table.store, run.prepared.share
-    scores = store.zeros(*y.shape)
-    for shard in (slice(None),) if share is None else share.shards(len(y)):
-        records.in_blocks(lambda x: x @ np.float32(w), scores[shard], x[shard])
+    (x, y, weight), store = data, run.prepared.table.store
+    scores = records.in_blocks(lambda x: x @ np.float32(w), store.zeros(*y.shape), x)
     intercept, slope = run.once("line", lambda: labels.release_calibration(
-        run.keys.calibration, calibration, scores, y, weight, prior, store, run.place))
+        run.keys.calibration, calibration, scores, y, weight, prior, store))
     w = slope * w
     w[-1] += intercept
     return w

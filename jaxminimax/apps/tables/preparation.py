@@ -16,7 +16,6 @@ import numpy as np
 
 from jaxminimax.accounting.ledger import Entry, Ledger
 from jaxminimax.apps.tables import certified, notes, records, rule, statistics
-from jaxminimax.apps.tables.processes import Share
 from jaxminimax.apps.tables.schema import Schema
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import checks, identity
@@ -41,8 +40,7 @@ ARGUMENTS: dict[str, tuple[Any, str]] = {
     "mesh": (jax.sharding.Mesh | None, "a jax.sharding.Mesh with an axis 'data', or None"),
     **dict.fromkeys(("unit", "name"), (str | None, "text or None")),
     **dict.fromkeys(("progress", "allow_large_delta", "by_label", "stop_on_notes"), checks.TRUTH),
-    **dict.fromkeys(("certify", "held_out"), (numbers.Real | None, "a share in (0, 1), or None")),
-    "shards": (numbers.Integral | None, "a number of parts, or None")}
+    **dict.fromkeys(("certify", "held_out"), (numbers.Real | None, "a share in (0, 1), or None"))}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,7 +92,6 @@ class Prepared:
       assumed: sentences for the statement.
       notes: likely mistakes, from public facts.
       class_weight: see `records.weighted`; None for equal ones.
-      share: the rows of this process; None: all.
       apart: what is held out for a certificate; None for none.
       held: the rows that are held out; without a certificate not read.
     """
@@ -112,7 +109,6 @@ class Prepared:
     assumed: tuple[str, ...]
     notes: tuple[notes.Note, ...]
     class_weight: Any
-    share: Share | None
     apart: certified.Apart | None
     held: records.Table
 
@@ -134,8 +130,7 @@ class Prepared:
         """Arranges the cells of columns whose ranges are to be released; None without them."""
         if self.table.charged is None:
             return None
-        return records.records(self.table.charged, self.table.labels, self.table.owners,
-                               self.rows_per_owner or 1)
+        return records.records(self.table.charged, self.table.labels, self.row_numbers)
 
     def arranged_rows(self) -> tuple[records.Records, np.ndarray]:
         """Arranges rows as records, and returns where their scaled features go.
@@ -145,12 +140,8 @@ class Prepared:
         table = self.table
         scaled_out = table.x[:, None] if self.row_numbers is None else table.store.zeros(
             *self.row_numbers.shape, table.x.shape[1])
-        rows = records.records(table.x[:, :-1], table.labels, table.owners,
-                               self.rows_per_owner or 1, out=scaled_out[..., :-1],
-                               store=table.store)
-        if self.share is not None:
-            rows.weight[self.share.count:] = 0
-        return rows, scaled_out
+        return records.records(table.x[:, :-1], table.labels, self.row_numbers,
+                               out=scaled_out[..., :-1], store=table.store), scaled_out
 
     def everything_read(self, charged: records.Records | None) -> PyTree:
         """Returns all arrays that decide a release, of 32 bits, for a promise."""
@@ -164,8 +155,8 @@ class Prepared:
 def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settings"], *,
             epsilon: float, delta: float, names: Any, groups: Any = None, rows_per_owner: int = 1,
             people: int = 1, unit: str | None = None, allow_large_delta: bool = False,
-            assumed: tuple[str, ...] = (), class_weight: Any = None, certify: float | None = None,
-            share: Share | None = None) -> Prepared:
+            assumed: tuple[str, ...] = (), class_weight: Any = None,
+            certify: float | None = None) -> Prepared:
     """Chooses all that decides a release, and warns of likely mistakes; nothing is released.
 
     Args:
@@ -183,7 +174,6 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
       assumed: sentences for the statement; those on owners and on released ranges are added.
       class_weight: see `records.weighted`.
       certify: share of each group's rows to hold out for a certificate; None for none.
-      share: the rows of this process on a mesh; None: they are all.
 
     Raises:
       ValueError: for owners and `people`, groups that are not of persons or have no row, a delta at
@@ -194,8 +184,7 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
     checks.number("delta", delta, low=0.0, high=1.0)
     owned = table.owners is not None
     check_people(people, owned)
-    row_numbers = records.by_person(
-        len(table.labels), table.owners, rows_per_owner) if owned else None
+    row_numbers = records.by_person(len(table.labels), table.owners, rows_per_owner)
     groups = None if groups is None else groups.for_persons(row_numbers)
     apart = certified.apart(groups, certify, epsilon=epsilon, delta=delta,
                             persons=owned or people > 1)
@@ -203,8 +192,7 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
     if apart is not None:
         held, table = table.part(apart.held.rows), table.part(apart.others)
         groups = groups.part(apart.others)
-    population = share.population if share is not None else len(
-        table.labels if row_numbers is None else row_numbers)
+    population = len(table.labels if row_numbers is None else row_numbers)
     notes.check_delta(delta, population, allow_large_delta)
     ranges = statistics.ranges_query(population, schema, epsilon, delta, people)
     settings = rule_of(population, schema, epsilon=epsilon, delta=delta, alongside=ranges,
@@ -217,7 +205,7 @@ def prepare(table: records.Table, schema: Schema, rule_of: Callable[..., "Settin
         for _ in ranges))
     return Prepared(table, schema, rows_per_owner if owned else None, row_numbers, population,
                     groups, ranges[0] if ranges else None, settings, people, unit, assumed, noted,
-                    class_weight, share, apart, held)
+                    class_weight, apart, held)
 
 
 # --- what one record is, and the ledger ---

@@ -127,7 +127,7 @@ class Table(NamedTuple):
             if x is not None})
 
 
-def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int = 0, *,
+def encoded(frame: Any, schema: Schema, progress: bool = False, *,
             labels: np.ndarray | None = None, owners: Any = None) -> Table:
     """Encodes a table; one in a file never lies in memory as a whole, but for its owners.
 
@@ -135,7 +135,6 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
       frame: a data frame, a dictionary of columns or `files.Frames`.
       schema: of the table.
       progress: whether to show a bar.
-      least_rows: that features and labels have; those after the table's are zeros.
       labels: as `Schema.labels`, for a frame that has none; None: those of the frame.
       owners: whose each row is, for a frame that does not say; None: as the schema says.
 
@@ -153,7 +152,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
             piece_owners = schema.owners(piece) if owners is None else owners
             last = first + len(piece_y)
             if not first:
-                row_count = max(last, row_count, least_rows)
+                row_count = max(last, row_count)
                 store = Store(4.0 * row_count * width)
                 x, y = store.zeros(row_count, width), store.zeros(row_count, *piece_y.shape[1:])
             y[first:last] = piece_y
@@ -169,8 +168,7 @@ def encoded(frame: Any, schema: Schema, progress: bool = False, least_rows: int 
                 bar.update(len(piece_y))
             first = last
     joined = {name: np.concatenate(parts) for name, parts in read.items() if parts}
-    rows = max(first, least_rows)
-    return Table(x[:rows], y[:rows], joined.get("groups"), joined.get("charged"),
+    return Table(x[:first], y[:first], joined.get("groups"), joined.get("charged"),
                  joined.get("owners"), store)
 
 
@@ -221,8 +219,7 @@ def scaled(x: np.ndarray, moments: Moments, floor: float | None,
     for row_range in blocks(len(x)):  # float64 of all rows at once would be several copies
         block = np.asarray(x[row_range], np.float64)
         if floor is not None:
-            variance = np.maximum(moments.second - moments.mean**2, 0.0)
-            block = (block - moments.mean) / np.sqrt(variance + floor)
+            block = (block - moments.mean) / np.sqrt(moments.variance + floor)
         block = block / np.sqrt(x.shape[-1])
         length = np.sqrt(np.sum(block * block, -1, keepdims=True))
         result[row_range, ..., :-1] = block / np.maximum(length, 1.0)
@@ -236,8 +233,7 @@ def stretched(moments: Moments, cut: float) -> Moments:
     cut at that length instead of 1, in units of the first moments, and still at most 1 long. It is
     a function of released numbers, so no bound on a record's gradient changes.
     """
-    variance = np.maximum(moments.second - moments.mean**2, 0.0)
-    return moments._replace(second=moments.mean**2 + cut**2 * variance)
+    return moments._replace(second=moments.mean**2 + cut**2 * moments.variance)
 
 
 def typical_length(moments: Moments, floor: float) -> float:
@@ -246,7 +242,7 @@ def typical_length(moments: Moments, floor: float) -> float:
     A feature of variance v gives v / (v + floor) of 1 / d: where ranges are much wider than the
     data, rows are short. Noise may hide all variances, so it is at least 0.6.
     """
-    variance = np.maximum(moments.second - moments.mean**2, 0.0)
+    variance = moments.variance
     return max(math.sqrt(np.mean(variance / (variance + floor))), 0.6)
 
 
@@ -268,45 +264,45 @@ class Records(NamedTuple):
     weight: np.ndarray
 
 
-def by_person(rows: int, owners: Any, rows_per_owner: int) -> np.ndarray:
+def by_person(rows: int, owners: Any, rows_per_owner: int) -> np.ndarray | None:
     """Returns the numbers of each person's first rows, `[n, rows_per_owner]`, -1 for none.
 
     Args:
       rows: how many there are.
-      owners: whose each one is, `[rows]`.
+      owners: whose each one is, `[rows]`; None: every row is a person's only one, which has None.
       rows_per_owner: rows of a person that are read.
 
     Raises:
       ValueError: for owners of another number, and as `problems.by_person`.
     """
+    if owners is None:
+        return None
     if len(owners) != rows:
         raise ValueError(f"owners must be one for each of {rows} rows, got {len(owners)}.")
     return rows_of_people(owners, rows_per_owner)
 
 
-def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, rows_per_owner: int = 1,
-            *, out: np.ndarray | None = None, store: Store = MEMORY) -> Records:
+def records(x: np.ndarray, y: np.ndarray, row_numbers: np.ndarray | None = None, *,
+            out: np.ndarray | None = None, store: Store = MEMORY) -> Records:
     """Arranges rows as records of persons.
 
     Args:
       x: `[rows, d]`.
       y: `[rows]` or `[rows, K]`; rows that are not `labelled` count with weight 0.
-      owners: whose each row is; None: every row is a person's only one.
-      rows_per_owner: rows of a person that are read.
-      out: where features of persons with owners go, `[n, rows_per_owner, d]`; None: new memory.
+      row_numbers: the rows of each person, see `by_person`.
+      out: where features of persons with several rows go, `[n, rows_per_owner, d]`; None: new
+        memory.
       store: of labels and weights.
     """
-    if owners is None:
+    if row_numbers is None:
         weight = in_blocks(labelled, store.zeros(len(y)), y)
         return Records(x[:, None], in_blocks(np.nan_to_num, store.zeros(*y.shape), y)[:, None],
                        weight[:, None])
-    index = by_person(len(x), owners, rows_per_owner)
-    n = len(index)
-    shape = n, rows_per_owner
+    shape = row_numbers.shape
     result = Records(np.empty((*shape, x.shape[1]), x.dtype) if out is None else out,
                      store.zeros(*shape, *y.shape[1:]), store.zeros(*shape))
-    for block in blocks(n):
-        rows, present = index[block], index[block] >= 0
+    for block in blocks(len(row_numbers)):
+        rows, present = row_numbers[block], row_numbers[block] >= 0
         # where there is no row, no other person's may stand, not even with weight 0
         result.x[block] = np.where(present[:, :, None], x[rows], 0)
         result.y[block] = np.where(present.reshape(*rows.shape, *[1] * (y.ndim - 1)),

@@ -137,8 +137,7 @@ def released(scorer: Scorer) -> dict[str, Any]:
     if isinstance(target, Category):
         return {"released_shares": dict(zip(target.values, np.asarray(prior).tolist(),
                                             strict=True))}
-    middle = (1 + np.asarray(prior)[0]) / 2
-    return {"released_mean": float(target.low + (target.high - target.low) * middle)}
+    return {"released_mean": float(target.decode(np.asarray(prior)[0]))}
 
 
 def released_words(scorer: Scorer) -> dict[str, str]:

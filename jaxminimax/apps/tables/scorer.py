@@ -45,6 +45,11 @@ class Moments(NamedTuple):
     prior: float | np.ndarray
     labelled: float = 1.0
 
+    @property
+    def variance(self) -> np.ndarray:
+        """Returns that of every feature, `[d]`: at least 0, whatever the noise."""
+        return np.maximum(self.second - self.mean**2, 0.0)
+
     def to_json(self) -> dict[str, Any]:
         """Returns plain Python values."""
         return {"mean": self.mean.tolist(), "second": self.second.tolist(),
@@ -68,7 +73,7 @@ def spread(moments: Moments, floor: float | None) -> tuple[np.ndarray, np.ndarra
     mean, width = moments.mean, math.sqrt(len(moments.mean))
     if floor is None:
         return np.zeros(len(mean)), np.full(len(mean), width)
-    return mean, width * np.sqrt(np.maximum(moments.second - mean**2, 0.0) + floor)
+    return mean, width * np.sqrt(moments.variance + floor)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,7 +78,7 @@ it: 1/8 of the logistic loss, where sigma (1 - sigma) is at most 1/4.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -271,8 +271,7 @@ def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
 
 
 def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
-                    weight: np.ndarray, schema: Schema, features: bool = True,
-                    place: Callable[[PyTree], PyTree] = jax.device_put) -> scorer.Moments:
+                    weight: np.ndarray, schema: Schema, features: bool = True) -> scorer.Moments:
     """Releases the noisy means of features, of their squares and of labels, of rows with a label.
 
     Args:
@@ -283,7 +282,6 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
       weight: of a person's rows, `[n, rows]`; they add up to 1 at most.
       schema: of the features and the label.
       features: whether they are released too; without them they stay as they are.
-      place: puts all rows where they are read.
     """
     width, label = schema.width, labels.label_of(schema)
     shift, squared = _layout(schema)
@@ -294,7 +292,7 @@ def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndar
     start = Saddle(np.zeros(label.numbers + features * (width + len(places)) + 1,
                             jnp.result_type(float)), ())
     answer = np.asarray(sums.compiled_release(key, described, problem, start,
-                                              place((x, y, weight))).w, np.float64)
+                                              jax.device_put((x, y, weight))).w, np.float64)
     absent = float(answer[-1]) if answer[-1] > 3 * deviation(described) else 0.0
     labelled = max(1 - 2 * absent, 0.05)
     of_label, answer = np.split(answer[:-1] / labelled, [label.numbers])
@@ -349,8 +347,8 @@ def least_ridge(width: int, population: int, noise_multiplier: float, half: floa
     return 1.5 * half * noise_multiplier / population * math.sqrt(2 * width)
 
 
-def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray, weight: np.ndarray,
-                           place: Callable[[PyTree], PyTree] = jax.device_put) -> np.ndarray:
+def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray,
+                           weight: np.ndarray) -> np.ndarray:
     """Releases M, symmetric, float64 `[d, d]`.
 
     Args:
@@ -358,12 +356,11 @@ def release_second_moments(key: jax.Array, described: Repeat, x: np.ndarray, wei
       described: `statistics.one_release` of vectors of length 1.
       x: scaled rows, `[n, rows, d + 1]`.
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
-      place: puts all rows where they are read.
     """
     width = x.shape[-1] - 1
     # in one row: programs for small matrices take XLA three times as long to compile
     start = Saddle(np.zeros(width**2, np.float32), ())
-    flat = sums.compiled_release(key, described, _SECOND, start, place((x, weight))).w
+    flat = sums.compiled_release(key, described, _SECOND, start, jax.device_put((x, weight))).w
     noisy = np.asarray(flat, np.float64).reshape(width, width)
     return (noisy + noisy.T) / 2
 

@@ -10,15 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, epsilon
-from jaxminimax.apps.tables import (
-    certified,
-    linear,
-    notes,
-    preparation,
-    processes,
-    records,
-    statistics,
-)
+from jaxminimax.apps.tables import certified, linear, notes, preparation, records, statistics
 from jaxminimax.apps.tables.columns import Number
 from jaxminimax.apps.tables.preparation import Prepared
 from jaxminimax.apps.tables.rule import defaults
@@ -27,7 +19,6 @@ from jaxminimax.apps.tables.scorer import Scorer
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import checks, own_files, programs
 from jaxminimax.mechanism import Sequence
-from jaxminimax.placement import agreement
 from jaxminimax.releases import release_keys
 
 
@@ -50,23 +41,23 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
       **driver: for `fit`, such as `mesh`, `callback` and `progress`, which is False.
 
     Raises:
-      ValueError: for a table that a training had before, a folder as `Unfinished`, or a ledger that
-        refuses the run.
+      ValueError: for one of several processes, a table that a training had before, a folder as
+        `Unfinished`, or a ledger that refuses the run.
     """
-    share = prepared.share
-    if ledger is not None and share is None and jax.process_count() > 1:
-        raise ValueError("Several processes would each charge the run: give the mesh of all of "
-                         "them, and the first one charges it.")
+    if jax.process_count() > 1:
+        raise ValueError(f"{jax.process_count()} processes would each release the table and charge "
+                         "a ledger: train in a program without jax.distributed.initialize(...), "
+                         "whose own devices may be a mesh.")
     prepared.table.store.claim()
     charged = prepared.charged_rows()
     with Unfinished(folder, key) as job:
         job.promise(prepared.everything_read(charged),
-                    _settings_in_words(prepared, driver.get("mesh")),
+                    _settings_in_words(prepared, **driver),
                     schema=prepared.schema.to_dict(), **(asked or {}))
-        entry = processes.in_first(lambda: preparation.charge(
+        entry = preparation.charge(
             job, ledger, prepared.mechanism(), unit=prepared.claimed_unit,
             rows_per_owner=prepared.rows_per_owner, people=prepared.people,
-            delta=prepared.settings.scaling.delta, name=name, parts=prepared.parts()))
+            delta=prepared.settings.scaling.delta, name=name, parts=prepared.parts())
         keys = release_keys.training_keys(job.key, prepared.ranges is not None)
         schema = _with_ranges(prepared, charged, keys, job)
         rows, scaled_out = prepared.arranged_rows()
@@ -77,8 +68,6 @@ def carry_out(prepared: Prepared, key: jax.Array | None, trained: Callable[[line
                                         stop_on_notes))
         except notes.StoppedOnNotesError as error:
             raise _stopped(prepared, entry, folder, error) from None
-        if share is not None:  # processors of several kinds may round differently
-            agreement.agree(share.mesh, scorer=scorer.weights)
         if prepared.apart is not None:  # by a key of its own, again the same if the run goes on
             scorer = certified.certified(
                 keys.certificate, scorer, prepared.held.x[:, :-1], prepared.held.labels,
@@ -115,12 +104,13 @@ def _with_ranges(prepared: Prepared, charged: records.Records | None,
     return released
 
 
-def _settings_in_words(prepared: Prepared, mesh: Any) -> str:
+def _settings_in_words(prepared: Prepared, mesh: Mesh | None = None, shards: int | None = None,
+                       **_: Any) -> str:
     """Prints all settings that decide what is released, and how it is rounded."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr(prepared.settings))  # functions, by their names
-    place = dict(mesh.shape) if mesh is not None else "one device"
-    return (f"{settings} on {place if prepared.share is None else prepared.share}, compiled "
-            f"briefly up to {programs.BRIEF_NUMBERS} numbers")
+    place = "one device" if mesh is None else str(dict(mesh.shape))
+    place += "" if shards is None else f" in {shards} shards"
+    return f"{settings} on {place}, compiled briefly up to {programs.BRIEF_NUMBERS} numbers"
 
 
 # --- from a table ---
@@ -130,8 +120,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
           key: jax.Array | None = None, progress: bool = False, method: str | None = None,
           allow_large_delta: bool = False, people: int = 1, folder: Any = None,
           ledger: Ledger | None = None, name: str | None = None, unit: str | None = None,
-          mesh: Mesh | None = None, shards: int | None = None, certify: float | None = None,
-          stop_on_notes: bool = False, **driver: Any) -> Scorer:
+          mesh: Mesh | None = None, certify: float | None = None, stop_on_notes: bool = False,
+          **driver: Any) -> Scorer:
     """Trains a private scorer of a table, by `defaults` and without another option.
 
     Where the schema has groups that contain the label, the largest loss of a group is made small.
@@ -168,17 +158,12 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
       name: of the run in the ledger; None for "run 1" and so on.
       unit: what one record is, for the statement: your claim about the table. None for "one row",
         or for the person whose rows they are.
-      mesh: devices, with an axis "data"; None for one device. Where it spans several processes,
-        all of them call this with equal arguments, `frame` of the same Parquet file; each reads its
-        own rows, and the ledger is that of the first process. See `processes`.
-      shards: number of parts that rows are cut into, a multiple of the devices: on any number of
-        devices that divides it training ends with the same scorer, bit for bit. Not for owners,
-        groups or ranges that are charged.
+      mesh: devices of this process, with an axis "data"; None for one device.
       certify: share of each group's rows to hold out for a certificate of the worst group's share
         of wrong predictions, `Scorer.certificate`, at no further epsilon; None for none.
       stop_on_notes: whether a note on released moments, such as on a column without a number, ends
         the training before the rest is released, for a tenth of the budget.
-      **driver: for `fit`, such as `callback`.
+      **driver: for `fit`, such as `callback` and `shards`.
 
     Raises:
       ValueError: for numbers out of range, a delta at or above 1/n that is not allowed, a table
@@ -199,21 +184,13 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     """
     checks.kinds(preparation.ARGUMENTS, locals())
     preparation.check_people(people, schema.owner is not None)
-    share = None
-    if mesh is None or (shards is None and len(agreement.processes(mesh)) == 1):
-        driver |= {"mesh": mesh, "shards": shards}
-    else:
-        share, frame = processes.share_of(frame, schema, mesh, shards, folder)
-    table = records.encoded(frame, schema, progress, 0 if share is None else share.padded_rows)
+    table = records.encoded(frame, schema, progress)
     prepared = preparation.prepare(
         table, schema, functools.partial(defaults, method=method), epsilon=epsilon, delta=delta,
         names=columns_of(frame), groups=table.public_groups(schema), rows_per_owner=schema.most,
         people=people, unit=unit, allow_large_delta=allow_large_delta, certify=certify,
-        assumed=(preparation.PUBLIC,), share=share)
-    if share is not None:
-        key = share.agreed(key, schema, frame, f"{_settings_in_words(prepared, mesh)} for "
-                                               f"{epsilon!r}, {delta!r}, {method!r}")
+        assumed=(preparation.PUBLIC,))
     return carry_out(prepared, key, linear.train_linear, ledger=ledger, name=name, folder=folder,
-                     stop_on_notes=stop_on_notes, progress=progress, asked={
+                     stop_on_notes=stop_on_notes, progress=progress, mesh=mesh, asked={
                          "epsilon": float(epsilon), "delta": float(delta), "method": method,
                          "certify": certify}, **driver)

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting.ledger import Entry, Ledger, RunMark
+from jaxminimax.accounting.ledger import Entry, Ledger
 from jaxminimax.apps.tables.scorer import MODEL
 from jaxminimax.base import own_files, saved_json, types
 from jaxminimax.drivers import fingerprint
@@ -145,12 +145,9 @@ class Unfinished:
         Raises:
           ValueError: if the ledger refuses it.
         """
-        secret = fingerprint.secret(self.key)
         try:
-            return ledger.reserve(described, **charge_options, run=RunMark(
-                key=fingerprint.mark(secret, fingerprint.KEY),
-                run=fingerprint.mark(secret, fingerprint.RUN, self._promised),
-                resumable=self._folder is not None))
+            return ledger.reserve(described, **charge_options, run=fingerprint.mark_of_run(
+                fingerprint.secret(self.key), self._promised, resumable=self._folder is not None))
         except ValueError:
             if self._folder is not None and not self.going_on:
                 own_files.remove(self._folder)

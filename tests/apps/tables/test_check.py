@@ -91,7 +91,8 @@ def many(n=50, columns=80):
                     "y", 1, "who", 2)
     cells = {name: draw.choice([-1.0, 0.0, np.nan], n) for name in schema.columns}
     table = cells | {"y": draw.integers(0, 2, n), "who": np.arange(n) // 2}
-    return table, records.records(*check._flaws(schema, table), schema.owners(table), 2)
+    return table, records.records(*check._flaws(schema, table), records.by_person(
+        n, schema.owners(table), 2))
 
 
 def test_no_record_is_longer_than_the_clip_norm_and_counts_are_those_of_persons():

@@ -350,8 +350,9 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
         patched.setattr(rule, "SHARE", 0.2)
         with pytest.raises(ValueError, match="another setting"):
             train(table, SCHEMA, folder=folder, **target)
-    with pytest.raises(ValueError, match="another setting"):  # rounds otherwise
-        train(table, SCHEMA, folder=folder, mesh=jax.make_mesh((1,), ("data",)), **target)
+    for place in ({"mesh": jax.make_mesh((1,), ("data",))}, {"shards": 2}):  # rounds otherwise
+        with pytest.raises(ValueError, match="another setting"):
+            train(table, SCHEMA, folder=folder, **place, **target)
 
 
 @pytest.mark.slow
@@ -478,7 +479,7 @@ def test_every_figure_of_rows_held_out_is_marked_as_outside_of_the_guarantee(lab
     rows, held = made(80), made(40, 1)
     (_, without), (_, record) = (command._trained(commands.parser_of("").parse_args([
         "train", "t.csv", "--label", "y", "--epsilon", "1", "--delta", "1e-6"]), rows,
-        other, schema, None, None) for other in (None, held))
+        other, schema, None) for other in (None, held))
     figures = {name for name in record if record[name] is not None and (
         name not in without or record[name] != without[name])} - {"outside_the_guarantee"}
     assert len(figures) >= 3
@@ -505,7 +506,7 @@ def test_a_page_is_for_all_rows_of_a_person(monkeypatch, people):
     args = commands.parser_of("").parse_args([
         "train", "t.csv", "--label", "y", "--epsilon", "1", "--delta", "1e-6", "--people",
         str(people)])
-    _, record = command._trained(args, made(80), made(40, 1), schema, None, None)
+    _, record = command._trained(args, made(80), made(40, 1), schema, None)
     law = jmm.accounting.profile(described, people=people)
     with monkeypatch.context() as patched:
         patched.setattr(report, "profile", lambda *_, **__: law)

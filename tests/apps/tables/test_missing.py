@@ -179,7 +179,8 @@ def persons(schema, n=60, seed=0, most=3):
     table = {"a": rng.choice([-1.0, 0.2, 1.0, NAN], rows), "c": rng.choice([*"uvw"], rows),
              "y": np.array(rng.choice(VALUES[kind], rows), object)}
     owners = np.concatenate([np.arange(n), rng.integers(0, n, n)])
-    return records.records(schema.features(table), schema.labels(table), owners, most)
+    return records.records(schema.features(table), schema.labels(table),
+                           records.by_person(rows, owners, most))
 
 
 def moments_of(rows, schema, features=True, noise=0.0, key=0):

@@ -220,10 +220,11 @@ def test_persons_are_the_same_in_files(in_files, monkeypatch, labels):
     x, y = rng.normal(size=(50, 2)).astype(np.float32), rng.normal(size=(50, *labels))
     y[rng.random(50) < 0.2] = np.nan
     owners = rng.integers(0, 20, 50)
-    memory = records.records(x, y, owners, 3)
+    index = records.by_person(50, owners, 3)
+    memory = records.records(x, y, index)
     monkeypatch.setattr(records, "_BLOCK", 7)
     out = in_files.zeros(*memory.x.shape)
-    mapped = records.records(x, y, owners, 3, out=out, store=in_files)
+    mapped = records.records(x, y, index, out=out, store=in_files)
     assert mapped.x is out
     for one, other in zip(memory, mapped, strict=True):
         assert np.array_equal(one, other)

@@ -131,6 +131,17 @@ def test_a_ledger_of_another_number_of_people_is_refused(other, tmp_path, monkey
             through(name, ledger)
 
 
+@pytest.mark.parametrize("name", ["rows", "ranges", "auc"])
+def test_several_processes_are_refused_before_anything_is_charged_or_released(
+        name, tmp_path, monkeypatch):
+    monkeypatch.setattr(sums, "compiled_release", stop)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for ledger in (None, ledger_of(name, tmp_path)):
+        with pytest.raises(ValueError, match=r"2 processes would each release .* charge a ledger"):
+            through(name, ledger)
+    assert not ledger.statement().runs
+
+
 @pytest.mark.parametrize("name", rest_slow(ENTRIES))
 def test_a_run_is_charged_for_all_that_it_released_and_closed(name, tmp_path):
     ledger = ledger_of(name, tmp_path)
