@@ -14,13 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import pairs, roots, tilt
+from jaxminimax.accounting import pairs, roots, series, tilt
 
 Direction = Sequence[tuple[pairs.Pair, int]]
 _FEW_CELLS = 2**17  # of one release on either side
 _ROUNDS = 4
-_WIDER = (64.0, 16.0, 4.0, 1.0)
-_TIGHTER = 1 - 1e-4  # of epsilon or delta: a finer transform that gains less is the last one
 
 
 class Answer(NamedTuple):
@@ -80,17 +78,18 @@ class _Guess:
         h = min(tilt.cell(eps, t, spread, self.times), cheap)
         return max(h, max(self.tops) / 2**19)
 
-    def widths(self, t: float, eps: float) -> tuple[float, ...]:
-        """Returns which multiples of `width` to try, falling.
+    def long(self, t: float, eps: float) -> bool:
+        """Returns True where a transform is so long that its rounding exceeds what cells gain."""
+        return self.near(t)[2] > 2**16 * self.width(t, eps)
 
-        Errors of rounding grow with the length of a transform, and of a long one they may exceed
-        what finer cells gain. So wide ones come first, finer ones for as long as they are tighter.
-        """
-        return _WIDER if self.near(t)[2] > 2**16 * self.width(t, eps) else (1.0,)
+    def series(self, eps: float, log_delta: float, looseness: float = 1e-5) -> series.Series:
+        """Composes by the series, tilted for eps, of which it costs about a part `looseness`."""
+        return series.Series(self.releases, self.tops, series.tilt_to(self.parts, eps), eps,
+                             log_delta, looseness)
 
-    def composed(self, t: float, eps: float, log_delta: float, wider: float) -> tilt.Composed:
-        """Composes by the transform, with cells of a multiple of `width`, or as memory demands."""
-        h = wider * self.width(t, eps)
+    def composed(self, t: float, eps: float, log_delta: float) -> tilt.Composed:
+        """Composes by the transform, with cells of `width`, or as memory demands."""
+        h = self.width(t, eps)
         for _ in range(40):
             parts = [tilt.uniform(pair, top, times, h) for (pair, times), top in
                      zip(self.releases, self.tops, strict=True)]
@@ -121,43 +120,55 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
     return value
 
 
-def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
-    """Returns an upper bound on H of all releases at e^eps, the largest over directions."""
-    guesses = sorted((_guessed_at(releases, eps) for releases in directions),
-                     key=lambda bound: -bound[1])
-    worst = Answer(0.0, "pld")
-    for guess, log_delta, t in guesses:
-        if tilt.chernoff(guess.parts, eps, t) <= worst.value:
-            continue
-        bound = _bound(guess, eps, t, log_delta)
-        for _ in range(_ROUNDS):
-            if 0.5 < bound.value / guess.delta < 1e3 or bound.value < 1e-270:
-                break
-            # the guess is far off: cut off where that one says, and tilt again
-            guess = _Guess(guess.releases, bound.value)
-            better = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(bound.value))
-            if better.value > 0.99 * bound.value:
-                break
-            bound = better
-        # the largest over directions: either data set may be P
-        worst = max(worst, bound)
-    return worst
+def deltas_at(releases: Direction, epsilons: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on H of all releases of one direction at every e^eps.
+
+    A series bounds delta at every eps. It serves smaller ones than its own too, for as long as its
+    rounding is small there: delta is less steep at them, so that its cells are narrow enough.
+    """
+    values, made, allowed = np.ones(len(epsilons)), None, 0.0
+    order = np.argsort(epsilons)
+    for i in order[::-1]:
+        eps = float(epsilons[i])
+        if made is not None and eps >= made.losses[0]:
+            values[i], rounded = made.bound(eps)
+            if rounded <= allowed:
+                continue
+        values[i], made = _delta(releases, eps)
+        if made is not None:
+            allowed = max(3e-4, made.bound(eps)[1])
+    # delta falls: a bound at a smaller epsilon holds at a larger one
+    values[order] = np.minimum.accumulate(values[order])
+    return values
 
 
-def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
-    """Returns an upper bound on delta at eps of one direction, tilted by t."""
-    best = Answer(tilt.chernoff(guess.parts, eps, t), "chernoff")
-    # no transform is needed for so small a delta
-    if guess.times > tilt.MOST_TIMES or best.value <= 1e-250:
-        return best
-    previous = math.inf
-    for wider in guess.widths(t, eps):
-        value = guess.composed(t, eps, log_delta, wider).delta(eps)
-        best = min(best, Answer(value, "pld"))
-        if value > _TIGHTER * previous:
+def _delta(releases: Direction, eps: float) -> tuple[float, series.Series | None]:
+    """Returns an upper bound on delta at eps, and the series that it is from, if any."""
+    guess, log_delta, t = _guessed_at(releases, eps)
+    value, made = _bound(guess, eps, t, log_delta)
+    for _ in range(_ROUNDS):
+        if 0.5 < value / guess.delta < 1e3 or value < 1e-270:
             break
-        previous = value
-    return best
+        # the guess is far off: cut off where that one says, and tilt again
+        guess = _Guess(releases, value)
+        better, again = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(value))
+        if better > 0.99 * value:
+            break
+        value, made = better, again
+    return value, made
+
+
+def _bound(guess: _Guess, eps: float, t: float,
+           log_delta: float) -> tuple[float, series.Series | None]:
+    """Returns an upper bound on delta at eps of one direction, tilted by t, and its series."""
+    best = tilt.chernoff(guess.parts, eps, t)
+    # no transform is needed for so small a delta
+    if guess.times > tilt.MOST_TIMES or best <= 1e-250:
+        return best, None
+    if guess.long(t, eps):
+        made = guess.series(eps, log_delta)
+        return min(best, made.delta(eps)), made
+    return min(best, guess.composed(t, eps, log_delta).delta(eps)), None
 
 
 def _guessed_at(releases: Direction, eps: float) -> tuple[_Guess, float, float]:
@@ -202,25 +213,38 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
     affordable = _affordable(paid)
     if eps > affordable:  # beyond, most of delta goes elsewhere
         t, eps = tilt.tilt_to(guess.parts, affordable), affordable
-    previous, widths = math.inf, guess.widths(t, eps)
-    for wider in widths:
-        for _ in range(_ROUNDS):
-            composed = guess.composed(t, eps, math.log(delta), wider)
-            value = _root(composed, paid, eps)
-            if value is None:
-                break
-            best = min(best, Answer(value, "pld"))
-            again = tilt.tilt_to(guess.parts, value)
-            spread = guess.near(again)[2]
-            slope = max(composed.slope(value), 1e-3 * t)
-            fine = tilt.cell(value, slope, spread, guess.times) > 0.7 * composed.h
-            if abs(value - eps) <= 4 * spread and (fine or len(widths) > 1):
-                break
-            t, eps = again, value
-        if value is not None:
-            if value > _TIGHTER * previous:
-                break
-            previous = value
+    if guess.long(t, eps):
+        value = _series_epsilon(guess, delta, paid, min(best.value, affordable))
+        return min(best, Answer(value, "pld"))
+    for _ in range(_ROUNDS):
+        composed = guess.composed(t, eps, math.log(delta))
+        value = _root(composed, paid, eps)
+        if value is None:
+            break
+        best = min(best, Answer(value, "pld"))
+        again = tilt.tilt_to(guess.parts, value)
+        spread = guess.near(again)[2]
+        slope = max(composed.slope(value), 1e-3 * t)
+        fine = tilt.cell(value, slope, spread, guess.times) > 0.7 * composed.h
+        if abs(value - eps) <= 4 * spread and fine:
+            break
+        t, eps = again, value
+    return best
+
+
+def _series_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float],
+                    eps: float) -> float:
+    """Finds epsilon by series, the first one tilted for `eps`; infinity if none reaches it."""
+    best = math.inf
+    for looseness in (1e-3, 1e-5, 1e-5):  # a quick one says where the others are tilted to
+        made = guess.series(eps, math.log(delta), looseness)
+        value = _root(made, paid, eps)
+        if value is None:
+            break
+        best = min(best, value)
+        if looseness == 1e-5 and eps <= 1.5 * value:
+            break
+        eps = value
     return best
 
 
@@ -232,7 +256,8 @@ def _affordable(paid: Callable[[float], float]) -> float:
     return roots.bisect(lambda eps: paid(eps) >= least, 0.0, 1e6, width=1e-3)[0]
 
 
-def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
+def _root(composed: tilt.Composed | series.Series, paid: Callable[[float], float],
+          start: float) -> float | None:
     """Finds the root of delta(eps) = paid(eps) near `start`, from above; None without one."""
     @functools.cache
     def gap(eps: float) -> float:
