@@ -18,6 +18,7 @@ from jaxminimax.accounting import pairs, roots, series, tilt
 
 Direction = Sequence[tuple[pairs.Pair, int]]
 _FEW_CELLS = 2**17  # of one release on either side
+_LOOSENESS = 3e-6  # of epsilon, by the cells of a series, and once more by its smoothing
 _ROUNDS = 4
 
 
@@ -61,14 +62,14 @@ class _Guess:
             return 0.0
         return math.exp(roots.zero(gap, low, high, xtol=1e-3))
 
-    def epsilon(self, delta: float) -> float:
-        """Returns about the epsilon of delta."""
+    def aim(self, delta: float) -> tuple[float, float]:
+        """Returns `tilt_for` delta, and about the epsilon of delta."""
         t = self.tilt_for(delta)
+        _, mean, spread = self.near(t)
         if t > 0:
-            return self.near(t)[1]
-        _, mean, spread = self.near(0.0)
-        return roots.zero(lambda eps: self.near(0.0, eps)[0] - math.log(delta),
-                          max(0.0, mean - 30 * spread), mean, rtol=1e-6)
+            return t, mean
+        return t, roots.zero(lambda eps: self.near(0.0, eps)[0] - math.log(delta),
+                             max(0.0, mean - 30 * spread), mean, rtol=1e-6)
 
     def width(self, t: float, eps: float) -> float:
         """Returns how wide the cells of a transform are, for accuracy and memory."""
@@ -80,9 +81,10 @@ class _Guess:
 
     def long(self, t: float, eps: float) -> bool:
         """Returns True where a transform is so long that its rounding exceeds what cells gain."""
-        return self.near(t)[2] > 2**16 * self.width(t, eps)
+        return (self.times <= tilt.MOST_TIMES
+                and self.near(t)[2] > 2**16 * self.width(t, eps))
 
-    def series(self, eps: float, log_delta: float, looseness: float = 1e-5) -> series.Series:
+    def series(self, eps: float, log_delta: float, looseness: float = _LOOSENESS) -> series.Series:
         """Composes by the series, tilted for eps, of which it costs about a part `looseness`."""
         return series.Series(self.releases, self.tops, series.tilt_to(self.parts, eps), eps,
                              log_delta, looseness)
@@ -101,7 +103,10 @@ class _Guess:
 
 
 def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float]) -> float:
-    """Guesses what `epsilon_at` returns, within a few per cent, usually a thousandth."""
+    """Guesses what `epsilon_at` returns, within a few per cent, usually a thousandth.
+
+    Where hits are rare a normal sum may be far off: a quick series takes its place.
+    """
     delta = paid(0.0)
     if delta <= 0:
         return math.inf
@@ -110,7 +115,7 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
         return math.inf
     value = 0.0
     for _ in range(_ROUNDS):
-        value = max(guess.epsilon(delta) for guess in guesses)
+        value = max(_rough_epsilon(guess, delta, paid) for guess in guesses)
         available = paid(value)
         if available >= 0.99 * delta:
             return value
@@ -136,7 +141,7 @@ def deltas_at(releases: Direction, epsilons: np.ndarray) -> np.ndarray:
                 continue
         values[i], made = _delta(releases, eps)
         if made is not None:
-            allowed = max(3e-4, made.bound(eps)[1])
+            allowed = max(3e-4, min(made.bound(eps)[1], 1e-2))
     # delta falls: a bound at a smaller epsilon holds at a larger one
     values[order] = np.minimum.accumulate(values[order])
     return values
@@ -197,7 +202,7 @@ def epsilon_at(directions: Sequence[Direction], paid: Callable[[float], float]) 
     guesses = [_Guess(releases, delta) for releases in directions]
     worst = Answer(0.0, "pld")
     if len(guesses) > 1:
-        guesses.sort(key=lambda guess: -guess.epsilon(delta))
+        guesses.sort(key=lambda guess: -guess.aim(delta)[1])
     for guess in guesses:
         if worst.value > 0 and tilt.chernoff(guess.parts, worst.value) <= paid(worst.value):
             continue
@@ -209,13 +214,13 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
     best = Answer(_chernoff_epsilon(guess, delta, paid), "chernoff")
     if guess.times > tilt.MOST_TIMES or tilt.atoms(guess.parts) >= delta:
         return best
-    t, eps = guess.tilt_for(delta), guess.epsilon(delta)
+    t, eps = guess.aim(delta)
     affordable = _affordable(paid)
     if eps > affordable:  # beyond, most of delta goes elsewhere
         t, eps = tilt.tilt_to(guess.parts, affordable), affordable
     if guess.long(t, eps):
-        value = _series_epsilon(guess, delta, paid, min(best.value, affordable))
-        return min(best, Answer(value, "pld"))
+        start = min(best.value, affordable)
+        return min(best, Answer(_series_epsilon(guess, delta, paid, start), "pld"))
     for _ in range(_ROUNDS):
         composed = guess.composed(t, eps, math.log(delta))
         value = _root(composed, paid, eps)
@@ -232,17 +237,25 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
     return best
 
 
-def _series_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float],
-                    eps: float) -> float:
+def _rough_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> float:
+    t, eps = guess.aim(delta)
+    if not guess.long(t, eps):
+        return eps
+    start = _chernoff_epsilon(guess, delta, paid)
+    return min(start, _series_epsilon(guess, delta, paid, min(start, _affordable(paid)), 1e-4))
+
+
+def _series_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float], eps: float,
+                    looseness: float = _LOOSENESS) -> float:
     """Finds epsilon by series, the first one tilted for `eps`; infinity if none reaches it."""
     best = math.inf
-    for looseness in (1e-3, 1e-5, 1e-5):  # a quick one says where the others are tilted to
-        made = guess.series(eps, math.log(delta), looseness)
+    for part in (1e-3, looseness, looseness):  # a quick one says where the others are tilted to
+        made = guess.series(eps, math.log(delta), part)
         value = _root(made, paid, eps)
         if value is None:
             break
         best = min(best, value)
-        if looseness == 1e-5 and eps <= 1.5 * value:
+        if part == looseness and eps <= 1.5 * value:
             break
         eps = value
     return best

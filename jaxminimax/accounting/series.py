@@ -103,15 +103,18 @@ class Series:
                  eps: float, log_delta: float, looseness: float) -> None:
         parts = [_cells(pair, top, times, t, looseness)
                  for (pair, times), top in zip(releases, tops, strict=True)]
-        last_wave, most_waves = 6.5, 2**17  # w mu at the end, beyond which there is e^-21; terms
+        most_waves = 2**17
         self.t = t
         k, _, variance = moments(parts, t)
         # t (1 + t) mu^2 / 2 = c t max(eps, 1 / t), as ln delta falls by about t for each eps
         mu = math.sqrt(2 * looseness * max(eps, 1 / t) / (1 + t))
         # how much less of Q is above eps than there is in all, in the exponent, and e^-12 of that
-        tail = max(25.0, k - t * eps - log_delta + 12)
+        excess = k - t * eps - log_delta
+        tail = max(25.0, excess + 12)
         self.losses = low, high = _period(parts, t, k, max(math.sqrt(variance), mu), tail)
         step = 2 * math.pi / (high - low)
+        # w mu at the last wave, beyond which there is about e^-14 of delta
+        last_wave = math.sqrt(2 * max(excess + 14 - math.log(20 / mu), 5.0))
         self.h = mu = max(mu, last_wave / (step * most_waves))
         count = math.ceil(last_wave / (mu * step)) + 1
         self.spread = math.sqrt(variance + mu**2)
