@@ -129,19 +129,20 @@ def deltas_at(releases: Direction, epsilons: np.ndarray) -> np.ndarray:
     """Returns upper bounds on H of all releases of one direction at every e^eps.
 
     A series bounds delta at every eps. It serves smaller ones than its own too, for as long as its
-    rounding is small there: delta is less steep at them, so that its cells are narrow enough.
+    rounding, and what is beyond its last wave, are small there: what aliases is less than that, and
+    delta is less steep, so that its cells are narrow enough.
     """
-    values, made, allowed = np.ones(len(epsilons)), None, 0.0
+    values, composed, allowed = np.ones(len(epsilons)), None, 0.0
     order = np.argsort(epsilons)
     for i in order[::-1]:
-        eps = float(epsilons[i])
-        if made is not None and eps >= made.losses[0]:
-            values[i], rounded = made.bound(eps)
+        eps = min(float(epsilons[i]), 1e9)  # beyond, the bound at this one serves
+        if composed is not None and eps >= composed.losses[0]:
+            values[i], rounded = composed.bound(eps)
             if rounded <= allowed:
                 continue
-        values[i], made = _delta(releases, eps)
-        if made is not None:
-            allowed = max(3e-4, min(made.bound(eps)[1], 1e-2))
+        values[i], composed = _delta(releases, eps)
+        if composed is not None:
+            allowed = max(3e-4, min(composed.bound(eps)[1], 1e-2))
     # delta falls: a bound at a smaller epsilon holds at a larger one
     values[order] = np.minimum.accumulate(values[order])
     return values
@@ -150,17 +151,17 @@ def deltas_at(releases: Direction, epsilons: np.ndarray) -> np.ndarray:
 def _delta(releases: Direction, eps: float) -> tuple[float, series.Series | None]:
     """Returns an upper bound on delta at eps, and the series that it is from, if any."""
     guess, log_delta, t = _guessed_at(releases, eps)
-    value, made = _bound(guess, eps, t, log_delta)
+    value, composed = _bound(guess, eps, t, log_delta)
     for _ in range(_ROUNDS):
         if 0.5 < value / guess.delta < 1e3 or value < 1e-270:
             break
         # the guess is far off: cut off where that one says, and tilt again
         guess = _Guess(releases, value)
-        better, again = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(value))
+        better, finer = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(value))
         if better > 0.99 * value:
             break
-        value, made = better, again
-    return value, made
+        value, composed = better, finer
+    return value, composed
 
 
 def _bound(guess: _Guess, eps: float, t: float,
@@ -171,8 +172,8 @@ def _bound(guess: _Guess, eps: float, t: float,
     if guess.times > tilt.MOST_TIMES or best <= 1e-250:
         return best, None
     if guess.long(t, eps):
-        made = guess.series(eps, log_delta)
-        return min(best, made.delta(eps)), made
+        composed = guess.series(eps, log_delta)
+        return min(best, composed.delta(eps)), composed
     return min(best, guess.composed(t, eps, log_delta).delta(eps)), None
 
 
@@ -249,13 +250,13 @@ def _series_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float],
                     looseness: float = _LOOSENESS) -> float:
     """Finds epsilon by series, the first one tilted for `eps`; infinity if none reaches it."""
     best = math.inf
-    for part in (1e-3, looseness, looseness):  # a quick one says where the others are tilted to
-        made = guess.series(eps, math.log(delta), part)
-        value = _root(made, paid, eps)
+    for cost in (1e-3, looseness, looseness):  # a quick one says where the others are tilted to
+        composed = guess.series(eps, math.log(delta), cost)
+        value = _root(composed, paid, eps)
         if value is None:
             break
         best = min(best, value)
-        if part == looseness and eps <= 1.5 * value:
+        if cost == looseness and eps <= 1.5 * value:
             break
         eps = value
     return best

@@ -76,13 +76,12 @@ def _cells(pair: Pair, top: float, times: int, t: float, looseness: float) -> Ma
     at the loss l that is c t times the tilted mean of all losses, c of epsilon. Where t l is small
     a part h / l = (12 c)^(1/2) is enough, which adds c / 2 to the variance.
     """
-    most = 2**14  # cells on either side
     lowest = least_loss(pair, top)
     ratio, turn = math.sqrt(12 * looseness), min(max(1 / (1 + t), lowest), top)
     # h = ratio l up to 1 / (1 + t); beyond, equal steps of l^(1/2)
     inner = math.log(turn / lowest)
     outer = 2 * (math.sqrt(top) - math.sqrt(turn)) * math.sqrt(1 + t)
-    ratio = max(ratio, (inner + outer) / most)
+    ratio = max(ratio, (inner + outer) / 2**14)  # cells on either side, at most
     losses = np.concatenate([[0.0], np.geomspace(lowest, turn, 2 + math.ceil(inner / ratio)),
                              np.linspace(math.sqrt(turn), math.sqrt(top),
                                          2 + math.ceil(outer / ratio))[1:] ** 2])
@@ -108,9 +107,9 @@ class Series:
         k, _, variance = moments(parts, t)
         # t (1 + t) mu^2 / 2 = c t max(eps, 1 / t), as ln delta falls by about t for each eps
         mu = math.sqrt(2 * looseness * max(eps, 1 / t) / (1 + t))
-        # how much less of Q is above eps than there is in all, in the exponent, and e^-12 of that
+        # how much less of Q is above eps than there is in all, in the exponent, and e^-16 of that
         excess = k - t * eps - log_delta
-        tail = max(25.0, excess + 12)
+        tail = max(25.0, excess + 16)
         self.losses = low, high = _period(parts, t, k, max(math.sqrt(variance), mu), tail)
         step = 2 * math.pi / (high - low)
         # w mu at the last wave, beyond which there is about e^-14 of delta
@@ -146,10 +145,11 @@ class Series:
         self.k, self.slack = k, rounding(parts, t) + 8 * UNIT * abs(k)
 
     def bound(self, eps: float) -> tuple[float, float]:
-        """Returns an upper bound on delta at eps, and the part of it that is for rounding."""
+        """Returns an upper bound on delta at eps, and its part for rounding and what is beyond."""
         terms = self.terms * np.exp(-1j * (self.waves * eps))
         errors = (self.error + self.turned * eps) * (1 + 1e-9)
-        values = np.maximum(np.sum(terms.real, 1), 0.0) + errors + self.beyond * (1 + 1e-9)
+        errors = errors + self.beyond * (1 + 1e-9)
+        values = np.maximum(np.sum(terms.real, 1), 0.0) + errors
         if not np.all(np.isfinite(values)):
             return 1.0, 1.0
         i = int(np.argmin(np.log(values) + self.smoothed))
