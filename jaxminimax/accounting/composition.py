@@ -151,27 +151,31 @@ def deltas_at(releases: Direction, epsilons: np.ndarray) -> np.ndarray:
 def _delta(releases: Direction, eps: float) -> tuple[float, series.Series | None]:
     """Returns an upper bound on delta at eps, and the series that it is from, if any."""
     guess, log_delta, t = _guessed_at(releases, eps)
-    value, composed = _bound(guess, eps, t, log_delta)
+    long = guess.long(t, eps)
+    if long:  # a normal sum may be far off: a quick series says where to cut off
+        quick = max(guess.series(eps, log_delta, 1e-3).delta(eps), 1e-280)
+        guess, log_delta = _Guess(releases, quick), math.log(quick)
+    value, composed = _bound(guess, eps, t, log_delta, long)
     for _ in range(_ROUNDS):
         if 0.5 < value / guess.delta < 1e3 or value < 1e-270:
             break
         # the guess is far off: cut off where that one says, and tilt again
         guess = _Guess(releases, value)
-        better, finer = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(value))
+        better, finer = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(value), long)
         if better > 0.99 * value:
             break
         value, composed = better, finer
     return value, composed
 
 
-def _bound(guess: _Guess, eps: float, t: float,
-           log_delta: float) -> tuple[float, series.Series | None]:
+def _bound(guess: _Guess, eps: float, t: float, log_delta: float,
+           long: bool) -> tuple[float, series.Series | None]:
     """Returns an upper bound on delta at eps of one direction, tilted by t, and its series."""
     best = tilt.chernoff(guess.parts, eps, t)
     # no transform is needed for so small a delta
     if guess.times > tilt.MOST_TIMES or best <= 1e-250:
         return best, None
-    if guess.long(t, eps):
+    if long or guess.long(t, eps):
         composed = guess.series(eps, log_delta)
         return min(best, composed.delta(eps)), composed
     return min(best, guess.composed(t, eps, log_delta).delta(eps)), None
