@@ -14,13 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import pairs, roots, tilt
+from jaxminimax.accounting import pairs, roots, series, tilt
 
 Direction = Sequence[tuple[pairs.Pair, int]]
 _FEW_CELLS = 2**17  # of one release on either side
+_LOOSENESS = 3e-6  # of epsilon, by the cells of a series, and once more by its smoothing
 _ROUNDS = 4
-_WIDER = (64.0, 16.0, 4.0, 1.0)
-_TIGHTER = 1 - 1e-4  # of epsilon or delta: a finer transform that gains less is the last one
 
 
 class Answer(NamedTuple):
@@ -63,14 +62,14 @@ class _Guess:
             return 0.0
         return math.exp(roots.zero(gap, low, high, xtol=1e-3))
 
-    def epsilon(self, delta: float) -> float:
-        """Returns about the epsilon of delta."""
+    def aim(self, delta: float) -> tuple[float, float]:
+        """Returns `tilt_for` delta, and about the epsilon of delta."""
         t = self.tilt_for(delta)
+        _, mean, spread = self.near(t)
         if t > 0:
-            return self.near(t)[1]
-        _, mean, spread = self.near(0.0)
-        return roots.zero(lambda eps: self.near(0.0, eps)[0] - math.log(delta),
-                          max(0.0, mean - 30 * spread), mean, rtol=1e-6)
+            return t, mean
+        return t, roots.zero(lambda eps: self.near(0.0, eps)[0] - math.log(delta),
+                             max(0.0, mean - 30 * spread), mean, rtol=1e-6)
 
     def width(self, t: float, eps: float) -> float:
         """Returns how wide the cells of a transform are, for accuracy and memory."""
@@ -80,17 +79,19 @@ class _Guess:
         h = min(tilt.cell(eps, t, spread, self.times), cheap)
         return max(h, max(self.tops) / 2**19)
 
-    def widths(self, t: float, eps: float) -> tuple[float, ...]:
-        """Returns which multiples of `width` to try, falling.
+    def long(self, t: float, eps: float) -> bool:
+        """Returns True where a transform is so long that its rounding exceeds what cells gain."""
+        return (self.times <= tilt.MOST_TIMES
+                and self.near(t)[2] > 2**16 * self.width(t, eps))
 
-        Errors of rounding grow with the length of a transform, and of a long one they may exceed
-        what finer cells gain. So wide ones come first, finer ones for as long as they are tighter.
-        """
-        return _WIDER if self.near(t)[2] > 2**16 * self.width(t, eps) else (1.0,)
+    def series(self, eps: float, log_delta: float, looseness: float = _LOOSENESS) -> series.Series:
+        """Composes by the series, tilted for eps, of which it costs about a part `looseness`."""
+        return series.Series(self.releases, self.tops, series.tilt_to(self.parts, eps), eps,
+                             log_delta, looseness)
 
-    def composed(self, t: float, eps: float, log_delta: float, wider: float) -> tilt.Composed:
-        """Composes by the transform, with cells of a multiple of `width`, or as memory demands."""
-        h = wider * self.width(t, eps)
+    def composed(self, t: float, eps: float, log_delta: float) -> tilt.Composed:
+        """Composes by the transform, with cells of `width`, or as memory demands."""
+        h = self.width(t, eps)
         for _ in range(40):
             parts = [tilt.uniform(pair, top, times, h) for (pair, times), top in
                      zip(self.releases, self.tops, strict=True)]
@@ -102,7 +103,10 @@ class _Guess:
 
 
 def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float]) -> float:
-    """Guesses what `epsilon_at` returns, within a few per cent, usually a thousandth."""
+    """Guesses what `epsilon_at` returns, within a few per cent, usually a thousandth.
+
+    Where hits are rare a normal sum may be far off: a quick series takes its place.
+    """
     delta = paid(0.0)
     if delta <= 0:
         return math.inf
@@ -111,7 +115,7 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
         return math.inf
     value = 0.0
     for _ in range(_ROUNDS):
-        value = max(guess.epsilon(delta) for guess in guesses)
+        value = max(_rough_epsilon(guess, delta, paid) for guess in guesses)
         available = paid(value)
         if available >= 0.99 * delta:
             return value
@@ -121,43 +125,60 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
     return value
 
 
-def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
-    """Returns an upper bound on H of all releases at e^eps, the largest over directions."""
-    guesses = sorted((_guessed_at(releases, eps) for releases in directions),
-                     key=lambda bound: -bound[1])
-    worst = Answer(0.0, "pld")
-    for guess, log_delta, t in guesses:
-        if tilt.chernoff(guess.parts, eps, t) <= worst.value:
-            continue
-        bound = _bound(guess, eps, t, log_delta)
-        for _ in range(_ROUNDS):
-            if 0.5 < bound.value / guess.delta < 1e3 or bound.value < 1e-270:
-                break
-            # the guess is far off: cut off where that one says, and tilt again
-            guess = _Guess(guess.releases, bound.value)
-            better = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(bound.value))
-            if better.value > 0.99 * bound.value:
-                break
-            bound = better
-        # the largest over directions: either data set may be P
-        worst = max(worst, bound)
-    return worst
+def deltas_at(releases: Direction, epsilons: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on H of all releases of one direction at every e^eps.
+
+    A series bounds delta at every eps. It serves smaller ones than its own too, for as long as its
+    rounding, and what is beyond its last wave, are small there: what aliases is less than that, and
+    delta is less steep, so that its cells are narrow enough.
+    """
+    values, composed, allowed = np.ones(len(epsilons)), None, 0.0
+    order = np.argsort(epsilons)
+    for i in order[::-1]:
+        eps = min(float(epsilons[i]), 1e9)  # beyond, the bound at this one serves
+        if composed is not None and eps >= composed.losses[0]:
+            values[i], rounded = composed.bound(eps)
+            if rounded <= allowed:
+                continue
+        values[i], composed = _delta(releases, eps)
+        if composed is not None:
+            allowed = max(3e-4, min(composed.bound(eps)[1], 1e-2))
+    # delta falls: a bound at a smaller epsilon holds at a larger one
+    values[order] = np.minimum.accumulate(values[order])
+    return values
 
 
-def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
-    """Returns an upper bound on delta at eps of one direction, tilted by t."""
-    best = Answer(tilt.chernoff(guess.parts, eps, t), "chernoff")
-    # no transform is needed for so small a delta
-    if guess.times > tilt.MOST_TIMES or best.value <= 1e-250:
-        return best
-    previous = math.inf
-    for wider in guess.widths(t, eps):
-        value = guess.composed(t, eps, log_delta, wider).delta(eps)
-        best = min(best, Answer(value, "pld"))
-        if value > _TIGHTER * previous:
+def _delta(releases: Direction, eps: float) -> tuple[float, series.Series | None]:
+    """Returns an upper bound on delta at eps, and the series that it is from, if any."""
+    guess, log_delta, t = _guessed_at(releases, eps)
+    long = guess.long(t, eps)
+    if long:  # a normal sum may be far off: a quick series says where to cut off
+        quick = max(guess.series(eps, log_delta, 1e-3).delta(eps), 1e-280)
+        guess, log_delta = _Guess(releases, quick), math.log(quick)
+    value, composed = _bound(guess, eps, t, log_delta, long)
+    for _ in range(_ROUNDS):
+        if 0.5 < value / guess.delta < 1e3 or value < 1e-270:
             break
-        previous = value
-    return best
+        # the guess is far off: cut off where that one says, and tilt again
+        guess = _Guess(releases, value)
+        better, finer = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(value), long)
+        if better > 0.99 * value:
+            break
+        value, composed = better, finer
+    return value, composed
+
+
+def _bound(guess: _Guess, eps: float, t: float, log_delta: float,
+           long: bool) -> tuple[float, series.Series | None]:
+    """Returns an upper bound on delta at eps of one direction, tilted by t, and its series."""
+    best = tilt.chernoff(guess.parts, eps, t)
+    # no transform is needed for so small a delta
+    if guess.times > tilt.MOST_TIMES or best <= 1e-250:
+        return best, None
+    if long or guess.long(t, eps):
+        composed = guess.series(eps, log_delta)
+        return min(best, composed.delta(eps)), composed
+    return min(best, guess.composed(t, eps, log_delta).delta(eps)), None
 
 
 def _guessed_at(releases: Direction, eps: float) -> tuple[_Guess, float, float]:
@@ -186,7 +207,7 @@ def epsilon_at(directions: Sequence[Direction], paid: Callable[[float], float]) 
     guesses = [_Guess(releases, delta) for releases in directions]
     worst = Answer(0.0, "pld")
     if len(guesses) > 1:
-        guesses.sort(key=lambda guess: -guess.epsilon(delta))
+        guesses.sort(key=lambda guess: -guess.aim(delta)[1])
     for guess in guesses:
         if worst.value > 0 and tilt.chernoff(guess.parts, worst.value) <= paid(worst.value):
             continue
@@ -198,29 +219,50 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
     best = Answer(_chernoff_epsilon(guess, delta, paid), "chernoff")
     if guess.times > tilt.MOST_TIMES or tilt.atoms(guess.parts) >= delta:
         return best
-    t, eps = guess.tilt_for(delta), guess.epsilon(delta)
+    t, eps = guess.aim(delta)
     affordable = _affordable(paid)
     if eps > affordable:  # beyond, most of delta goes elsewhere
         t, eps = tilt.tilt_to(guess.parts, affordable), affordable
-    previous, widths = math.inf, guess.widths(t, eps)
-    for wider in widths:
-        for _ in range(_ROUNDS):
-            composed = guess.composed(t, eps, math.log(delta), wider)
-            value = _root(composed, paid, eps)
-            if value is None:
-                break
-            best = min(best, Answer(value, "pld"))
-            again = tilt.tilt_to(guess.parts, value)
-            spread = guess.near(again)[2]
-            slope = max(composed.slope(value), 1e-3 * t)
-            fine = tilt.cell(value, slope, spread, guess.times) > 0.7 * composed.h
-            if abs(value - eps) <= 4 * spread and (fine or len(widths) > 1):
-                break
-            t, eps = again, value
-        if value is not None:
-            if value > _TIGHTER * previous:
-                break
-            previous = value
+    if guess.long(t, eps):
+        start = min(best.value, affordable)
+        return min(best, Answer(_series_epsilon(guess, delta, paid, start), "pld"))
+    for _ in range(_ROUNDS):
+        composed = guess.composed(t, eps, math.log(delta))
+        value = _root(composed, paid, eps)
+        if value is None:
+            break
+        best = min(best, Answer(value, "pld"))
+        again = tilt.tilt_to(guess.parts, value)
+        spread = guess.near(again)[2]
+        slope = max(composed.slope(value), 1e-3 * t)
+        fine = tilt.cell(value, slope, spread, guess.times) > 0.7 * composed.h
+        if abs(value - eps) <= 4 * spread and fine:
+            break
+        t, eps = again, value
+    return best
+
+
+def _rough_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> float:
+    t, eps = guess.aim(delta)
+    if not guess.long(t, eps):
+        return eps
+    start = _chernoff_epsilon(guess, delta, paid)
+    return min(start, _series_epsilon(guess, delta, paid, min(start, _affordable(paid)), 1e-4))
+
+
+def _series_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float], eps: float,
+                    looseness: float = _LOOSENESS) -> float:
+    """Finds epsilon by series, the first one tilted for `eps`; infinity if none reaches it."""
+    best = math.inf
+    for cost in (1e-3, looseness, looseness):  # a quick one says where the others are tilted to
+        composed = guess.series(eps, math.log(delta), cost)
+        value = _root(composed, paid, eps)
+        if value is None:
+            break
+        best = min(best, value)
+        if cost == looseness and eps <= 1.5 * value:
+            break
+        eps = value
     return best
 
 
@@ -232,7 +274,8 @@ def _affordable(paid: Callable[[float], float]) -> float:
     return roots.bisect(lambda eps: paid(eps) >= least, 0.0, 1e6, width=1e-3)[0]
 
 
-def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
+def _root(composed: tilt.Composed | series.Series, paid: Callable[[float], float],
+          start: float) -> float | None:
     """Finds the root of delta(eps) = paid(eps) near `start`, from above; None without one."""
     @functools.cache
     def gap(eps: float) -> float:

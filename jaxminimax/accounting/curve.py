@@ -197,18 +197,10 @@ def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int)
     if not cost.losses:
         gaussian_delta = gaussian.delta(gaussian_mu(cost, neighbours, people), epsilons)
         return [(gaussian_delta, gaussian_delta)]
-    ways = [_along(releases, epsilons) for releases in _directions(cost, neighbours, people)]
+    ways = [composition.deltas_at(releases, epsilons)
+            for releases in _directions(cost, neighbours, people)]
     # r people absent from one data set, k - r from the other: reversed, it is the one of k - r
     return [(ways[i], ways[-1 - i]) for i in range((len(ways) + 1) // 2)]
-
-
-def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
-    """Bounds H of one direction; a bound at a smaller epsilon holds at a larger one."""
-    order = np.argsort(epsilons)
-    values = np.empty_like(epsilons)
-    values[order] = np.minimum.accumulate([
-        composition.delta_at([releases], float(epsilons[i])).value for i in order])
-    return values
 
 
 @functools.lru_cache(maxsize=4096)

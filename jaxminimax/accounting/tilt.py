@@ -143,12 +143,17 @@ def _half(profile: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, float]:
     return p, float(s[0])
 
 
+def least_loss(pair: Pair, top: float) -> float:
+    """Returns the least positive loss of a grid up to `top`."""
+    # H falls no faster than at slope 1 near 0, so that nothing happens below a part of it
+    return min(1e-3 * float(pair.right(np.zeros(1))[0]), 1e-2 * top)
+
+
 def stretched(pair: Pair, tail: float, times: int) -> Masses:
     """Returns masses on a geometric grid."""
     top = _reach(pair, tail)
-    # H falls no faster than at slope 1 near 0, so that nothing happens below a part of it
-    least = min(1e-3 * float(pair.right(np.zeros(1))[0]), 1e-2 * top)
-    return masses(pair, np.append(0.0, np.geomspace(least, top, _NODES)), times)
+    losses = np.append(0.0, np.geomspace(least_loss(pair, top), top, _NODES))
+    return masses(pair, losses, times)
 
 
 def uniform(pair: Pair, top: float, times: int, h: float) -> Masses:

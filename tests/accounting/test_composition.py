@@ -176,7 +176,7 @@ def test_what_wraps_around_is_charged_and_below_the_window_nothing_is_claimed():
     guess = composition._Guess(releases, 1e-10)
     t = guess.tilt_for(1e-10)
     eps = guess.near(t)[1]
-    made = guess.composed(t, eps, math.log(1e-10), 1.0)
+    made = guess.composed(t, eps, math.log(1e-10))
     assert made.delta(float(made.losses[0]) - made.h) == 1.0
     for at in np.linspace(max(0.0, made.losses[0]), made.losses[-1], 20):
         exact = float(gaussian.delta(2.0, at))
@@ -194,25 +194,6 @@ def test_chernoffs_bound_is_one_and_serves_beyond_the_longest_compositions():
     exact = dpa.get_epsilon_gaussian(1 / (1e-5 * math.sqrt(2e9)), 1e-10)
     assert name == "chernoff"
     assert exact <= value <= 1.06 * exact
-
-
-@pytest.mark.slow
-def test_wide_cells_are_tighter_where_a_transform_is_long(monkeypatch):
-    """Rounding of a long transform exceeds what its fine cells gain; each is a bound."""
-    cost = poisson(1e-6, 0.6, 10**6)
-    value, name = curve.named_epsilon(cost, 1e-15, RO)
-    monkeypatch.setattr(composition, "_WIDER", (1.0,))
-    curve.named_epsilon.cache_clear()
-    fine, _ = curve.named_epsilon(cost, 1e-15, RO)
-    curve.named_epsilon.cache_clear()
-    assert name == "pld"
-    assert 0.9 * fine < value < 0.95 * fine
-    # where delta is larger, the finest cells are the tightest, as they are without wide ones
-    fine, _ = curve.named_epsilon(poisson(1e-5, 0.55, 10**6), 1e-6, RO)
-    monkeypatch.undo()
-    curve.named_epsilon.cache_clear()
-    assert curve.named_epsilon(poisson(1e-5, 0.55, 10**6), 1e-6, RO)[0] == pytest.approx(
-        fine, rel=3e-4)
 
 
 def test_the_bound_shrinks_with_the_cells(monkeypatch):

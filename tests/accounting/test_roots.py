@@ -121,8 +121,8 @@ def test_the_composed_epsilon_needs_no_more_than_what_is_paid(off):
     cost = Charge(losses=((PrivacyLoss("poisson", 1.0, 0.02), 200),))
     (releases,) = curve._directions(cost, "replace_one", 1)
     guess = composition._Guess(releases, 1e-6)
-    t, eps = guess.tilt_for(1e-6), guess.epsilon(1e-6)
-    composed = guess.composed(t, eps, math.log(1e-6), 1.0)
+    t, eps = guess.aim(1e-6)
+    composed = guess.composed(t, eps, math.log(1e-6))
     found = composition._root(composed, paid, off * eps)
     assert composed.delta(found) <= paid(found)
     near = found - 1e-5 * found

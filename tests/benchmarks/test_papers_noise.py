@@ -40,7 +40,7 @@ def at_grid(grid, mechanism, delta):
     (cost,) = papers_noise.charges(mechanism)
     (releases,) = curve._directions(cost, "replace_one", 1)
     guess = composition._Guess(releases, delta)
-    t, epsilon = guess.tilt_for(delta), guess.epsilon(delta)
+    t, epsilon = guess.aim(delta)
     parts = [tilt.uniform(pair, top, times, grid)
              for (pair, times), top in zip(releases, guess.tops, strict=True)]
     made = tilt.Composed(parts, guess.parts, grid, t, epsilon, math.log(delta))
