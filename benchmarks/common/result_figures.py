@@ -246,9 +246,9 @@ def _over(result: Result, workload: str, batch: int, peer: str) -> float:
 
 
 def over_numpy(result: Result) -> list[float]:
-    """NumPy by hand with resident norms: linear models and the MLP."""
-    return [_over(result, workload, 4096, "NumPy by hand, resident norms")
-            for workload in ("linear 784", "mlp")]
+    """NumPy by hand with resident norms, and a scan specialised by hand with them."""
+    return [_over(result, "linear 784", 4096, f"{peer}, resident norms")
+            for peer in ("NumPy by hand", "specialised scan")]
 
 
 def over_a_scan(result: Result) -> list[float]:
@@ -258,9 +258,16 @@ def over_a_scan(result: Result) -> list[float]:
                 and row["peer"] == "specialised scan, resident norms")]
 
 
+def over_vmap(result: Result) -> list[float]:
+    """Plain per-example gradients of the attention model."""
+    return [_over(result, "attention", 256, "plain vmap, scan")]
+
+
 def over_hooks(result: Result) -> list[float]:
-    """Opacus with hooks on the residual network."""
-    return [_over(result, "resnet", 256, "Opacus hooks")]
+    """Poisson samples of the residual network over batches of one size by Opacus with hooks."""
+    ours, hooks = (_one(result["rows"], workload="resnet", batch=64, peer=peer)["steps_per_second"]
+                   for peer in ("ours, Poisson", "Opacus hooks"))
+    return [hooks / ours]
 
 
 def memory_of_mlp(result: Result) -> list[float]:
@@ -276,5 +283,5 @@ FIGURES: dict[str, Callable[[Result], list[float]]] = {
         one_group_behind, one_read_behind, clips_gain, floor_gains, samples_noise,
         true_epsilon_of_one, wider_layers, small_batches,
         memory_of_a_row, search_loses, search_wins, search_loses_at_most, search_noise,
-        odds_reached, rounding, odometer, over_numpy, over_a_scan, over_hooks, memory_of_mlp,
-        groups_below)}
+        odds_reached, rounding, odometer, over_numpy, over_a_scan,
+        over_vmap, over_hooks, memory_of_mlp, groups_below)}
