@@ -8,10 +8,12 @@ import pytest
 
 from tests import golden
 
+FIRST = ("sgda/poisson", "ftrl/tree", "group_sgd/poisson")  # a sum, a stream and groups
+
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # of certificates
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in golden.QUICK else pytest.mark.nightly
+    pytest.param(name, marks=() if name in FIRST else pytest.mark.nightly
                  if name.endswith("/random") and name != "sgda/random" else pytest.mark.slow)
     for name in golden.CASES])
 def test_states_and_charges_are_as_they_were(name):

@@ -503,7 +503,8 @@ def test_an_infinite_clip_norm_without_noise_is_the_plain_mean():
         np.testing.assert_allclose(x, np.broadcast_to(y.mean(0), x.shape), rtol=1e-9)
 
 
-@pytest.mark.parametrize("noise", [(0.0, 0.8), (0.8, 0.0), (0.0, 0.0), (0.8, 0.8)])
+@pytest.mark.parametrize("noise", [(0.0, 0.8), (0.8, 0.0), *(
+    pytest.param(noise, marks=pytest.mark.slow) for noise in ((0.0, 0.0), (0.8, 0.8)))])
 def test_a_player_is_released_without_noise_only_if_its_own_multiplier_is_zero(noise):
     """Known or traced, whatever the other player's is; a traced one decides when it runs."""
     data, plain = records(12), opened(query(noise=Saddle(0.0, 0.0)), records(12))
