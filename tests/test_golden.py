@@ -8,13 +8,17 @@ import pytest
 
 from tests import golden
 
-FIRST = ("sgda/poisson", "ftrl/tree", "group_sgd/poisson")  # a sum, a stream and groups
+# a sum, a stream and groups; then every kind of a release, and of what a state remembers
+FIRST = ("sgda/poisson", "ftrl/tree", "group_sgd/poisson")
+THEN = ("sgda/full", "sgda/fixed", "sgda/bands", "sgda/joint", "sgda/adaptive", "sgda/random",
+        "extragradient", "ftrl/correlated", "group_oco", "group_sgd/full", "balanced_groups",
+        "active_groups", "proximal", "phased_erm")
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # of certificates
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in FIRST else pytest.mark.nightly
-                 if name.endswith("/random") and name != "sgda/random" else pytest.mark.slow)
+    pytest.param(name, marks=() if name in FIRST else pytest.mark.slow if name in THEN
+                 else pytest.mark.nightly)
     for name in golden.CASES])
 def test_states_and_charges_are_as_they_were(name):
     with jax.enable_x64(False):  # as the command that wrote the file
