@@ -910,8 +910,8 @@ def test_fit_refuses_a_round_that_closes_over_rows_on_the_host():
     held = tuple(np.asarray(x) for x in DATA)
     update = scaled_by(lambda key, state, data: jnp.asarray(held[0]).mean())
     with pytest.raises(ValueError, match="closes over an array"):
-        jmm.fit(jax.random.key(1), Z, jmm.placement.HostData(held), HYPER, algorithm(update), GAME,
-                delta=1e-4, progress=False)
+        jmm.fit(jax.random.key(1), Z, jmm.placement.HostData(held), SAMPLED, algorithm(update),
+                GAME, delta=1e-4, progress=False)
 
 
 def test_a_round_that_closes_over_traced_rows_is_refused():
