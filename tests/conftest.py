@@ -41,15 +41,24 @@ OTHERWISE = programs.BRIEF if os.environ.get("JAXMINIMAX_TEST_EFFORT") == "brief
 HERE = pathlib.Path(__file__).parent
 # started first, and by one worker: processes of their own, which all tests of the file wait for
 FIRST = ("placement/test_sharding",)
+# tests of benchmarks are slow ones, but for lower bounds, fuzzed charges, planted bugs, and the
+# charge of a release that stands in an example
+HELD = {f"benchmarks/test_{name}" for name in (
+    "fuzz", "lower_bounds", "mutants", "spider", "table_attack")}
 # sums, norms, samples and noise: what the arithmetic of another device could break
 DEVICE = ("base/test_arguments", "gradients/test_clipping", "gradients/test_ghost",
           "gradients/test_integer_sums", "gradients/test_summation", "mechanism/test_sampling",
           "noise/test_floats", "noise/test_sampler", "releases/test_groups", "releases/test_sums")
 
 
-def place(item) -> str:
-    """The file of a test below this folder, without its ending."""
-    return item.path.relative_to(HERE).with_suffix("").as_posix()
+def place(path) -> str:
+    """A file below this folder, without its ending."""
+    return path.relative_to(HERE).with_suffix("").as_posix()
+
+
+def all_slow(path) -> bool:
+    """Whether all tests of a file are slow, of whatever name."""
+    return place(path).startswith("benchmarks/test_") and place(path) not in HELD
 
 
 def optimised(item) -> bool:
@@ -143,6 +152,11 @@ def pytest_configure(config):
     EFFORT.quick = True  # for what modules of tests compute when they are imported
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Files of slow tests alone are not imported for the quick ones."""
+    return True if all_slow(collection_path) and "not slow" in config.option.markexpr else None
+
+
 def pytest_collection(session):
     """The second of two workers imports the files from the last one on: each compiles half of them.
 
@@ -151,6 +165,8 @@ def pytest_collection(session):
     if (os.environ.get("PYTEST_XDIST_WORKER") == "gw1"
             and session.config.args_source is pytest.Config.ArgsSource.TESTPATHS):
         for path in sorted(HERE.rglob("test_*.py"), reverse=True):
+            if pytest_ignore_collect(path, session.config):
+                continue
             with contextlib.suppress(Exception):  # which the collection reports
                 importlib.import_module(".".join(path.relative_to(HERE.parent).with_suffix(
                     "").parts))
@@ -159,9 +175,11 @@ def pytest_collection(session):
 def pytest_collection_modifyitems(items):
     """Tests that are compiled as for users come last: what was compiled is forgotten once."""
     for item in items:
-        if place(item) in DEVICE:
+        if place(item.path) in DEVICE:
             item.add_marker("gpu")
-    items.sort(key=lambda item: (optimised(item), place(item) not in FIRST))
+        if all_slow(item.path):
+            item.add_marker("slow")
+    items.sort(key=lambda item: (optimised(item), place(item.path) not in FIRST))
 
 
 def pytest_collection_finish():

@@ -402,6 +402,7 @@ def test_groups_are_reported_too():
     assert report.records["number"] == N
 
 
+@pytest.mark.slow
 def test_noise_for_numbers_that_a_release_has_not_is_pointed_out():
     def report(z, **kwargs):
         noisy = query(noise_multiplier=Saddle(z, z), **kwargs)

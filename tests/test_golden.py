@@ -8,11 +8,17 @@ import pytest
 
 from tests import golden
 
+# a sum, a stream and groups; then every kind of a release, and of what a state remembers
+QUICK = ("sgda/poisson", "ftrl/tree", "group_sgd/poisson")
+SLOW = ("sgda/full", "sgda/fixed", "sgda/bands", "sgda/joint", "sgda/adaptive", "sgda/random",
+        "extragradient", "ftrl/correlated", "group_oco", "group_sgd/full", "balanced_groups",
+        "active_groups", "proximal", "phased_erm")
+
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # of certificates
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in golden.QUICK else pytest.mark.nightly
-                 if name.endswith("/random") and name != "sgda/random" else pytest.mark.slow)
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow if name in SLOW
+                 else pytest.mark.nightly)
     for name in golden.CASES])
 def test_states_and_charges_are_as_they_were(name):
     with jax.enable_x64(False):  # as the command that wrote the file

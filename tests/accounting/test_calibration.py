@@ -139,6 +139,7 @@ def test_less_noise_costs_more_and_is_never_infinite():
 # ---- the benchmark ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_benchmark_times_cold_and_remembered_answers(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(targets, "sampled", lambda quick: iter(()))
     path = tmp_path / "calibration.json"

@@ -345,6 +345,7 @@ def test_blocks_have_all_releases(t, times):
 DEVIATIONS = {10: (2.659, 4.225), 30: (2.71, 4.225), 300: (2.730, 4.225)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", sorted(DEVIATIONS))
 def test_noise_of_the_worst_group_is_what_it_should_be(times):
     """Deviations over B / n and sqrt(T) at (1, 1e-6): limits 2.709 and, zCDP's, 2.906."""

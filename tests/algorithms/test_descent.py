@@ -130,6 +130,7 @@ def test_any_optax_optimiser_for_either_player(game):
     chex.assert_trees_all_close(state.z, problem.saddle_point(data), atol=0.05)
 
 
+@pytest.mark.slow
 def test_a_variational_inequality_needs_its_operator_only():
     """A rotation plus a data term: monotone, and the gradient of nothing."""
     data = jax.random.normal(jax.random.key(3), (50, 2))

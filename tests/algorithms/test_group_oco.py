@@ -364,6 +364,7 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
     assert np.linalg.norm(best - [0.223, 0.0]) < 1e-3
 
 
+@pytest.mark.slow
 def test_an_estimate_never_raises_the_weight_of_the_group_that_was_drawn():
     """Noisy losses are clipped at U: unclipped, about every second one here would be above it."""
     query = group_oco.releases(clip=2.0, bound=2.0, iterations=40)

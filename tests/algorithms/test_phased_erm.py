@@ -153,6 +153,7 @@ def test_a_record_is_read_in_its_phase_and_in_no_other():
         assert list(same) == [t < phase for t in range(phases)]
 
 
+@pytest.mark.slow
 def test_unequal_groups_weigh_every_record_of_a_phase_equally():
     sizes = (4, 2)
     hyper = describe(POINTS, sizes, 1, reg_w=1.0, slack=1e-4)

@@ -194,6 +194,7 @@ def twice(query):
         lambda z: 2 * z, query.noise_multiplier))
 
 
+@pytest.mark.slow
 @every_number
 def test_a_guarantee_is_for_the_relation_of_the_target(name):
     """A record that is added or removed moves a sum half as far as one that is replaced."""
@@ -206,6 +207,7 @@ def test_a_guarantee_is_for_the_relation_of_the_target(name):
         of_population(name, n).guarantee)
 
 
+@pytest.mark.slow
 @every_number
 def test_public_terms_raise_a_guarantee_but_no_noise_and_a_near_start_lowers_it(name):
     algorithm, _ = NUMBERED[name]
@@ -434,6 +436,7 @@ def test_bilinear_games_have_a_number_on_the_population():
     assert there.hyper == own.hyper
 
 
+@pytest.mark.slow
 def test_group_plans_have_no_number_where_their_conditions_fail():
     rough = TASK._replace(convex=False)
     sized = dict(TARGET, sizes=(400, 300), dim=4)
@@ -447,6 +450,7 @@ def test_group_plans_have_no_number_where_their_conditions_fail():
         assert jmm.plan(jmm.group_oco, problem=TASK, **sized, **more).guarantee is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [jmm.group_oco, jmm.group_sgd, jmm.active_groups])
 def test_one_group_has_the_regret_of_its_model_alone(algorithm):
     """Its weight stays 1, whatever the noise of its losses is."""

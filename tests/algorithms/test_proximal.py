@@ -375,6 +375,7 @@ def test_what_is_not_certified_is_not_released():
         proximal.init(AT, dataclasses.replace(good, query=few))
 
 
+@pytest.mark.slow
 def test_clipping_a_rotation_breaks_its_monotonicity():
     clipped = ClippedOperator(lambda z, x: Saddle(jnp.array([z.w[1], -z.w[0]]), ()), 1.0)
     one, two = (Saddle(jnp.array(u), ()) for u in ([4.0, 0.0], [0.0, 2.0]))

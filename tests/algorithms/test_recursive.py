@@ -92,6 +92,7 @@ def test_the_moduli_of_the_rounds():
         [0.3 * x for x in (4, 12, 28, 60)])
 
 
+@pytest.mark.slow
 def test_one_quadratic_is_the_sum_of_all_of_them_in_value_and_gradient():
     rng = np.random.default_rng(0)
     outputs = [Saddle(*(jnp.asarray(rng.normal(size=3)) for _ in "wv")) for _ in range(5)]
@@ -631,6 +632,7 @@ def test_the_bound_of_descent_has_the_noise_that_is_added():
     assert hyper.iterations == 2 * (k - 1)
 
 
+@pytest.mark.slow
 def test_the_papers_steps_have_a_larger_bound_than_decaying_ones():
     """And one that handles the quadratic in the projection is the smaller of the two."""
     numbers = dict(population=2**14, epsilon=1.0, **NUMBERS)

@@ -16,6 +16,7 @@ from jaxminimax import Saddle, algorithms
 from jaxminimax.algorithms import ALGORITHMS, described_by
 from jaxminimax.mechanism import composed
 from tests import golden
+from tests.helpers.lanes import rest_nightly
 
 ROOT = pathlib.Path(__file__).parents[2]
 # no algorithms of their own
@@ -23,6 +24,10 @@ SHARED = {"bounds", "descent", "planning", "recursion"}
 FILES = {path.stem for path in (ROOT / "jaxminimax" / "algorithms").glob("*.py")} - {
     "__init__", *SHARED}
 every_algorithm = pytest.mark.parametrize("name", sorted(FILES))
+# with every change sums, groups, streams, solutions and phases: where runs of all go, every night
+SEVERAL = ["extragradient", "ftrl", "group_sgd", "proximal", "recursive_inner", "sgda"]
+several_algorithms = pytest.mark.parametrize(
+    "name", rest_nightly([*SEVERAL, *sorted(FILES - set(SEVERAL))], len(SEVERAL)))
 
 
 def test_every_file_is_registered():
@@ -124,7 +129,7 @@ def never(z, data):
 
 
 @pytest.mark.slow
-@every_algorithm
+@several_algorithms
 def test_public_terms_alone_decide_where_a_run_goes(name):
     """Records say nothing; a strongly monotone public term pulls every coordinate to 1."""
     if name in OF_GROUPS:
@@ -141,7 +146,7 @@ def test_public_terms_alone_decide_where_a_run_goes(name):
 
 
 @pytest.mark.slow
-@every_algorithm
+@several_algorithms
 def test_the_conjugate_of_a_composed_problem_decides_where_weights_go(name):
     """Losses say nothing, and Phi* is least beyond one end of V or the other."""
     def end(least):
@@ -162,7 +167,7 @@ def test_the_conjugate_of_a_composed_problem_decides_where_weights_go(name):
 
 
 @pytest.mark.slow
-@every_algorithm
+@several_algorithms
 def test_the_projection_alone_decides_where_a_run_ends(name):
     problem = (RUNS[name][2]._replace(project=box) if name in OF_GROUPS
                else jmm.Problem(pushed, project=box, value=never))
@@ -171,7 +176,7 @@ def test_the_projection_alone_decides_where_a_run_ends(name):
 
 
 @pytest.mark.slow
-@every_algorithm
+@several_algorithms
 def test_draws_alone_decide_where_a_run_goes_or_are_refused(name):
     problem = (golden.RANDOM_WORST if name in OF_GROUPS
                else jmm.Problem(drawn, project=box, random=True))

@@ -38,6 +38,7 @@ def settings(turns, clip=Saddle(1e3, 1e3), noise=0.0, **more):
         "step": Saddle(0.1, 0.2), "iterations": 3, **more})
 
 
+@pytest.mark.slow
 def test_players_move_one_after_the_other():
     mean, w, v, ws = np.asarray(DATA, np.float64).mean(0), np.zeros(3), np.ones(3), []
     state = run(KEY, START, DATA, settings(Saddle(2, 3)), jmm.sgda, PROBLEM).state

@@ -284,6 +284,7 @@ def test_a_plan_is_that_of_the_library(capsys, name):
         assert stated["hyper"]["query"]["noise_multiplier"] == noise._asdict()
 
 
+@pytest.mark.slow
 def test_without_an_algorithm_all_plans_stand_side_by_side(capsys):
     words = ("plan", "--epsilon", "1", "--delta", "1e-6", "--dim", "4", "--bound", "1")
     game = (*words, "--population", "1000", "--diameter", "2")

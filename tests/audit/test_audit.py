@@ -260,7 +260,7 @@ def test_a_number_without_noise_is_an_infinite_signal_and_one_that_tells_nothing
 def test_noise_that_numbers_have_in_common_is_seen_and_no_other():
     rng = np.random.default_rng(8)
     shared = audit.released.shared_noise
-    for _ in range(100):
+    for _ in range(20):
         noise, there = rng.normal(size=(1000, 12)), rng.uniform(size=(1000, 3)) < 0.2
         assert shared(noise, there, 0.999) == 0
     assert shared(np.column_stack([noise, noise[:, 3]]), there, 0.999) > 0.99

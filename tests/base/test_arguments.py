@@ -100,8 +100,8 @@ def case(name):
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow if name in ("sgda", "group_oco", "proximal")
-                 else pytest.mark.nightly) for name in NAMES])
+    pytest.param(name, marks=pytest.mark.slow if name == "group_oco" else pytest.mark.nightly)
+    for name in NAMES])
 def test_a_run_takes_numpys_arrays_for_jaxs(name):
     """Bit for bit, by the plain driver, which traces what it is given."""
     hyper, problem, z, data = case(name)

@@ -23,6 +23,7 @@ from jaxminimax import __main__ as main
 from jaxminimax.apps.tables import Number, Schema, Scorer, train, unfinished
 from jaxminimax.apps.tables.unfinished import Unfinished
 from jaxminimax.base import own_files
+from tests.helpers.lanes import rest_nightly
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCHEMA = Schema({"a": Number(0, 80), "b": Number(0, 1)}, "y", 1)
@@ -299,12 +300,14 @@ def test_what_ended_processes_left_is_removed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "text"), [
-    ("key", ""), ("key", "[]"), ("key", "{}"), ("key", '["threefry2x32", 1]'), ("key", "\xff"),
-    ("key", '["threefry2x32", 1, 4294967296]'), ("key", '["threefry2x32", 1.5, 2]'),
-    ("key", '["threefry2x32", [1, 2], [3, 4]]'), ("key", '["of no kind", 1, 2]'),
-    ("promise.json", "{"), ("promise.json", "[]"), ("moments", "[1."), ("moments", "[1]"),
-    ("moments", '{"mean": [NaN], "second": [1], "prior": 0.5}'), ("moments", "[" * 10**5)])
+@pytest.mark.parametrize(("name", "text"), rest_nightly([
+    ("key", ""), ("key", '["threefry2x32", 1, 4294967296]'), ("key", "\xff"),
+    ("promise.json", "{"), ("moments", "[1."),
+    ("moments", '{"mean": [NaN], "second": [1], "prior": 0.5}'),
+    ("key", "[]"), ("key", "{}"), ("key", '["threefry2x32", 1]'),
+    ("key", '["threefry2x32", 1.5, 2]'), ("key", '["threefry2x32", [1, 2], [3, 4]]'),
+    ("key", '["of no kind", 1, 2]'), ("promise.json", "[]"), ("moments", "[1]"),
+    ("moments", "[" * 10**5)], 6))
 def test_a_damaged_file_is_refused_and_the_lock_is_free(tmp_path, name, text):
     begun(tmp_path / "run")
     good = (tmp_path / "run" / name).read_bytes()
@@ -452,7 +455,8 @@ def test_the_locks_of_a_killed_process_are_free(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("full", ["promise.json", "key", "moments", "model.json", "report.html"])
+@pytest.mark.parametrize("full", rest_nightly(
+    ["key", "moments", "model.json", "promise.json", "report.html"], 3))
 def test_a_full_disk_on_the_way_releases_nothing_twice(tmp_path, capsys, monkeypatch, full):
     table().to_csv(tmp_path / "t.csv", index=False)
     folder = tmp_path / "m"

@@ -93,7 +93,7 @@ CEILINGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workload", "rows"), rest_nightly([*CEILINGS], 4))
+@pytest.mark.parametrize(("workload", "rows"), rest_nightly([*CEILINGS], 2))
 def test_a_step_for_a_gpu_has_few_loops_and_branches(workload, rows):
     """A GPU may ask the host at each of them, and numbers of 64 bits are slow on many."""
     case = Case(workload, 64)

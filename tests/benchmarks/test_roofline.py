@@ -113,7 +113,7 @@ def test_the_count_of_a_gradient_is_the_compilers(workload):
     assert mine == pytest.approx(limits.operations(case), rel=0.01)
 
 
-@pytest.mark.parametrize("workload", rest_nightly(["mlp", "linear 784", "cnn", "attention"], 2))
+@pytest.mark.parametrize("workload", rest_nightly(["mlp", "linear 784", "cnn", "attention"], 1))
 def test_twice_the_rows_are_twice_the_products_of_gradients(workload):
     small, large = counted(workload, 256), counted(workload, 512)
     assert products(large["not private"]) == 2 * products(small["not private"])
@@ -121,7 +121,7 @@ def test_twice_the_rows_are_twice_the_products_of_gradients(workload):
     assert large["noise"] == small["noise"]
 
 
-@pytest.mark.parametrize("workload", rest_nightly(list(roofline.WORKLOADS), 4))
+@pytest.mark.parametrize("workload", rest_nightly(list(roofline.WORKLOADS), 2))
 def test_privacy_takes_no_less_of_anything(workload):
     counts = counted(workload, 256)
     for kind in (*OPERATIONS[2:], "bytes", "fused bytes", "kernels"):
@@ -157,7 +157,7 @@ def test_the_time_is_that_of_what_binds():
     assert waits["low"] == 3.0 * count["kernels"]
 
 
-@pytest.mark.parametrize("workload", list(PICTURES))
+@pytest.mark.parametrize("workload", rest_nightly(list(PICTURES), 1))
 def test_models_of_pictures_score_rows_and_learn_all_that_they_have(workload):
     case = Case(workload, 2)
     theta = throughput_jax.point(case)["theta"]

@@ -215,6 +215,7 @@ def test_none_of_a_thousand_games_is_above_its_certificate(of):
     assert np.median(bounds) < 4  # and says something
 
 
+@pytest.mark.slow
 def test_a_bound_of_losses_is_nearly_attained():
     """Losses in {0, 1} whose mean is just above what no loss at all certifies."""
     h, count, rng = 3, 4000, np.random.default_rng(0)

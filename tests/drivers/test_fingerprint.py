@@ -340,6 +340,7 @@ def test_flags_in_a_file_are_of_the_machine(tmp_path, monkeypatch):
     assert len(marks) == 2
 
 
+@pytest.mark.slow
 def test_no_fingerprint_without_a_checkpoint(monkeypatch):
     monkeypatch.setattr(fingerprint, "hash_run", crash)
     jmm.fit(KEY, START, ROWS, hyper(), jmm.sgda, problem(), delta=1e-6, progress=False)
@@ -445,6 +446,7 @@ def test_other_draws_from_the_same_key_are_refused(folder, monkeypatch):
         gone_on(folder)
 
 
+@pytest.mark.slow
 def test_an_older_folder_is_refused(tmp_path, monkeypatch):
     """One that does not say which rows it is of."""
     monkeypatch.setattr(fingerprint, "hash_run", lambda *_: {})

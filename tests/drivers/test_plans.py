@@ -30,6 +30,7 @@ def kind(one):
     return (one.gap, one.on) if one.plan is not None else None
 
 
+@pytest.mark.slow
 def test_bounds_are_sorted_within_one_kind_of_gap(found):
     """Kinds are blocks in one order, numbers rise within each, and what has none comes last."""
     blocks = [k for i, k in enumerate(map(kind, found)) if i == 0 or k != kind(found[i - 1])]
@@ -126,6 +127,7 @@ def test_a_problem_gives_its_constants():
         jmm.plans(problem=public, **given)
 
 
+@pytest.mark.slow
 def test_group_problems_have_plans_of_their_own():
     made = {x.algorithm: x for x in jmm.plans(problem=PROBLEM, **GROUPS)}
     assert {name for name, x in made.items() if x.plan is not None} == {

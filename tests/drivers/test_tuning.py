@@ -68,6 +68,7 @@ def test_an_upper_end_keeps_the_mean_and_costs_more(most):
     assert runs.gamma < RUNS(expected=10.0).gamma
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [RUNS(expected=4.0, eta=0.5, most=12), RUNS(expected=3.0)])
 def test_numbers_of_runs_are_drawn_from_the_law(runs, key):
     draw = jax.jit(jax.vmap(tuning.number_of_runs, (0, None)))

@@ -369,7 +369,7 @@ def test_rounding_of_long_sums_lets_no_record_move_them_further(strategy):
     one by one: here 2^15 of them, each 3/4 of half the spacing of floats below 2^15."""
     many = 2**15
     spacing = 2.0 ** (15 - 24)
-    for slices in (1, 32, 1024):
+    for slices in (1, 1024):
         w = np.concatenate([np.full(2 * many, 0.5), np.full(many, -0.75 * spacing / slices)])
         x = Saddle(w[:, None].astype(np.float32), np.zeros(3 * many, np.float32))
         other = Saddle(x.w.copy(), x.v)

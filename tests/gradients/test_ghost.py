@@ -517,6 +517,7 @@ def test_a_tiny_clip_norm_is_not_exceeded_by_pieces_that_cancel(clip, size):
     assert (longest > 0.1) == (size / clip < 1e26)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [(3, 2), (13, 5)], ids=["slices", "a convolution"])
 def test_a_window_is_read_with_strides_dilations_and_padding(window):
     """As the convolution itself reads it: patches times the kernel are its output."""
@@ -548,6 +549,7 @@ def test_a_dilated_convolution_in_two_groups_has_the_sums_of_whole_gradients():
     assert_close(a, b, 1e-12)
 
 
+@pytest.mark.slow
 def test_gram_products_of_a_convolution_in_groups_are_of_all_pairs_of_pixels(monkeypatch):
     """Two pixels of the output share each matrix; products of each with itself are too few."""
     def loss(w, v, x):
@@ -692,6 +694,7 @@ def test_a_live_use_that_is_left_out_shows(monkeypatch):
     assert np.max(np.abs(part.w["in"] - whole.w["in"])) > 0.1
 
 
+@pytest.mark.slow
 def test_jax_has_no_derivative_where_none_is_looked_for():
     """A symbol, not a number: behind it, an infinite derivative is not met."""
     assert set(DEAD) == search._CONSTANT

@@ -83,6 +83,7 @@ def both(w, v, x):
     return stacked(w, v, x) + jnp.sum(x @ w["m"][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "kind", "parts", "words"), [
     (sliced, "Gram", 2, "Gram products of 2 rows, 2 parts of it"),
     (overlapping, "function", 0, "by way of a function of it"),
@@ -101,6 +102,7 @@ def test_parts_of_a_parameter_are_apart_or_are_put_together(loss, kind, parts, w
     assert jnp.linalg.norm(alone) == pytest.approx(1.0, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_loop_that_nobody_reads_adds_nothing():
     def loss(w, v, x):
         jax.lax.scan(lambda h, m: (h @ m, h @ w["other"]), x, w["m"])
@@ -187,6 +189,7 @@ def test_low_rank_updates_need_no_matrix_and_frozen_weights_nothing(written, sta
     assert distance(loss, z, x) < 1e-12
 
 
+@pytest.mark.slow
 def test_terms_of_a_sum_and_factors_of_a_product_are_followed_by_themselves():
     """The same parameter in both, products of three, what is read twice, and of other shapes."""
     def loss(w, v, x):

@@ -133,6 +133,7 @@ def test_a_compiled_sum_takes_no_more_than_its_budget(model, monkeypatch):
     assert 0 < taken[6 * 2**20] <= 6 * 2**20 < taken[2**40]
 
 
+@pytest.mark.slow
 def test_the_budget_is_asked_before_what_a_plan_gains():
     """12 layers in a loop, 1.6 million numbers, of 512 records: their gradients are 3.2 GB."""
     z = Saddle({"layers": S((12, 256, 512), jnp.float32), "head": S((256, 64), jnp.float32)},

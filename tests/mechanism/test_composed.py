@@ -104,7 +104,8 @@ def test_streams_of_all_kinds_and_places_differ():
         assert release_keys.stream(repeat(), kind) == int(kind)
 
 
-@pytest.mark.parametrize("several", [jmm.Sequence, jmm.Parallel])
+@pytest.mark.parametrize("several", [
+    jmm.Sequence, pytest.param(jmm.Parallel, marks=pytest.mark.slow)])
 def test_the_difference_of_two_parts_has_the_noise_of_both(several):
     parts = several(parts=(repeat(), repeat(AHEAD))).parts
 

@@ -21,6 +21,7 @@ from jaxminimax.base.tree import in_float64
 from jaxminimax.noise import _sampler, _tables
 from jaxminimax.noise._tables import places
 from tests.conftest import QUICK
+from tests.helpers.lanes import rest_nightly
 
 mp.mp.prec = 400
 BITS = 22
@@ -217,7 +218,7 @@ def test_the_first_stage_is_right_at_the_edges_of_all_cells(shift):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shift", [0, 4, 12, 22])
+@pytest.mark.parametrize("shift", rest_nightly([0, 12, 4, 22], 2))
 @pytest.mark.optimised
 def test_the_first_stage_is_right_in_blocks_of_all_words(shift):
     starts = np.random.default_rng(shift).integers(0, 2**19, 256).astype(np.uint32)
@@ -566,7 +567,8 @@ def test_drawn_integers_have_the_laplace_law():
         np.testing.assert_array_equal(draw(keys[0]), x[0])
 
 
-@pytest.mark.parametrize("size", [1, 2, 31, 33, 465, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [1, 33, 465, *(
+    pytest.param(size, marks=pytest.mark.slow) for size in (2, 31, 1000))])
 def test_numbers_of_a_block_are_those_of_a_draw_of_that_size(size):
     """With one program for all sizes; at 22 bits one in 60 is in doubt first."""
     block = jax.jit(_sampler.normal_block, static_argnames="block")

@@ -129,6 +129,7 @@ def test_the_solution_agrees_with_a_general_solver(p):
 # --- metrics ---
 
 
+@pytest.mark.slow
 def test_risks_are_means_over_a_groups_own_records():
     rng = np.random.default_rng(0)
     labels = np.array([0, 1, 1, 2, 2, 2, 2])

@@ -56,6 +56,7 @@ def test_weak_gap_puts_the_expectation_inside():
     assert strong > weak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [Saddle(1.0, 1.0), Saddle(0.5, 2.0)])
 def test_the_bilinear_games_gap_has_its_closed_form(radius):
     data, c = pairs(), 0.8
@@ -210,6 +211,7 @@ def test_auc_is_the_share_of_pairs_in_order_and_refuses_a_diverged_run():
         jmm.metrics.auc(jnp.array([0.1, jnp.nan]), np.array([0, 1]))
 
 
+@pytest.mark.slow
 def test_metrics_without_what_they_need_say_what_to_give():
     bare = jmm.Problem(operator=lambda z, x: z)
     z = Saddle(jnp.zeros(2), jnp.zeros(2))

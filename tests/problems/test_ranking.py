@@ -159,6 +159,7 @@ def test_hand_till_reaches_least_squares_over_pairs_and_the_metric_of_scikit_lea
     assert ours > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_tpr", [None, 0.5])
 def test_the_partial_value_is_the_pairwise_loss_of_the_pairs_that_are_left(min_tpr):
     s, positive = X @ THETA, labels == 0

@@ -141,6 +141,7 @@ def margin_loss(w, record):
     return jax.nn.softplus(-record[1] * (record[0] @ w))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "dual", "steps"), [("l2", 2, 1), ("linf", 1, 1), ("l2", 2, 10),
                                                      ("linf", 1, 10)])
 def test_an_attack_on_a_linear_score_is_the_worst_shift(rows, norm, dual, steps):

@@ -328,6 +328,7 @@ def test_the_weak_gap_averages_over_samples_before_it_takes_the_worst_point():
 # --- refusals ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "record"), [
     ("affine", jnp.ones(1)), ("affine", jnp.ones(())), ("cournot", (jnp.ones(()), jnp.ones(3))),
     ("matrix game", jnp.ones((5, 5))),

@@ -21,6 +21,7 @@ from jaxminimax.releases.groups import (
     release_group_losses,
     release_weighted_gradient,
 )
+from tests.helpers.lanes import rest_nightly
 
 SIGMAS = 4.5
 KEY = jax.random.key(0)
@@ -188,8 +189,9 @@ def test_a_record_moves_no_other_ones_loss():
 
 
 @pytest.mark.slow
-@samplings
-@groups
+@pytest.mark.parametrize(("group", "sampling"), rest_nightly([
+    *((0, sampling) for sampling in SAMPLINGS), (1, SAMPLINGS[0]), (2, SAMPLINGS[0]),
+    *itertools.product((1, 2), SAMPLINGS[1:])], len(SAMPLINGS) + 2), ids=str)
 @pytest.mark.optimised("0-Full", "0-Poisson")
 def test_gradients_noise_has_the_described_deviation(sampling, group):
     data = jnp.zeros((3, 7, 7))

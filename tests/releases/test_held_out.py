@@ -251,7 +251,9 @@ def test_a_round_reads_held_out_records_through_its_data_alone(changed, words):
     algorithm = types.SimpleNamespace(update=update, mechanism=lambda hyper: described)
     hyper = types.SimpleNamespace(iterations=1)
     if words is None:
-        assert np.isfinite(watch.update(algorithm, KEY, state, data, hyper, GAME).y)
+        y = jax.jit(lambda key, state, data: watch.update(
+            algorithm, key, state, data, hyper, GAME).y)(KEY, state, data)
+        assert np.isfinite(y)
     else:
         with pytest.raises(ValueError, match=words):
             watch.update(algorithm, KEY, state, data, hyper, GAME)

@@ -202,7 +202,7 @@ def streams_of(function, *args):
 
 
 @every_release
-@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("place", [3, pytest.param(0, marks=pytest.mark.slow)])
 def test_all_keys_of_a_release_are_of_its_place(case, place):
     described = dataclasses.replace(case.mechanism, place=place)
     actual = streams_of(lambda x: case.opened(KEY, described, ZERO, x), case.data)

@@ -238,7 +238,7 @@ def test_the_sensitivity_catches_a_lifted_clip(bug):
 # --- the noise ---
 
 
-BIG = Saddle({"a": jnp.zeros(100_000), "b": jnp.zeros((500, 200))}, jnp.zeros(100_000))
+BIG = Saddle({"a": jnp.zeros(50_000), "b": jnp.zeros((250, 200))}, jnp.zeros(50_000))
 
 
 def noise_ratios(q, z=BIG):
@@ -256,14 +256,14 @@ def noise_ratios(q, z=BIG):
 @pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.3), Disjoint(batch=2)], ids=str)
 @pytest.mark.optimised("Full")
 def test_the_noise_is_clip_times_multiplier_over_the_batch_size(sampling):
-    np.testing.assert_allclose(noise_ratios(query(sampling, 5)), 1, rtol=0.01)
+    np.testing.assert_allclose(noise_ratios(query(sampling, 5)), 1, rtol=0.015)
 
 
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_the_noise_of_float32_players_is_as_large():
     z = jax.tree.map(lambda x: x.astype(jnp.float32), BIG)
-    np.testing.assert_allclose(noise_ratios(query(), z), 1, rtol=0.01)
+    np.testing.assert_allclose(noise_ratios(query(), z), 1, rtol=0.015)
 
 
 @pytest.mark.slow
@@ -272,7 +272,7 @@ def test_the_measured_noise_catches_half_of_it(bug):
     noise = noisy_sums.integer_noise
     bug.setattr(noisy_sums, "integer_noise",
                 lambda *args: jax.tree.map(lambda x: x // 2, noise(*args)))
-    np.testing.assert_allclose(noise_ratios(query()), 0.5, rtol=0.01)
+    np.testing.assert_allclose(noise_ratios(query()), 0.5, rtol=0.015)
 
 
 def test_players_leaves_and_releases_share_no_noise():
@@ -322,7 +322,7 @@ def test_noise_knows_nothing_of_the_sample(sampling):
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_noise_is_not_a_thousandth_quieter_than_described():
-    size, z = 2**24, Saddle(1.5, None)
+    size, z = 2**23, Saddle(1.5, None)
     q = dataclasses.replace(query(clip=Saddle(0.7, None), noise=z, population=1), parameters=size)
     g = opened(q, jnp.zeros((1, 1)), split(3, 1), problem=Problem(
         lambda z, x: jax.tree.map(jnp.zeros_like, z)), z=Saddle(jnp.zeros(size, jnp.float32), ()))
@@ -503,7 +503,8 @@ def test_an_infinite_clip_norm_without_noise_is_the_plain_mean():
         np.testing.assert_allclose(x, np.broadcast_to(y.mean(0), x.shape), rtol=1e-9)
 
 
-@pytest.mark.parametrize("noise", [(0.0, 0.8), (0.8, 0.0), (0.0, 0.0), (0.8, 0.8)])
+@pytest.mark.parametrize("noise", [(0.0, 0.8), (0.8, 0.0), *(
+    pytest.param(noise, marks=pytest.mark.slow) for noise in ((0.0, 0.0), (0.8, 0.8)))])
 def test_a_player_is_released_without_noise_only_if_its_own_multiplier_is_zero(noise):
     """Known or traced, whatever the other player's is; a traced one decides when it runs."""
     data, plain = records(12), opened(query(noise=Saddle(0.0, 0.0)), records(12))

@@ -268,6 +268,7 @@ def test_accelerated_steps_and_their_certificate_never_leave_the_set():
     assert float(actual.distance) < 1e-8
 
 
+@pytest.mark.slow
 def test_a_kink_is_certified_by_the_lower_model():
     """max{|w_1|, |w_2 - 1/2|} + ||w||^2 / 2: near its minimiser (0, 1/2) no gradient is small."""
     def value(w):

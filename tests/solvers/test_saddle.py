@@ -150,6 +150,7 @@ def test_a_hundredth_of_the_sensitivity_takes_the_published_steps_or_a_few_less(
     assert published - less - 1 <= steps <= published
 
 
+@pytest.mark.slow
 def test_the_first_steps_of_the_rotation_are_those_worked_out_by_hand():
     """u - c + (u_2, -u_1) = 0 from c; the steps are those of l = 1, mu = 1."""
     center = jnp.array([0.6, 0.0])

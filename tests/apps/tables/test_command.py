@@ -518,8 +518,10 @@ def test_a_page_is_for_all_rows_of_a_person(monkeypatch, people):
 
 
 @pytest.mark.parametrize("other", [
-    {"rows": np.ones((4, 2))}, {"rows": np.arange(8.0)[::-1].reshape(4, 2)}, {"settings": "b"},
-    {"epsilon": 2.0}, {"method": "balanced"}, {"columns": ["a"]}])
+    {"rows": np.ones((4, 2))}, {"settings": "b"}, {"epsilon": 2.0}, *(
+        pytest.param(other, marks=pytest.mark.slow) for other in (
+            {"rows": np.arange(8.0)[::-1].reshape(4, 2)}, {"method": "balanced"},
+            {"columns": ["a"]}))])
 def test_a_key_is_for_one_training_whatever_part_of_its_promise_is_another(tmp_path, other):
     books = jmm.accounting.Ledger(tmp_path / "l", epsilon=3.0, delta=1e-3)
     described = statistics.one_release(2000, 1.0, 10.0)

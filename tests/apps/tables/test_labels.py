@@ -288,6 +288,7 @@ def settings(n, epsilon, width, schema=AMOUNT):
                     epsilon=epsilon, delta=1e-6)
 
 
+@pytest.mark.slow
 def test_cut_and_knee_grow_with_records_and_epsilon_and_shrink_with_columns():
     plain = settings(20_000, 1.0, 30)
     more = settings(60_000, 1.0, 30), settings(20_000, 3.0, 30), settings(20_000, 1.0, 10)

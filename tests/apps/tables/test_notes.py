@@ -137,6 +137,7 @@ def test_right_data_have_no_note():
     assert not any(mistakes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPOILT)
 def test_a_spoilt_column_is_noted_with_its_fix(name):
     change, text = SPOILT[name]

@@ -68,8 +68,8 @@ OWNED = {"owners", "ranges", "owners of fit"}
 QUICK = {"rows", "ranges", "owners", "auc", "ranges of fit", "owners of fit", "people of fit"}
 
 
-def rest_slow(names):
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+def rest_slow(names, quick=QUICK):
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 def model_of(name, **how):
@@ -207,8 +207,9 @@ STAGES = {"rows": _LINE, "owners": _LINE, "ranges": ("ranges", *_LINE), "minimax
 
 
 @pytest.mark.parametrize(("name", "saved"), [
-    pytest.param(name, saved, marks=() if name == "ranges" and saved else
-                 pytest.mark.slow if name in ("rows", "number", "fair") else pytest.mark.nightly)
+    pytest.param(name, saved, marks=pytest.mark.slow if (name, saved) in (
+        ("rows", True), ("ranges", True), ("number", False), ("fair", True))
+        else pytest.mark.nightly)
     for name in STAGES for saved in (True, False)])
 def test_a_training_that_was_stopped_after_a_release_makes_none_twice_and_is_charged_once(
         name, saved, tmp_path, monkeypatch):
@@ -298,7 +299,7 @@ def test_rows_in_files_and_in_shards_give_the_scorer_of_rows_in_memory_bit_for_b
 # --- one key for one run ---
 
 
-@pytest.mark.parametrize("name", rest_slow(FITS))
+@pytest.mark.parametrize("name", rest_slow(FITS, quick={"auc", "owners of fit"}))
 def test_a_second_fit_with_one_seed_and_one_ledger_is_refused(name, tmp_path, monkeypatch):
     """Its noise would be equal, and the difference of both releases a record's own move."""
     ledger = ledger_of(name, tmp_path, epsilon=30.0)
