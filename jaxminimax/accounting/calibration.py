@@ -18,11 +18,6 @@ from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Description, Leaf, Sequence, composed, costs, leaves, with_noise
 
 _CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
-_LEAST_SCALE = 1e-3  # a description takes no noise multiplier between 0 and 1e-4
-_NEAR = 2e-4  # how far below its target a calibrated epsilon may end, relative
-_MISSED = 2e-3  # how far at most, or calibration has failed
-_FAR = 0.01  # of a guess, in the logarithm of its value: it is mended
-_EXACT = 1e-12  # relative, on a scale whose value is quick
 Falling = Callable[[float], float]
 
 
@@ -349,9 +344,9 @@ def find(value: Falling, target: float, guess: Falling | None = None, *,
         start = _secant(guess, *_bracket(guess, target, 1.0, 4.0, name), target, 1e-3)
         factor = 1.0005
     if tolerance is None:
-        tolerance = _EXACT if guess is None else _NEAR
+        tolerance = 1e-12 if guess is None else 2e-4
     mended, missed = start, value(start) / target
-    if guess is not None and _FAR < abs(math.log(max(missed, 1e-300))) < 5.0:
+    if guess is not None and 0.01 < abs(math.log(max(missed, 1e-300))) < 5.0:
         # a guess that is far off is off by about the same factor nearby; not where it cannot be,
         # as next to releases with a cost that no noise lowers
         aim = guess(start) / missed
@@ -375,7 +370,7 @@ def check_met(epsilon: float, target: float, name: str = "epsilon") -> None:
     """
     if not epsilon <= target:
         raise ArithmeticError("calibration ended on the wrong side of the target.")
-    if epsilon < target * (1 - _MISSED):
+    if epsilon < target * (1 - 2e-3):  # ten times what `find` aims at
         raise ValueError(
             f"{name} = {target:g} cannot be met closely. The least noise that reaches it has "
             f"{name} = {epsilon:.6g}, because the charge jumps there: for rounding to the grid, "
@@ -401,7 +396,7 @@ def _bracket(value: Falling, target: float, start: float, factor: float, name: s
     if value(start) <= target:
         while value(low) <= target:
             low, high, factor = low / step(low, factor), low, factor**1.5
-            if low < _LEAST_SCALE:
+            if low < 1e-3:  # a description takes no noise multiplier between 0 and 1e-4
                 raise ValueError(
                     f"{name} = {value(high):.4g} holds with almost no noise, below the target "
                     f"{target:g}: delta allows publishing the sampled records. Choose a smaller "

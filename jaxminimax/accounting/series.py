@@ -49,8 +49,6 @@ from jaxminimax.accounting import roots
 from jaxminimax.accounting.pairs import Pair
 from jaxminimax.accounting.tilt import UNIT, Masses, atoms, least_loss, masses, moments, rounding
 
-_CHUNK = 64  # losses whose waves are added at a time
-
 
 def tilt_to(parts: Sequence[Masses], eps: float) -> float:
     """Returns about the t > 0 with the least K(t) - t eps - ln t - ln(1 + t).
@@ -198,19 +196,19 @@ def _characteristic(release: Masses, t: float, step: float, count: int,
     a = release.log_mass + t * release.loss
     q = np.exp(a - a.max())
     q /= q.sum()
-    block = math.ceil(math.sqrt(count))
+    block, chunk = math.ceil(math.sqrt(count)), 64  # losses whose waves are added at a time
     # 2^15 multiplications of a product: for 2^16, or one row, threads wake and cost more
-    tile = max(2, 2**15 // (_CHUNK * block))
+    tile = max(2, 2**15 // (chunk * block))
     rows = step * np.arange(block)
     columns = step * block * np.arange(-(-count // (block * tile)) * tile).reshape(-1, tile)
     x = np.zeros((*columns.shape, block), complex)
-    for i in range(0, len(q), _CHUNK):
-        loss, mass = release.loss[i:i + _CHUNK], q[i:i + _CHUNK]
+    for i in range(0, len(q), chunk):
+        loss, mass = release.loss[i:i + chunk], q[i:i + chunk]
         a, b = (_turned(w[..., None] * loss) for w in (rows, columns))
         b *= mass
         x += b @ a.T + b.sum(-1)[..., None] + (a * mass).sum(-1)
     size = float(np.sum(q * abs(release.loss)))
-    unit_error = UNIT * (40 + 4 * (_CHUNK + len(q) / _CHUNK + 32)) * size
+    unit_error = UNIT * (40 + 4 * (chunk + len(q) / chunk + 32)) * size
     return x.ravel()[:count], unit_error * step * np.arange(count)
 
 

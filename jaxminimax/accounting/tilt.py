@@ -48,11 +48,8 @@ from jaxminimax.accounting import roots
 from jaxminimax.accounting.pairs import Pair
 
 UNIT = 2.0**-53
-MOST_CELLS = 2**22  # of a transform
 MOST_TIMES = 10**9  # releases; beyond, rounding of powers
 _LOOSENESS = 1e-4  # of epsilon, by the width of cells
-_NODES = 1200  # of the geometric grid
-_LARGEST = 1e7  # loss of one release
 
 
 class Masses(NamedTuple):
@@ -78,7 +75,7 @@ def _both(pair: Pair, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _reach(pair: Pair, tail: float) -> float:
     """Finds a loss beyond which both profiles are at most `tail`; beyond 1e7 it is infinite."""
-    losses = np.geomspace(1e-12, _LARGEST, 39)
+    losses = np.geomspace(1e-12, 1e7, 39)
     for _ in range(3):
         near = np.flatnonzero(np.maximum(*_both(pair, losses)) > tail)
         last = int(near[-1]) if len(near) else 0
@@ -152,7 +149,7 @@ def least_loss(pair: Pair, top: float) -> float:
 def stretched(pair: Pair, tail: float, times: int) -> Masses:
     """Returns masses on a geometric grid."""
     top = _reach(pair, tail)
-    losses = np.append(0.0, np.geomspace(least_loss(pair, top), top, _NODES))
+    losses = np.append(0.0, np.geomspace(least_loss(pair, top), top, 1200))
     return masses(pair, losses, times)
 
 
@@ -267,7 +264,7 @@ class Composed:
         low = _start(guess, t, min(mean, eps), self.spread)
         self.low = math.floor(low / h)
         self.size = scipy.fft.next_fast_len(math.ceil((end - low) / h) + 8, real=True)
-        if self.size > MOST_CELLS:
+        if self.size > 2**22:  # 32 MB, and as much for each array of the transform
             raise MemoryError(f"{self.size} cells")
         losses = (self.low + np.arange(self.size)) * h
         last = float(losses[-1])

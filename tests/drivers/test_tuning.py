@@ -307,15 +307,16 @@ def of_record(z, record):
 
 
 @functools.cache
-def searches(score, at_once=1, hide_time=False, low=0.0, high=1.0, over=jax.lax.map):
-    """The compiled search over keys."""
+def searches(score, at_once=1, hide_time=False, low=0.0, high=1.0, over=jax.lax.map,
+             lengths=None):
+    """The compiled search over keys, of candidates of one length or of `lengths`."""
     problem = tuning.score_problem(score, low, high)
 
     def run(key, data, rows, made, scored, table):
         return tuning.search(
             key, START, data, rows, made, scored, table, algorithm=jmm.sgda, problem=PROBLEM,
             scored=problem, point=last, at_once=at_once, hide_time=hide_time,
-            lengths=(made.iterations,) * len(made.step.w))
+            lengths=lengths or (made.iterations,) * len(made.step.w))
 
     return jax.jit(lambda keys, *others: over(lambda key: run(key, *others))(keys)
                    if over is jax.vmap else over(lambda key: run(key, *others), keys))
@@ -386,16 +387,17 @@ def loops(program):
 def test_hidden_time_tells_neither_the_number_of_runs_nor_their_candidates(key):
     made, scored, table = prepared()
     of_lengths = jmm.stack([settings(k, noise=Saddle(2.0, None), exact=False) for k in (4, 4, 4)])
-    of_lengths = dataclasses.replace(of_lengths, iterations=(1, 3, 2))
+    of_lengths, lengths = dataclasses.replace(of_lengths, iterations=3), (1, 3, 2)
     keys = jax.random.split(key, 20)
-    actual = {hide: searches(of_point, 1, hide)(keys, ROWS, ROWS, of_lengths, scored, table)
-              for hide in (False, True)}
+    actual = {hide: searches(of_point, 1, hide, lengths=lengths)(
+        keys, ROWS, ROWS, of_lengths, scored, table) for hide in (False, True)}
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
                  *actual.values())
     assert set(actual[True][0].spent.tolist()) == {1, 2, 3}
-    plain, same, differ = (loops(jax.make_jaxpr(searches(of_point, 1, hide))(
+    plain, same, differ = (loops(jax.make_jaxpr(searches(of_point, 1, hide, lengths=each))(
         keys, ROWS, ROWS, hypers, scored, table).jaxpr)
-        for hide, hypers in ((False, made), (True, made), (True, of_lengths)))
+        for hide, hypers, each in ((False, made, None), (True, made, None),
+                                   (True, of_lengths, lengths)))
     assert differ == same == plain - 1
 
 
