@@ -142,6 +142,7 @@ class Series:
         self.atom = atoms(parts)
         self.k, self.slack = k, rounding(parts, t) + 8 * UNIT * abs(k)
 
+    @np.errstate(over="ignore", under="ignore", invalid="ignore")
     def bound(self, eps: float) -> tuple[float, float]:
         """Returns an upper bound on delta at eps, and its part for rounding and what is beyond."""
         terms = self.terms * np.exp(-1j * (self.waves * eps))

@@ -11,6 +11,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import composition, curve, gaussian, pairs, series, tilt
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
+from tests.helpers.lanes import rest_nightly
 
 RO, AR = "replace_one", "add_or_remove_one"
 
@@ -214,8 +215,8 @@ def test_a_series_is_used_where_a_lattice_is_long_and_nowhere_else(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rate", "z", "times", "delta"), [
-    (1e-6, 0.6, 10**6, 1e-15), (1e-5, 0.55, 10**6, 1e-6), (1e-6, 0.43, 10**7, 1e-6)])
+@pytest.mark.parametrize(("rate", "z", "times", "delta"), rest_nightly([
+    (1e-6, 0.6, 10**6, 1e-15), (1e-5, 0.55, 10**6, 1e-6), (1e-6, 0.43, 10**7, 1e-6)], 1))
 def test_a_series_is_no_looser_than_the_lattice(rate, z, times, delta, monkeypatch):
     """Other cells, sums and errors: each is a bound, so that both are close."""
     cost = poisson(rate, z, times)

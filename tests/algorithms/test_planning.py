@@ -290,7 +290,7 @@ def measured(algorithm, made, n, mean, c=1.0, runs=20):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", rest_nightly([
-    "extragradient", "recursive", "ftrl", "sgda", "proximal", "recursive_sgda"], 3))
+    "extragradient", "recursive", "sgda", "ftrl", "proximal", "recursive_sgda"], 3))
 def test_a_guarantee_holds_where_public_terms_are_larger_than_records(name):
     """Mean gap < guarantee, and that below a quarter of the trivial bound where it can be.
 

@@ -221,7 +221,7 @@ def test_every_function_of_a_round_counts_and_every_bit_of_their_numbers():
     assert len(set(made)) == len(made)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_round_has_one_fingerprint_in_all_processes():
     """Wherever its functions lie in memory, and in whichever order a set is."""
     made = [json.loads(subprocess.run(
@@ -298,7 +298,7 @@ def test_a_record_is_not_read_twice(tmp_path):
     assert abs(ends[0] - ends[1]) * (N // 2) == pytest.approx(2.0, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_problems_of_groups_are_told_apart(tmp_path):
     data, sizes = jmm.problems.by_group((ROWS[0], np.sign(ROWS[1][:, 0])), np.arange(N) % 2)
     settings = jmm.group_sgd.Hyper(
