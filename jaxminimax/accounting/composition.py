@@ -224,8 +224,8 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
     if eps > affordable:  # beyond, most of delta goes elsewhere
         t, eps = tilt.tilt_to(guess.parts, affordable), affordable
     if guess.long(t, eps):
-        start = min(best.value, affordable)
-        return min(best, Answer(_series_epsilon(guess, delta, paid, start), "pld"))
+        starts = min(best.value, affordable), eps
+        return min(best, Answer(_nearest_epsilon(guess, delta, paid, starts), "pld"))
     for _ in range(_ROUNDS):
         composed = guess.composed(t, eps, math.log(delta))
         value = _root(composed, paid, eps)
@@ -247,7 +247,21 @@ def _rough_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) 
     if not guess.long(t, eps):
         return eps
     start = _chernoff_epsilon(guess, delta, paid)
-    return min(start, _series_epsilon(guess, delta, paid, min(start, _affordable(paid)), 1e-4))
+    starts = min(start, _affordable(paid)), eps
+    return min(start, _nearest_epsilon(guess, delta, paid, starts, 1e-4))
+
+
+def _nearest_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float],
+                     starts: tuple[float, float], looseness: float = _LOOSENESS) -> float:
+    """Finds epsilon by series from Chernoff's bound, and from the guess if that is far below.
+
+    Where delta is nearly that at epsilon 0, or more, Chernoff's bound is far above.
+    """
+    chernoff, guessed = starts
+    value = _series_epsilon(guess, delta, paid, chernoff, looseness)
+    if value > 2 * guessed:
+        value = min(value, _series_epsilon(guess, delta, paid, guessed, looseness))
+    return value
 
 
 def _series_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float], eps: float,

@@ -315,3 +315,16 @@ def test_calibrated_noise_meets_its_target_at_hard_settings(rate, times, epsilon
 def test_an_epsilon_may_be_infinite():
     largest, infinite = composition.deltas_at(gaussians(1.0, 10**7), np.array([1e9, np.inf]))
     assert 0 <= infinite <= largest < 1e-200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cost", "neighbours"), [
+    (poisson(1e-6, 0.6, 10**7), RO), (poisson(1e-4, 2.0, 10**7), AR)])
+def test_epsilon_is_close_where_delta_is_nearly_that_at_0_and_0_beyond(cost, neighbours):
+    at_0 = curve.charge_delta(cost, 0.0, neighbours)
+    for part in (0.9, 0.97):
+        epsilon = curve.charge_epsilon(cost, part * at_0, neighbours)
+        delta = curve.charge_delta(cost, epsilon, neighbours)
+        assert 0.99 * part * at_0 <= delta <= 1.01 * part * at_0
+    assert curve.charge_epsilon(cost, 1.02 * at_0, neighbours) == 0.0
+    assert curve.named_epsilon(cost, 1.02 * at_0, neighbours, rough=True)[0] <= 1e-6
