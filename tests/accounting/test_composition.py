@@ -21,6 +21,7 @@ from jaxminimax.accounting import (
     tilt,
 )
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
+from tests.helpers import convolved
 
 RO, AR = "replace_one", "add_or_remove_one"
 
@@ -113,13 +114,7 @@ def test_the_transform_equals_direct_convolution_of_positive_numbers(t):
     pair = pairs._poisson(PrivacyLoss("poisson", 0.9, 0.05), times, AR, 1)[0][0][1]
     guess = tilt.stretched(pair, 1e-14, times)
     part = tilt.uniform(pair, float(np.abs(guess.loss).max()), times, h)
-    cells = np.rint(part.loss / h).astype(int)
-    one = np.zeros(2 * abs(cells).max() + 1)
-    one[cells + abs(cells).max()] = np.exp(part.log_mass)
-    power = one
-    for _ in range(4):  # 2, 4, 8, 16
-        power = np.convolve(power, power)
-    losses = h * (np.arange(len(power)) - (len(power) - 1) // 2)
+    power, losses = convolved.sixteen(part, h)
     mean = tilt.moments([guess], t)[1]
     made = tilt.Composed([part], [guess], h, t, mean, math.log(1e-9))
     for eps in (max(mean - 0.3, 0.1), mean + 0.05, mean + 0.5):

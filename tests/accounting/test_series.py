@@ -11,6 +11,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import composition, curve, gaussian, pairs, series, tilt
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
+from tests.helpers import convolved
 from tests.helpers.lanes import rest_nightly
 
 RO, AR = "replace_one", "add_or_remove_one"
@@ -83,13 +84,7 @@ def test_the_series_equals_direct_convolution_of_positive_numbers(t, monkeypatch
     pair = pairs._poisson(PrivacyLoss("poisson", 0.9, 0.05), times, AR, 1)[0][0][1]
     top = float(tilt.stretched(pair, 1e-14, times).loss.max())
     part = tilt.uniform(pair, top, times, h)
-    cells = np.rint(part.loss / h).astype(int)
-    one = np.zeros(2 * abs(cells).max() + 1)
-    one[cells + abs(cells).max()] = np.exp(part.log_mass)
-    power = one
-    for _ in range(4):  # 2, 4, 8, 16
-        power = np.convolve(power, power)
-    losses = h * (np.arange(len(power)) - (len(power) - 1) // 2)
+    power, losses = convolved.sixteen(part, h)
     mean = tilt.moments([part], t)[1]
     made = of_masses(monkeypatch, part, t, max(mean, 0.0), math.log(1e-9), 1e-7)
     for near in (max(mean - 0.3, 0.1), mean + 0.05, mean + 0.5):
